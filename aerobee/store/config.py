@@ -1,4 +1,4 @@
-"""Settings of the store. Field names are RocketMQ's MessageStoreConfig keys in snake case, defaults are the same.
+"""Settings of the store. Field names are RocketMQ's MessageStoreConfig keys in snake case, defaults are the same but where docs/settings.md says so.
 
 `mappedFileSizeCommitLog` is `mapped_file_size_commit_log`, and so on. The last block holds Aerobee's own keys.
 Intervals are milliseconds, sizes bytes, ratios percent, unless the name says otherwise.
@@ -16,6 +16,9 @@ from aerobee.errors import ConfigError
 QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
 HA_FRAME_BYTES_MAX = 4 << 20
+# So many messages of one reply may lie anywhere in the log, as many as RocketMQ's clients ask for. A reply of more has of
+# messages that may have left the memory only those that lie within RUN_BYTES_MAX: so much is read from the disk at once.
+SCATTERED_COUNT_MAX, RUN_BYTES_MAX = 32, 2 << 20
 HA_KEY_CHARS_MIN = 16
 TIMER_WHEEL_SLOTS = 7 * 86_400  # the wheel's file has twice as many
 _ASSUMED_MEMORY_BYTES = 24 << 30  # RocketMQ's, where the machine does not tell
@@ -111,9 +114,9 @@ class StoreConfig:
     clean_file_forcibly_enable: bool = True
 
     access_message_in_memory_max_ratio: int = 40
-    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_count_on_message_in_memory: int = 1_024  # of one reply, when so many are asked for
     max_transfer_bytes_on_message_in_memory: int = 262_144
-    max_transfer_count_on_message_in_disk: int = 8
+    max_transfer_count_on_message_in_disk: int = 1_024  # the same for what lies beyond the memory share
     max_transfer_bytes_on_message_in_disk: int = 65_536
     max_filter_message_size: int = 16_000  # bytes of queue entries that one read looks at
 

@@ -5,14 +5,15 @@ DefaultMessageStore.getMessage and ConsumeQueue.getOffsetInQueueByTime of Rocket
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 
 from aerobee.message import BORN_HOST_V6
 from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.commit_log import CommitLog
-from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX, BrokerRole, StoreConfig
 from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, ConsumeQueue
 from aerobee.store.disk import WritableBuffer
 from aerobee.store.extended_queue import BitmapAccept, ExtendedQueue
@@ -38,6 +39,7 @@ class _Collected:
         "config",
         "count",
         "count_max",
+        "first_offset",
         "last_offset",
         "log",
         "memory_bytes",
@@ -53,7 +55,7 @@ class _Collected:
         self.parts: list[bytes | bytearray] = []
         self.bytes = 0
         self.count = 0
-        self.last_offset = -1
+        self.first_offset = self.last_offset = -1
         self.removed = False
 
     def is_full(self, physical_offset: int, size: int, messages: int) -> bool:
@@ -62,8 +64,14 @@ class _Collected:
             return False
         if self.count + messages > self.count_max or self.bytes + size > RESULT_BYTES_MAX:
             return True
-        config = self.config
-        if self.log.end - physical_offset <= self.memory_bytes:
+        config, age = self.config, self.log.end - physical_offset
+        if (
+            self.count >= SCATTERED_COUNT_MAX
+            and age > config.hot_read_bytes
+            and physical_offset - self.first_offset > RUN_BYTES_MAX
+        ):
+            return True
+        if age <= self.memory_bytes:
             bytes_max = config.max_transfer_bytes_on_message_in_memory
             count_max = config.max_transfer_count_on_message_in_memory
         else:
@@ -90,6 +98,8 @@ class _Collected:
             return True
         self.parts.append(record)
         self.bytes += size
+        if not self.count:
+            self.first_offset = physical_offset
         self.count += messages
         self.last_offset = physical_offset
         return True
@@ -222,7 +232,8 @@ class MessageReader:
         config = self._config
         budget = max(config.max_filter_message_size // ENTRY_BYTES, found.count_max)
         at, stop = offset, min(queue.readable_max, offset + budget)
-        hot_from = self._log.end - found.memory_bytes
+        hot_from, sure_from = self._log.end - found.memory_bytes, self._log.end - config.hot_read_bytes
+        run_end = 0  # of a reply of more than SCATTERED_COUNT_MAX
         hot = min(found.count_max, config.max_transfer_count_on_message_in_memory)
         hot_bytes = min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
         cold = min(found.count_max, config.max_transfer_count_on_message_in_disk)
@@ -255,6 +266,10 @@ class MessageReader:
                             return at
                     elif taken >= cold or taken_bytes + size > cold_bytes:
                         return at
+                    if taken >= SCATTERED_COUNT_MAX and run_end < physical_offset < sure_from:
+                        return at
+                else:
+                    run_end = physical_offset + RUN_BYTES_MAX
                 if not base <= physical_offset < end:
                     segment = self._log.segment_at(physical_offset)
                     if segment is None:
@@ -304,13 +319,24 @@ class MessageReader:
                 return None
             places = _entry_places(count).unpack(entries)
         offsets, sizes = places[::2], places[1::2]
-        first, last, size = offsets[0], offsets[-1], sizes[0]
+        size, bytes_max = sizes[0], min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
         is_even = sizes.count(size) == count
         total = size * count if is_even else sum(sizes)
+        if min(size, total) < _HEAD_BYTES_MIN:
+            return None
+        if total > bytes_max:  # as many as fit
+            count = bytes_max // size if is_even else bisect_right(list(accumulate(sizes)), bytes_max)
+            if not count or FILLER_SIZE in sizes:
+                return None
+            offsets, sizes = offsets[:count], sizes[:count]
+            total = sum(sizes)
+        first, last = offsets[0], offsets[-1]
+        if not log.end - self.memory_bytes <= first <= last < log.end:
+            return None
         if (
-            min(size, total) < _HEAD_BYTES_MIN
-            or total > min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
-            or not log.end - self.memory_bytes <= first <= last < log.end
+            count > SCATTERED_COUNT_MAX
+            and last - first > RUN_BYTES_MAX
+            and first < log.end - config.hot_read_bytes
         ):
             return None
         base, buffer = log.base, log.buffer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from aerobee.store.commit_log import CommitLog
-from aerobee.store.config import StoreConfig
+from aerobee.store.config import SCATTERED_COUNT_MAX, StoreConfig
 from aerobee.store.durability import Durability
 from aerobee.store.queue_table import AnyQueue
 from aerobee.store.reader import Accept, MessageReader
@@ -58,9 +58,11 @@ class StoreReads:
         """Read up to `count_max` messages. `tag_codes` None takes all; `accept` sees whole records (SQL filter)."""
         return self._reader.get(self._queues.get((topic, queue_id)), offset, count_max, tag_codes, accept)
 
-    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether get_messages there would wait for the disk: then use get_messages_cold."""
-        return self._warmer.is_cold(self._queues.get((topic, queue_id)), offset)
+    def is_cold(
+        self, topic: str, queue_id: int, offset: int, *, count_max: int = SCATTERED_COUNT_MAX
+    ) -> bool:
+        """Whether get_messages of up to `count_max` there would wait for the disk: then use get_messages_cold."""
+        return self._warmer.is_cold(self._queues.get((topic, queue_id)), offset, count_max)
 
     async def get_messages_cold(
         self,
@@ -73,7 +75,7 @@ class StoreReads:
         accept: Accept | None = None,
     ) -> GetResult:
         """As get_messages, after bringing the data into memory."""
-        await self._warmer.warm_queue(self._queues.get((topic, queue_id)), offset, tag_codes)
+        await self._warmer.warm_queue(self._queues.get((topic, queue_id)), offset, tag_codes, count_max)
         return self.get_messages(
             topic, queue_id, offset, count_max=count_max, tag_codes=tag_codes, accept=accept
         )

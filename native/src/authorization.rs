@@ -31,7 +31,7 @@ pub struct Authorization {
     pub group_sys_flag: String,
 }
 
-/// Offsets from which a queue may be read without waiting for the disk, so many times.
+/// Offsets between which a queue may be read without waiting for the disk, so many times.
 struct Span {
     start: i64,
     stop: i64,
@@ -39,8 +39,8 @@ struct Span {
 }
 
 impl Span {
-    fn covers(&self, offset: i64) -> bool {
-        self.reads > 0 && (self.start..self.stop).contains(&offset)
+    fn covers(&self, offset: i64, count: i64) -> bool {
+        self.reads > 0 && self.start <= offset && offset + count <= self.stop
     }
 }
 
@@ -127,23 +127,24 @@ impl Authorizations {
 }
 
 impl Authorization {
-    /// Whether reading there would wait for the disk: Warmer.is_cold, asked once for the reads that it covers.
+    /// Whether reading `count` messages there would wait for the disk: Warmer.is_cold, asked once for the reads that it covers.
     pub fn is_cold(
         &self,
         store: &Bound<'_, PyAny>,
         queue: &Bound<'_, PyAny>,
         queue_id: i64,
         offset: i64,
+        count: i64,
     ) -> PyResult<bool> {
         let py = store.py();
         let mut spans = self.spans.borrow_mut();
-        if let Some(span) = spans.get_mut(&queue_id).filter(|span| span.covers(offset)) {
+        if let Some(span) = spans.get_mut(&queue_id).filter(|span| span.covers(offset, count)) {
             span.reads -= 1;
             return Ok(false);
         }
         spans.remove(&queue_id);
         let warmer = store.getattr(intern!(py, "warmer"))?;
-        let span = warmer.call_method1(intern!(py, "take_warm_span"), (queue, offset))?;
+        let span = warmer.call_method1(intern!(py, "take_warm_span"), (queue, offset, count))?;
         let Some((start, stop, reads)) = span.extract::<Option<(i64, i64, i64)>>()? else { return Ok(true) };
         if reads > 0 {
             spans.insert(queue_id, Span { start, stop, reads });

@@ -56,7 +56,7 @@ mod arrow_rows;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 18;
+const FAST_PATH_VERSION: u32 = 19;
 
 /// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;

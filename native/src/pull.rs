@@ -28,6 +28,8 @@ const ENTRY_BYTES: usize = 20;
 const FILLER_SIZE: i32 = i32::MAX;
 const HOLD_MS_MAX: i64 = 300_000;
 const RECENT_ENTRIES: i64 = 1024; // so near to the end, a queue's entries are in memory
+const SCATTERED_COUNT_MAX: i64 = 32; // both as in aerobee/store/config.py
+const RUN_BYTES_MAX: i64 = 2 << 20;
 
 /// The family.
 pub struct Pulls {
@@ -201,14 +203,18 @@ impl Pulls {
             return Ok(Read::NotOrdinary);
         }
         let is_recent = max_offset - offset <= RECENT_ENTRIES;
-        if !is_recent && authorization.is_cold(store, &queue, queue_id, offset)? {
+        let most = count_max.min(limits.hot_count.max(limits.cold_count));
+        if !is_recent && authorization.is_cold(store, &queue, queue_id, offset, most)? {
             return Ok(Read::NotOrdinary);
         }
         let log = shared.appender.log_object.bind(py);
         let log_end: i64 = log.getattr(intern!(py, "end"))?.extract()?;
         let reader = Reader { authorization, limits, log, log_end, queue: &queue, max_offset, count_max };
         let Some(entries) = reader.entries(offset, reader.step(offset))? else { return Ok(Read::NotOrdinary) };
-        if is_recent && !is_hot(&entries, log_end, limits) && authorization.is_cold(store, &queue, queue_id, offset)? {
+        if is_recent
+            && !is_hot(&entries, log_end, limits)
+            && authorization.is_cold(store, &queue, queue_id, offset, most)?
+        {
             return Ok(Read::NotOrdinary);
         }
         let read = reader.collect(offset, entries, out)?.filter(|(_, count, _)| *count > 0);
@@ -382,11 +388,12 @@ impl Reader<'_, '_> {
         let limits = self.limits;
         let stop = self.max_offset.min(offset.saturating_add(self.budget()));
         let hot_from = self.log_end.saturating_sub(limits.memory_bytes);
+        let sure_from = self.log_end.saturating_sub(limits.hot_read_bytes);
         let (hot, cold) = (self.count_max.min(limits.hot_count), self.count_max.min(limits.cold_count));
         let filter = self.authorization.filter.as_ref();
         let mut segment: Option<Segment> = None;
         let body_at = out.len();
-        let (mut at, mut count, mut last) = (offset, 0, -1);
+        let (mut at, mut count, mut last, mut run_end) = (offset, 0, -1, 0);
         loop {
             for entry in entries.chunks_exact(ENTRY_BYTES) {
                 let (physical_offset, size, code) = cut_entry(entry);
@@ -401,6 +408,11 @@ impl Reader<'_, '_> {
                     if count >= most || (out.len() - body_at) as i64 + i64::from(size) > bytes {
                         return Ok(Some((at, count, last)));
                     }
+                    if count >= SCATTERED_COUNT_MAX && run_end < physical_offset && physical_offset < sure_from {
+                        return Ok(Some((at, count, last)));
+                    }
+                } else {
+                    run_end = physical_offset.saturating_add(RUN_BYTES_MAX);
                 }
                 if segment.as_ref().is_none_or(|one| !(one.base..one.end).contains(&physical_offset)) {
                     segment = Segment::find(self.log, physical_offset)?;

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,89 @@ async def test_a_read_is_cold_when_any_of_its_records_is_not_in_memory(
     await store.stop()
 
 
+async def test_a_read_of_many_is_cold_when_any_of_them_is_not_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path, hot_read_bytes=0, mapped_file_size_commit_log=1 << 20)
+    store.load()
+    for number in range(2_500):
+        store.append(message(number, 200))
+    missing = store.queues["T", 0].entry(1_000)[0]  # type: ignore[index]
+    monkeypatch.setattr(
+        RealMappedFile,
+        "is_resident",
+        lambda file, start, end: "commitlog" not in file.path or not start <= missing < end,
+    )
+    for offset, count in ((0, 1_001), (1_000, 1), (0, 1_024), (690, 311)):
+        assert store.is_cold("T", 0, offset, count_max=count), (offset, count)
+    for offset, count in ((0, 1_000), (0, 32), (1_001, 1_024), (690, 310)):
+        assert not store.is_cold("T", 0, offset, count_max=count), (offset, count)
+    await store.stop()
+
+
+async def test_a_setting_of_fewer_bounds_what_has_to_be_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(
+        tmp_path,
+        hot_read_bytes=0,
+        mapped_file_size_commit_log=1 << 20,
+        max_transfer_count_on_message_in_memory=100,
+    )
+    store.load()
+    for number in range(600):
+        store.append(message(number, 200))
+    missing = store.queues["T", 0].entry(150)[0]  # type: ignore[index]
+    monkeypatch.setattr(
+        RealMappedFile,
+        "is_resident",
+        lambda file, start, end: "commitlog" not in file.path or not start <= missing < end,
+    )
+    assert not store.is_cold("T", 0, 50, count_max=1_024)
+    assert store.is_cold("T", 0, 51, count_max=1_024)
+    await store.stop()
+
+
+async def test_all_that_one_read_takes_is_brought_into_memory_and_no_more_for_who_asks_for_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever file of the log it lies in."""
+    store = new_store(tmp_path, hot_read_bytes=0, max_transfer_bytes_on_message_in_memory=1 << 20)
+    store.load()
+    await store.start()
+    for number in range(1_500):
+        store.append(message(number, 200))
+    queue = store.queues["T", 0]
+    read: set[tuple[str, int]] = set()
+    given = RealMappedFile.read
+
+    def note(file: RealMappedFile, start: int, end: int) -> None:
+        read.update((file.path, at) for at in range(start, end))
+        given(file, start, end)
+
+    monkeypatch.setattr(RealMappedFile, "is_resident", lambda file, start, end: False)
+    monkeypatch.setattr(RealMappedFile, "read", note)
+
+    def are_warm(stop: int) -> bool:
+        places = [queue.entry(number)[:2] for number in range(5, stop)]  # type: ignore[index]
+        for at, size in places:
+            segment = store.log.segment_at(at)
+            assert segment is not None
+            if any((segment.path, at - segment.base + n) not in read for n in (0, size - 1)):
+                return False
+        return True
+
+    few = await store.get_messages_cold("T", 0, 5, count_max=32)
+    assert few.count == 32
+    assert are_warm(5 + 256)
+    assert not are_warm(5 + 300)
+    read.clear()
+    many = await store.get_messages_cold("T", 0, 5, count_max=1_024)
+    assert many.count == 1_024
+    assert are_warm(5 + 1_024)
+    await store.stop()
+
+
 async def test_what_the_system_does_not_bring_in_time_is_read_by_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +303,11 @@ async def test_data_beyond_the_memory_share_is_given_in_small_portions_and_sent_
     store.load()
     for number in range(200):
         store.append(message(number, 1000))
+    old = store.get_messages("T", 0, 0, count_max=32)
+    assert (old.count, old.suggest_slave) == (32, True)
+    old = store.get_messages("T", 0, 0, count_max=1_024)
+    assert (old.count, old.suggest_slave) == (65_536 // (len(old.body) // old.count), True)
+    store.reconfigure(replace(store.config, max_transfer_count_on_message_in_disk=8))
     old = store.get_messages("T", 0, 0, count_max=32)
     assert (old.count, old.suggest_slave) == (8, True)
     hot = store.get_messages("T", 0, 180, count_max=32)

@@ -104,7 +104,7 @@ class Pulls:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
             held = (request.frame, hold_ms, request.code)
             return b"", _result(authorization, queue_id, offset, commit, 0, 0, held)
-        if not low <= offset < high or store.warmer.is_cold(queue, offset):
+        if not low <= offset < high or store.warmer.is_cold(queue, offset, count_max):
             raise ValueError
         takes_all = authorization.tag_codes is None and authorization.accept is None
         run = store.reader.hot_run(queue, offset, count_max) if takes_all else None

@@ -76,7 +76,7 @@ class MessageReader(Protocol):
         accept: Callable[[bytes], bool] | None = None,
     ) -> GetResult: ...
 
-    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool: ...
+    def is_cold(self, topic: str, queue_id: int, offset: int, *, count_max: int) -> bool: ...
 
     async def get_messages_cold(
         self,
@@ -182,7 +182,9 @@ class PullService:
     def is_cold(self, pull: Pull) -> bool:
         """Whether its data is not in memory: read_cold() is for it then."""
         request = pull.request
-        return self._store.is_cold(request.topic, request.queue_id, request.offset)
+        return self._store.is_cold(
+            request.topic, request.queue_id, request.offset, count_max=request.count_max
+        )
 
     def read(self, pull: Pull, *, may_hold: bool) -> PullOutcome:
         """Read at once. Counts the pull, notes and commits its offsets. Raises StoreError."""

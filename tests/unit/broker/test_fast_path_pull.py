@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand, SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.store.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX
 from tests.captures import captured
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import send_frame, use_backend
@@ -271,4 +273,79 @@ def test_a_pull_that_only_python_can_test_waits_with_the_handler(tmp_path: Path)
     )
     used = pulling.fast_path.burst(FakePeer(), encode_frame(request), 0)  # type: ignore[arg-type]
     assert used == 0, "the backends leave the same pulls to the handler"
+    pulling.close()
+
+
+def counts_of(pulling: Pulling, *asks: tuple[int, int]) -> list[int]:
+    """How many messages pulls at these offsets of so many get, by the fast path and by the handler, which give the same."""
+    pulling.groups.put(SubscriptionGroupConfig("group"))
+    counts = []
+    for offset, count in asks:
+        request = pull_request(offset, maxMsgNums=str(count))
+        (reply,) = serve(pulling, request)
+        assert reply == pulling.pull(FakePeer(), request)
+        records = list(decode_records(reply.body))
+        assert [record.queue_offset for record in records] == list(range(offset, offset + len(records)))
+        assert reply.ext is not None
+        assert reply.ext["nextBeginOffset"] == str(offset + len(records))
+        counts.append(len(records))
+    return counts
+
+
+def test_who_asks_for_more_than_32_gets_up_to_1024(tmp_path: Path) -> None:
+    pulling = Pulling(tmp_path)
+    pulling.send(1_100)
+    asked = [(3, count) for count in (1, 32, 33, 1_023, 1_024, 1_025)]
+    assert counts_of(pulling, *asked) == [1, 32, 33, 1_023, 1_024, 1_024]
+    assert counts_of(pulling, (1_000, 1_024), (1_099, 32)) == [100, 1]
+    pulling.close()
+
+
+@pytest.mark.parametrize("share", [0, 1_000])
+def test_a_file_that_says_fewer_is_obeyed(tmp_path: Path, share: int) -> None:
+    pulling = Pulling(
+        tmp_path,
+        memory_bytes=share,  # 0: all is in memory
+        max_transfer_count_on_message_in_memory=32,
+        max_transfer_count_on_message_in_disk=8,
+    )
+    pulling.send(100)
+    assert counts_of(pulling, (0, 7), (0, 8), (0, 9), (0, 1_024)) == (
+        [7, 8, 8, 8] if share else [7, 8, 9, 32]
+    )
+    pulling.close()
+
+
+@pytest.mark.parametrize("share", [0, 1_000])
+@pytest.mark.parametrize("bodies", [(100,), (100, 37)])
+def test_the_bytes_of_a_reply_are_bounded_whatever_is_asked_for(
+    tmp_path: Path, share: int, bodies: tuple[int, ...]
+) -> None:
+    pulling = Pulling(tmp_path, memory_bytes=share)
+    for number in range(200):
+        frame = send_frame(queue="1", body=bytes(bodies[number % len(bodies)]))
+        assert pulling.fast_path.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
+    sizes = [size for _, size, _ in (pulling.store.queues["TopicNormal", 1].entry(n) for n in range(200))]  # type: ignore[misc]
+    name = f"max_transfer_bytes_on_message_in_{'disk' if share else 'memory'}"
+    for count in (1, 31, 32, 33, 150):
+        for more, expected in ((-1, max(1, count - 1)), (0, count), (1, count)):
+            pulling.store.reconfigure(replace(pulling.store.config, **{name: sum(sizes[:count]) + more}))
+            assert counts_of(pulling, (0, 1_024)) == [expected], (count, more)
+    pulling.close()
+
+
+@pytest.mark.parametrize(("between", "hot_read_bytes"), [(100_000, 0), (40_000, 0), (100_000, 64 << 20)])
+def test_what_may_have_left_the_memory_is_taken_from_near_each_other(
+    tmp_path: Path, between: int, hot_read_bytes: int
+) -> None:
+    pulling = Pulling(tmp_path, hot_read_bytes=hot_read_bytes, mapped_file_size_commit_log=16 << 20)
+    for _ in range(70):
+        pulling.send()
+        pulling.fast_path.burst(FakePeer(), send_frame(queue="0", body=bytes(between)), 0)  # type: ignore[arg-type]
+    queue = pulling.store.queues["TopicNormal", 1]
+    places = [queue.entry(number)[0] for number in range(70)]  # type: ignore[index]
+    near = sum(place - places[5] <= RUN_BYTES_MAX for place in places[5:])
+    expected = 65 if hot_read_bytes else max(SCATTERED_COUNT_MAX, near)
+    assert counts_of(pulling, (5, 32), (5, 65), (5, 1_024)) == [32, expected, expected]
+    assert (near > SCATTERED_COUNT_MAX) == (between == 40_000)
     pulling.close()
