@@ -7,6 +7,7 @@ are left out. A broker that gives no answer leaves samples that say so, for the 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from aerobee.client.admin.admin import Admin
@@ -91,6 +92,8 @@ class ClusterSampler(Admin):
         self._errors: dict[str, str] = {}
         self._wanted: dict[str, dict[str, Wanted]] = {}
         self._retention_ms: dict[str, int] = {}
+        self._bounds_of: dict[str, dict[MessageQueue, tuple[int, int]]] = {}
+        self._asked = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by topic: its bounds are asked for once
         found = set(groups)
         for name, data in info.broker_addr_table.items():
             address = data.broker_addrs.get(MASTER_ID)
@@ -175,14 +178,22 @@ class ClusterSampler(Admin):
         return info
 
     async def _bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
+        """Of all queues of these topics. A topic is asked for once a look, by the first of its groups."""
         found = {}
         for topic in topics:
-            try:
-                for stats in await self.topic_stats(topic):
-                    found[stats.queue] = (max(0, stats.min_offset), max(0, stats.max_offset))
-            except AerobeeError as error:
-                self._errors.setdefault("", str(error))
+            async with self._asked[topic]:
+                if topic not in self._bounds_of:
+                    self._bounds_of[topic] = await self._bounds_now(topic)
+            found.update(self._bounds_of[topic])
         return found
+
+    async def _bounds_now(self, topic: str) -> dict[MessageQueue, tuple[int, int]]:
+        try:
+            stats = await self.topic_stats(topic)
+        except AerobeeError as error:
+            self._errors.setdefault("", str(error))
+            return {}
+        return {each.queue: (max(0, each.min_offset), max(0, each.max_offset)) for each in stats}
 
     async def _held_ms(self, group: str) -> dict[MessageQueue, int]:
         """For how long its queues have been locked by the same member; {} of brokers that do not tell."""

@@ -16,6 +16,7 @@ from aerobee.message import MessageQueue
 
 EARLIEST = -2
 LATEST = -1
+OFFSET_MAX = 2**63 - 1  # what brokers and Spark's columns hold
 
 Offsets = dict[MessageQueue, int]
 OffsetTable = dict[str, dict[str, int]]  # what Spark keeps in the checkpoint
@@ -49,9 +50,13 @@ def from_table(table: Mapping[str, Any], *, what: str = "offsets") -> Offsets:
         if not isinstance(queues, Mapping):
             raise ConfigError(f'{what}: topic {topic!r} has {queues!r}, not {{"broker:id": offset}}')
         for name, offset in queues.items():
-            if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
+            if (
+                not isinstance(offset, int)
+                or isinstance(offset, bool)
+                or not EARLIEST <= offset <= OFFSET_MAX
+            ):
                 raise ConfigError(
-                    f"{what}: {topic} {name} has {offset!r}: an offset is a whole number from -2 on"
+                    f"{what}: {topic} {name} has {offset!r:.100}: it is a whole number from -2 to {OFFSET_MAX}"
                 )
             offsets[parse_queue(topic, name)] = offset
     return offsets

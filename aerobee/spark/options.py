@@ -16,6 +16,7 @@ from aerobee.client.nameservers import parse_addresses
 from aerobee.errors import ConfigError, UsageError
 from aerobee.message import MessageQueue, check_group_name, check_topic_name
 from aerobee.spark.offsets import EARLIEST, LATEST, Offsets, parse_assignment, parse_offsets
+from aerobee.spark.ranges import TASKS_MAX
 
 T = TypeVar("T")
 
@@ -102,7 +103,7 @@ def whole_number(least: int, most: int = 2**62) -> Callable[[str, str], int]:
         except ValueError:
             number = least - 1
         if not least <= number <= most:
-            bound = f"from {least} to {most}" if most < 2**62 else f"from {least} on"
+            bound = f"from {least} to {most}" if most < 2**62 or number > most else f"from {least} on"
             raise ConfigError(f"option {name} is {value!r}: it is a whole number {bound}")
         return number
 
@@ -165,7 +166,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         offsets_per_trigger_max=_optional(reader, "maxOffsetsPerTrigger"),
         offsets_per_trigger_min=_optional(reader, "minOffsetsPerTrigger"),
         trigger_delay_max_ms=reader.take("maxTriggerDelay", duration_ms, DELAY_MS),
-        partitions_min=_optional(reader, "minPartitions"),
+        partitions_min=_optional(reader, "minPartitions", TASKS_MAX),
         records_per_partition_max=_optional(reader, "maxRecordsPerPartition"),
         group=_checked_group(group or (f"{prefix}-source" if prefix else READ_GROUP)),
         reports_progress=bool(group),
@@ -242,9 +243,9 @@ def _value(name: str, text: str, kind: str) -> Any:
     return text
 
 
-def _optional(reader: OptionReader, name: str) -> int | None:
+def _optional(reader: OptionReader, name: str, most: int = 2**62) -> int | None:
     value = reader.text(name)
-    return None if value is None else whole_number(1)(name, value)
+    return None if value is None else whole_number(1, most)(name, value)
 
 
 def _checked_group(group: str) -> str:

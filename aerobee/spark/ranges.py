@@ -10,8 +10,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from aerobee.errors import ConfigError
 from aerobee.message import MessageQueue
 from aerobee.spark.offsets import Offsets
+
+# A task costs Spark's driver a kilobyte and a millisecond: so many are a plan of minutes, more are a mistake.
+TASKS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,19 @@ def ranges_between(begin: Mapping[MessageQueue, int], end: Offsets) -> list[Queu
 def split_ranges(
     ranges: Sequence[QueueRange], *, partitions_min: int | None = None, records_max: int | None = None
 ) -> list[QueueRange]:
-    """The ranges of the tasks, in order. Together they are what came in."""
+    """The ranges of the tasks, in order. Together they are what came in.
+
+    Raises ConfigError when `records_max` would make more than TASKS_MAX of them.
+    """
     parts = list(ranges)
     if records_max is not None:
+        count = sum(-(-each.size // records_max) for each in parts)
+        if count > max(TASKS_MAX, len(parts)):
+            size = sum(each.size for each in parts)
+            raise ConfigError(
+                f"maxRecordsPerPartition is {records_max}: {size} offsets would be {count} tasks, and {TASKS_MAX} is the most. "
+                f"Write {-(-size // TASKS_MAX)} or more, or read less at a time"
+            )
         parts = [part for each in parts for part in _cut(each, -(-each.size // records_max))]
     if partitions_min is None or len(parts) >= partitions_min:
         return parts

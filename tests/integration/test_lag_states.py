@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Sequence
 from itertools import pairwise
+from typing import Any
 
+import pytest
+
+from aerobee.client.results import QueueStats
+from aerobee.message import Message, MessageQueue
 from aerobee.spark.lag_rows import evaluate
-from aerobee.spark.lag_sampler import sample_cluster
+from aerobee.spark.lag_sampler import ClusterSampler, sample_cluster
 from aerobee.testing.threaded_cluster import ThreadedCluster
 from tests.integration.lag_states import WINDOW_MS, LagStates, as_row, judged, sampled
 
@@ -53,3 +59,33 @@ def test_every_state_is_recognised_and_every_figure_is_true():
                 assert result is not None
                 assert (result.state, result.lag, result.lag_ms) == ("UNKNOWN", None, None)
                 assert "not registered" in result.reason
+
+
+def test_a_topic_is_asked_for_its_bounds_once_a_look_whatever_groups_read_it(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    given = ClusterSampler.topic_stats
+
+    def note(sampler: ClusterSampler, topic: str) -> Coroutine[Any, Any, Sequence[QueueStats]]:
+        asked.append(topic)
+        return given(sampler, topic)
+
+    monkeypatch.setattr(ClusterSampler, "topic_stats", note)
+    groups = [f"group-{number}" for number in range(20)]
+    with ThreadedCluster() as cluster:
+        cluster.create_topic("orders", 1)
+        queue = MessageQueue("orders", "broker-a", 0)
+        with cluster.producer() as producer:
+            for _ in range(3):
+                producer.send(Message("orders", b"x"), queue=queue)
+        for number, group in enumerate(groups):
+            with cluster.admin() as admin:
+                admin.create_group(group)
+            with cluster.pull_consumer(group) as consumer:
+                consumer.assign([queue])
+                consumer.commit({queue: number % 4})
+        for _ in range(2):
+            asked.clear()
+            samples = {each.group: each for each in sample_cluster(cluster.nameserver_address, groups=groups)}
+            assert [samples[group].committed for group in groups] == [number % 4 for number in range(20)]
+            assert {(each.min_offset, each.max_offset) for each in samples.values()} == {(0, 3)}
+            assert asked.count("orders") == 1

@@ -18,7 +18,7 @@ from aerobee.spark.offsets import EARLIEST, LATEST
 from aerobee.spark.options import Edge
 from aerobee.spark.pull_window import PullWindow
 from aerobee.spark.pushdown import push_all
-from aerobee.spark.ranges import QueueRange, ranges_between, split_ranges
+from aerobee.spark.ranges import TASKS_MAX, QueueRange, ranges_between, split_ranges
 
 A, B, C = (MessageQueue("orders", "broker-a", number) for number in range(3))
 HAS = {A: Bounds(10, 100), B: Bounds(0, 5), C: Bounds(0, 0)}
@@ -97,6 +97,17 @@ def test_split_ranges_are_what_came_in(seed: int):
         mine = [part for part in parts if part.queue == whole.queue]
         assert [mine[0].begin, *(part.end for part in mine)] == [*(part.begin for part in mine), whole.end]
         assert all(part.size > 0 and (most is None or part.size <= most) for part in mine)
+
+
+def test_more_tasks_than_a_driver_can_plan_are_refused_with_what_to_write():
+    ranges = [QueueRange(A, 0, TASKS_MAX), QueueRange(B, 5, 5 + TASKS_MAX)]
+    assert len(split_ranges(ranges, records_max=2)) == TASKS_MAX
+    with pytest.raises(ConfigError, match=r"200000 tasks, and 100000 is the most\. Write 2 or more"):
+        split_ranges(ranges, records_max=1)
+    with pytest.raises(ConfigError, match="maxRecordsPerPartition is 1: "):
+        split_ranges([QueueRange(A, 0, 2**62)], records_max=1)
+    assert split_ranges(ranges, records_max=2**62) == ranges
+    assert len(split_ranges(ranges, partitions_min=TASKS_MAX)) == TASKS_MAX
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -42,6 +42,9 @@ def test_a_checkpoint_without_a_begin_is_read_as_before():
     assert begin_of(to_table({A: 3}), to_table({A: 5})) == {A: 3}
     with pytest.raises(ConfigError, match="the checkpoint"):
         offsets_of({"orders": 5})
+    with pytest.raises(ConfigError, match="the checkpoint: orders broker-a:0 has 9223372036854775808"):
+        offsets_of({"orders": {"broker-a:0": 2**63}})
+    assert offsets_of({"orders": {"broker-a:0": 2**63 - 1}}) == {A: 2**63 - 1}
 
 
 @pytest.mark.parametrize("begin", [None, True, 5, "orders", [], {"orders": 5}])
