@@ -100,6 +100,7 @@ _Snapshot = tuple[float, int, int, int]  # monotonic seconds, count, size, times
 
 @dataclass(slots=True)
 class _Item:
+    labels: tuple[str, ...] = ()  # topic, or topic and group, of what is counted by them
     counter: Counter = field(default_factory=Counter)
     minute: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=MINUTE_KEPT))
     hour: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=HOUR_KEPT))
@@ -180,7 +181,7 @@ class BrokerStats:
         key = f"{topic}@{group}"
         item = self._get_items.get(key)
         if item is None:
-            item = self._new_item(self._get_items, key)
+            item = self._new_item(self._get_items, key, (topic, group))
         counter = item.counter
         counter.count += count
         counter.size += size
@@ -273,6 +274,11 @@ class BrokerStats:
         tables = {TOPIC_PUT_NUMS: self._puts, GROUP_GET_NUMS: self._gets}
         for key, item in list(tables.get(name, self._others.get(name, {})).items()):
             yield key, item.counter
+
+    @property
+    def reader_count(self) -> int:
+        """How many groups have read, each counted for each of its topics."""
+        return len(self._get_items)
 
     @property
     def put_total(self) -> int:
@@ -424,10 +430,10 @@ class BrokerStats:
             return (self._broker_put if name == BROKER_PUT_NUMS else self._broker_get), use_size
         return self._others.get(name, {}).get(key), use_size
 
-    def _new_item(self, table: dict[str, _Item], key: str) -> _Item:
+    def _new_item(self, table: dict[str, _Item], key: str, labels: tuple[str, ...] = ()) -> _Item:
         if len(table) >= ITEMS_MAX:
             return self._lost
-        item = table[key] = _Item()
+        item = table[key] = _Item(labels or (key,))
         return item
 
     def _drop(self, matches: Any) -> None:
@@ -464,17 +470,16 @@ class BrokerStats:
         counter = self.registry.counter
 
         def puts(name: str) -> Iterator[tuple[tuple[str, ...], int]]:
-            for topic, item in list(self._puts.items()):
-                yield (topic,), getattr(item.counter, name)
+            for item in list(self._puts.values()):
+                yield item.labels, getattr(item.counter, name)
 
         def gets(name: str) -> Iterator[tuple[tuple[str, ...], int]]:
-            for key, item in list(self._gets.items()):
-                topic, _, group = key.partition("@")
-                yield (topic, group), getattr(item.counter, name)
+            for item in list(self._gets.values()):
+                yield item.labels, getattr(item.counter, name)
 
         def sizes() -> Iterator[tuple[tuple[str, ...], Sizes]]:
-            for topic, item in list(self._puts.items()):
-                yield (topic,), item.counter.sizes()
+            for item in list(self._puts.values()):
+                yield item.labels, item.counter.sizes()
 
         self.registry.sizes("message_size", "Bytes of the records stored", sizes, labels=("topic",))
         counter("messages_in", "Messages stored", lambda: puts("count"), labels=("topic",))

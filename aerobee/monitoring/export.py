@@ -65,6 +65,11 @@ class Export:
         for push in self.pushes:
             push.start()
 
+    def prepare(self, size: int) -> None:
+        """See HttpServer.prepare."""
+        if self.http is not None:
+            self.http.prepare(size)
+
     async def stop(self, *, last_round: bool = True) -> None:
         """With a last round to whoever is sent numbers, then close the port."""
         for push in self.pushes:

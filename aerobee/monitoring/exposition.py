@@ -72,11 +72,15 @@ def heading(family: Family) -> str:
     )
 
 
-def sample_lines(name: str, labels: str, value: Value) -> Iterable[str]:
-    """One sample; several lines of a histogram."""
-    if isinstance(value, Histogram):
-        return _histogram_lines(name, labels, value)
-    return (f"{name}{{{labels}}} {number_text(value)}\n",)
+def sample_lines(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[str]:
+    """A line for each sample, several for a histogram. Most samples are whole numbers: they take no call."""
+    for labels, value in samples:
+        if type(value) is int:
+            yield f"{name}{{{labels}}} {value}\n"
+        elif isinstance(value, Histogram):
+            yield from _histogram_lines(name, labels, value)
+        else:
+            yield f"{name}{{{labels}}} {number_text(value)}\n"
 
 
 def number_text(value: float) -> str:
@@ -91,8 +95,9 @@ def number_text(value: float) -> str:
 
 
 def _histogram_lines(name: str, labels: str, histogram: Histogram) -> Iterator[str]:
-    for end, count in (*histogram.buckets, (inf, histogram.count)):
-        bucket = joined(labels, label_text({"le": number_text(end)}))
-        yield f"{name}_bucket{{{bucket}}} {count}\n"
+    begin = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
+    for end, count in histogram.buckets:
+        yield f'{begin}le="{number_text(end)}"}} {count}\n'
+    yield f'{begin}le="+Inf"}} {histogram.count}\n'
     yield f"{name}_count{{{labels}}} {histogram.count}\n"
     yield f"{name}_sum{{{labels}}} {number_text(histogram.sum)}\n"

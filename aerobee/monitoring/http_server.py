@@ -2,7 +2,11 @@
 
 A page is made in steps of a millisecond between which the event loop serves others. Those who ask while one is being made get
 the same one: a hundred scrapers cost what one costs. A page that took more than AHEAD_S of work is made ahead from then on, again
-and again with pauses, and whoever asks gets the last one at once.
+and again with pauses, and whoever asks gets the last one at once. So that this holds of the first scrape too, a page is made when
+the role says prepare(): when it has started and when it has much more to show. Nobody has asked then: after IDLE_S no further page
+is made ahead, and what stays of the last one are its pieces, from which the next is made in a tenth of the time.
+
+Who asks while a page is made with pauses waits for it, and it is made without pauses from then on.
 
 No part of it takes anything from a request but its path; a peer that sends a body is not listened to.
 """
@@ -21,7 +25,7 @@ from aerobee.errors import ConfigError
 from aerobee.monitoring.exposition import CONTENT_TYPE, GAUGE, Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.page import Page, PageMaker
-from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S
+from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S, SOON_STEPS
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -31,6 +35,7 @@ log = logging.getLogger(__name__)
 AHEAD_S = 0.1  # of work: a page that costs more is made before it is asked for
 AHEAD_PAUSE_S = 5.0  # between two pages that nobody waits for, at least
 IDLE_S = 120.0  # when nobody asks for so long nothing is made ahead
+GROWTH_MIN = 1_000  # series of a family: of fewer a page is made in milliseconds
 BODY_BYTES_MAX = 0
 WRITE_BYTES = 262_144
 CLOSE_TIMEOUT_S = 1.0
@@ -54,6 +59,8 @@ class HttpServer:
         self._page: asyncio.Task[Page] | None = None
         self._ahead: asyncio.Task[None] | None = None
         self._last: Page | None = None  # made ahead
+        self._is_awaited = False  # somebody waits for the page that is being made
+        self._prepared_size: int | None = None
         self._made_at = self._asked_at = 0.0
         self._runner: web.AppRunner | None = None
         self.address: tuple[str, int] = (host, port)  # where it listens, after start()
@@ -92,15 +99,28 @@ class HttpServer:
             runner, self._runner = self._runner, None
             await runner.cleanup()
 
+    def prepare(self, size: int) -> None:
+        """Make a page before anybody asks for it. `size` is how much there is to show: while it has not grown by a quarter since
+        the last call that did so nothing is done."""
+        known = self._prepared_size
+        if known is not None and size < known + max(GROWTH_MIN, known // 4):
+            return
+        self._prepared_size = size
+        self._asked_at = perf_counter()
+        if self._ahead is None:
+            self._ahead = asyncio.create_task(self._make_ahead(), name="metrics-ahead")
+
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         self._asked_at = perf_counter()
         page = self._last
         if page is None:
-            if self._page is None:
-                self._page = asyncio.create_task(self._make_page(), name="metrics-page")
-                self._page.add_done_callback(self._page_done)
+            began_for_nobody = self._page is not None and not self._is_awaited
+            self._is_awaited = True
             # Shielded: that one of those who wait goes away stops nothing for the others.
-            page = await asyncio.shield(self._page)
+            page = await asyncio.shield(self._making())
+            if began_for_nobody and self.page_cpu_s < AHEAD_S:
+                # Cheap: what happened since it was begun is shown, too.
+                page = await asyncio.shield(self._making())
         headers = {"Content-Type": CONTENT_TYPE}
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             headers["Content-Encoding"] = "gzip"
@@ -118,8 +138,15 @@ class HttpServer:
         await response.write(b"".join(waiting))
         return response
 
+    def _making(self) -> asyncio.Task[Page]:
+        """The page that is being made, begun now if there is none."""
+        if self._page is None:
+            self._page = asyncio.create_task(self._make_page(), name="metrics-page")
+            self._page.add_done_callback(self._page_done)
+        return self._page
+
     def _page_done(self, task: asyncio.Task[Page]) -> None:
-        self._page = None
+        self._page, self._is_awaited = None, False
         if task.cancelled():
             return
         if task.exception() is not None:
@@ -131,17 +158,23 @@ class HttpServer:
     async def _make_ahead(self) -> None:
         """Pages that nobody waits for, until nobody asks any more or they cost little."""
         try:
-            while perf_counter() - self._asked_at < IDLE_S:
-                await asyncio.sleep(AHEAD_PAUSE_S)
-                self._last = await self._make_page(pause_steps=PAUSE_STEPS)
-                if self.page_cpu_s < AHEAD_S / 2:
+            while True:
+                if self._last is not None:
+                    if perf_counter() - self._asked_at >= IDLE_S:
+                        return
+                    await asyncio.sleep(AHEAD_PAUSE_S)
+                making = self._making()
+                await asyncio.wait((making,))
+                if making.cancelled() or making.exception() is not None:
+                    return  # _page_done() has said it
+                if self.page_cpu_s < (AHEAD_S if self._last is None else AHEAD_S / 2):
                     return
-        except Exception:
-            log.exception("the page of metrics could not be made")
+                self._last = making.result()
         finally:
             self._last = self._ahead = None
 
-    async def _make_page(self, *, pause_steps: int = 0) -> Page:
+    async def _make_page(self) -> Page:
+        """While nobody waits with pauses: short ones as long as a scrape would have to wait."""
         began = turn = perf_counter()
         worked_s, turn_cpu = 0.0, thread_time()
         page: Page | None = None
@@ -150,7 +183,8 @@ class HttpServer:
             now = perf_counter()
             if now - turn >= SLICE_S:
                 worked_s += thread_time() - turn_cpu
-                await asyncio.sleep((now - turn) * pause_steps)
+                pauses = 0 if self._is_awaited else SOON_STEPS if self._last is None else PAUSE_STEPS
+                await asyncio.sleep((now - turn) * pauses)
                 turn, turn_cpu = perf_counter(), thread_time()
         assert page is not None
         ended = self._made_at = perf_counter()

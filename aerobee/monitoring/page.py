@@ -15,6 +15,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 
 from aerobee.monitoring.exposition import Family, heading, sample_lines
 
@@ -94,19 +96,13 @@ class PageMaker:
 
     def _pieces(self, family: Family) -> Iterator[tuple[int, Piece]]:
         """What a family has to say, each piece with the number of its slice; -1 for samples that are in none."""
-        lines: list[str] = []
-        for labels, value in family.samples:
-            lines.extend(sample_lines(family.name, labels, value))
-            if len(lines) >= LINES_A_PIECE:
-                yield -1, _piece(None, "".join(lines))
-                lines.clear()
-        if lines:
-            yield -1, _piece(None, "".join(lines))
+        lines = sample_lines(family.name, family.samples)
+        while text := "".join(islice(lines, LINES_A_PIECE)):
+            yield -1, _piece(None, text)
         for number, part in enumerate(family.slices):
             piece = self._kept.get((family.name, number))
             if piece is None or piece.token != part.token:
-                lines = [line for sample in part.samples() for line in sample_lines(family.name, *sample)]
-                piece = _piece(part.token, "".join(lines))
+                piece = _piece(part.token, "".join(sample_lines(family.name, part.samples())))
             yield number, piece
 
 
@@ -144,10 +140,22 @@ _BYTES = _powers()  # x to the (8 times 2 to the n)
 
 
 def _shift_of(length: int) -> int:
-    result, bit = _ONE, 0
+    result, place = _ONE, 0
     while length:
-        if length & 1:
+        if length & 0xFF:
+            result = _product(_byte_shift(length & 0xFF, place), result)
+        length >>= 8
+        place += 8
+    return result
+
+
+@cache
+def _byte_shift(byte: int, place: int) -> int:
+    """The shift over `byte` times 2 to the `place` bytes: kept, so that a length costs a product for each of its bytes."""
+    result, bit = _ONE, place
+    while byte:
+        if byte & 1:
             result = _product(_BYTES[bit], result)
-        length >>= 1
+        byte >>= 1
         bit += 1
     return result

@@ -181,7 +181,7 @@ class LogSink:
     async def add(self, point: Point, help_text: str) -> tuple[list[Point], Taken]:
         shown = point if self._deltas is None else self._deltas.since(point)
         if shown is not None:
-            for line in sample_lines(shown.name, shown.labels, shown.value):
+            for line in sample_lines(shown.name, ((shown.labels, shown.value),)):
                 numbers_log.info("%s", line.rstrip("\n"))
         return [point], NOTHING
 

@@ -5,22 +5,20 @@ Loading takes some tenths of a second, and a Ctrl-C in it would show a traceback
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
 from importlib import import_module
 from types import FrameType
 
+from aerobee.collector import own_process
+
 INTERRUPTED = 130  # as ExitCode.INTERRUPTED
-# New objects before the garbage collector looks for cycles. Python's own number, 700, takes a tenth of a start's CPU: hardly
-# anything that is loaded becomes garbage.
-NEW_OBJECTS_MAX = 10_000
 
 
 def main() -> None:
     """Load the commands, run one, and end with its exit code."""
-    gc.set_threshold(NEW_OBJECTS_MAX, *gc.get_threshold()[1:])
+    own_process()
     previous = signal.signal(signal.SIGINT, _leave)
     _open_standard_streams()
     commands = import_module("aerobee.ops.commands")

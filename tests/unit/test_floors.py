@@ -34,6 +34,7 @@ FLOORS: dict[str, int] = {
     "metrics_config": 0,
     "quick_init": 0,
     "log_throttle": 0,
+    "collector": 0,
     "words": 0,
     "remoting": 1,
     "store": 1,

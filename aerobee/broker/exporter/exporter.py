@@ -15,6 +15,7 @@ from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.registration import Registration
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.role import Role, RoleState
+from aerobee.collector import hide_grown
 from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
@@ -78,6 +79,7 @@ class Exporter:
             decides=lambda: parts.role.role in (Role.MASTER, Role.ACTING),
             clock=parts.clock,
             interval_s=lambda: parts.live.value.metrics_lag_interval_millis / 1000,
+            on_pass=self._prepare,
         )
         self._shown = BrokerFamilies(
             parts, self._lags, replication=replication, watch=watch, requests=requests
@@ -88,12 +90,20 @@ class Exporter:
             self.health.check("sync", out_of_sync)
         self.health.is_started = True
         self._lags.start()
+        self._prepare()
 
     async def close(self, *, last_round: bool = True) -> None:
         """Measure no more, send the last numbers to whoever is sent them, close the port."""
         if self._lags is not None:
             self._lags.stop()
         await self.export.stop(last_round=last_round)
+
+    def _prepare(self) -> None:
+        """When the broker has started and when it has many more series than a page was made for: none should be made first when
+        it is asked for."""
+        if self._shown is not None:
+            hide_grown("series", self._shown.size)
+            self.export.prepare(self._shown.size)
 
     def _families(self) -> Iterator[Family]:
         return self._shown.families() if self._shown is not None else iter(())

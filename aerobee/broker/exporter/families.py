@@ -59,6 +59,7 @@ ROCKETMQ_NAMES = {
     "transactions_rolled_back": "rocketmq_rollback_messages_total",
     "pop_revive_behind": "rocketmq_pop_revive_lag",
 }
+_TYPED = ("messages_in", "bytes_in", "message_size")  # with the type of the topic's messages as a label
 SAMPLES_A_SLICE = 256
 _STORAGE = label_text({"storage_type": "local", "storage_medium": "disk"})
 _KINDS = {Kind.COUNTER: COUNTER, Kind.GAUGE: GAUGE, Kind.LATENCY: HISTOGRAM, Kind.SIZES: HISTOGRAM}
@@ -87,11 +88,17 @@ class BrokerFamilies:
         self._watch = watch
         self._requests = requests
         self._common = ""
-        self._texts: dict[tuple[str, Labels], str] = {}
-        self._shown: frozenset[str] = frozenset()
+        self._texts: dict[tuple[str, ...], dict[Labels, str]] = {}  # by the names of the labels
+        self._shown: frozenset[str] = frozenset()  # topics with series of their own
+        self._counted: frozenset[str] = frozenset()  # of them those whose messages are no second try
         self._fresh: tuple[int, int, str] | None = None  # what the labels were made from
         self._generation = 0  # of topics: their attributes are labels
         parts.topics.on_change(self._topics_changed)
+
+    @property
+    def size(self) -> int:
+        """About how many series each family of the large ones has."""
+        return len(self._parts.topics.topics) + len(self._lags.sample.lags) + self._parts.stats.reader_count
 
     def _topics_changed(self, configs: object) -> None:
         self._generation += 1
@@ -136,7 +143,8 @@ class BrokerFamilies:
         retries = [name for name in names if name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
         own = [name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
         system = [name for name in parts.topics.topics if parts.topics.is_system(name)]
-        self._shown = frozenset((*own[:topics_max], *retries[:topics_max], *system))
+        self._counted = frozenset((*own[:topics_max], *system))
+        self._shown = self._counted.union(retries[:topics_max])
 
     def _slices(self, metric: Metric) -> Iterator[Slice]:
         """What the registry says of one name. The numbers themselves are the token."""
@@ -146,12 +154,15 @@ class BrokerFamilies:
             yield Slice(token, partial(self._samples, metric, some))
 
     def _samples(self, metric: Metric, values: tuple[tuple[Labels, Value], ...]) -> _Samples:
-        texts = self._texts
+        names = metric.labels if metric.name not in _TYPED else (*metric.labels, "message_type")
+        texts = self._texts.setdefault(names, {})
         for labels, value in values:
-            text = texts.get((metric.name, labels))
+            text = texts.get(labels)
             if text is None:
-                text = texts[metric.name, labels] = self._text(metric, labels)
-            if isinstance(value, Latency):
+                text = texts[labels] = self._text(names, labels)
+            if type(value) is int:
+                yield text, value
+            elif isinstance(value, Latency):
                 yield text, _histogram(value)
             elif isinstance(value, Sizes):
                 yield (
@@ -163,12 +174,19 @@ class BrokerFamilies:
             else:
                 yield text, value
 
-    def _text(self, metric: Metric, labels: Labels) -> str:
-        topics, named = self._parts.topics, dict(zip(metric.labels, labels, strict=True))
+    def _text(self, names: tuple[str, ...], labels: Labels) -> str:
+        """What all series with these labels have between the braces. `names` may have one more: the type of the topic's messages."""
+        if names[-1:] == ("group",):  # last, so that what comes before is made once for all groups
+            head = self._texts.setdefault(names[:-1], {})
+            text = head.get(labels[:-1])
+            if text is None:
+                text = head[labels[:-1]] = self._text(names[:-1], labels[:-1])
+            return joined(text, label_text({"consumer_group": labels[-1]}))
+        topics, named = self._parts.topics, dict(zip(names, labels, strict=False))
         topic = named.get("topic")
         if topic is not None:
             named["is_system"] = _boolean(topics.is_system(topic))
-            if metric.name in ("messages_in", "bytes_in", "message_size"):
+            if "message_type" in names:
                 config = topics.get(topic)
                 kind = config.attributes.get(TYPE_ATTRIBUTE, NORMAL) if config is not None else NORMAL
                 named["message_type"] = kind.lower()
@@ -181,12 +199,17 @@ class BrokerFamilies:
         place = metric.labels.index("topic")
         rest: dict[Labels, int | float] = {}
         sizes: dict[Labels, Sizes] = {}
-        for labels, value in metric.read():
+        counted = self._counted
+        for sample in metric.read():
+            labels, value = sample
             topic = labels[place]
+            if topic in counted:
+                yield sample
+                continue
             if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 continue  # a message that comes again is no further message
-            if isinstance(value, Latency) or topic in self._shown:
-                yield labels, value
+            if isinstance(value, Latency):
+                yield sample
                 continue
             summed = (*labels[:place], OTHER, *labels[place + 1 :])
             if isinstance(value, Sizes):

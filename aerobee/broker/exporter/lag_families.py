@@ -107,12 +107,13 @@ def _samples(lags: tuple[Lag, ...], common: str, read: Callable[[Lag], float | N
     for lag in lags:
         value = read(lag)
         if value is not None:
-            yield joined(common, lag.labels), value
+            yield f"{common},{lag.labels}", value
 
 
 def _states(lags: tuple[Lag, ...], common: str) -> _Samples:
     for lag in lags:
-        for state, count in state_counts(lag.states).items():
+        counts = {lag.states[0].value: 1} if len(lag.states) == 1 else state_counts(lag.states)
+        for state, count in counts.items():
             yield f'{common},{lag.labels},state="{state}"', count
 
 

@@ -37,6 +37,7 @@ from aerobee.broker.consumer.wanted_messages import Takes, WantedMessages, wante
 from aerobee.broker.pop.in_flight import InFlight, State
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
+from aerobee.collector import hide_grown
 from aerobee.message import RETRY_PREFIX
 from aerobee.monitoring.exposition import label_text
 from aerobee.monitoring.lag_state import LagState, Sample, Window, drain_s, extended, judge
@@ -119,9 +120,10 @@ class LagSampler:
         decides: Callable[[], bool],
         clock: Clock,
         interval_s: Callable[[], float],
+        on_pass: Callable[[], None] = lambda: None,
     ) -> None:
         """`popped`: what POP has handed out (InFlightTable.entries). `decides`: whether this broker keeps the offsets of its
-        group; a slave has a copy of them, and its figures would be counted twice.
+        group; a slave has a copy of them, and its figures would be counted twice. `on_pass` is called after each pass.
         """
         self._store = store
         self._offsets = offsets
@@ -135,6 +137,7 @@ class LagSampler:
         self._handed_out: dict[tuple[str, str], HandedOut] = {}
         self._clock = clock
         self._interval_s = interval_s
+        self._on_pass = on_pass
         self._pairs: dict[tuple[str, str], _Pair] = {}
         self._task: asyncio.Task[None] | None = None
         self.sample = LagSample()
@@ -156,6 +159,7 @@ class LagSampler:
                     await self.measure()
                 else:
                     self._pairs, self.sample = {}, LagSample()
+                self._on_pass()
             except Exception:
                 log.exception("the lag of the groups could not be measured; the last measurement stands")
             await asyncio.sleep(self._interval_s())
@@ -175,6 +179,7 @@ class LagSampler:
                 lags.append(pair.lag)
             elapsed_s = perf_counter() - turn
             if elapsed_s >= SLICE_S:
+                hide_grown("lag", len(pairs))
                 worked_s += elapsed_s
                 await asyncio.sleep(elapsed_s * PAUSE_SLICES)
                 turn = perf_counter()
