@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,22 +39,22 @@ COLUMNS = "value binary, topic string, queue_id int, queue_offset bigint, store_
 KAFKA_COLUMNS = ("value", "topic", "partition", "offset", "timestamp")
 
 
-def tree(root: int) -> list[int]:
-    """A process and all its descendants."""
+def tree(root: int, without: Collection[int] = ()) -> list[int]:
+    """A process and all its descendants, but `without` these and theirs."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(") ")[2].split()[1])
     found = [root]
     for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
+        found.extend(child for child, parent in parents.items() if parent == pid and child not in without)
     return found
 
 
-def cpu_s(root: int) -> float:
+def cpu_s(root: int, without: Collection[int] = ()) -> float:
     """CPU seconds of a tree of processes, those that ended and were waited for included."""
     total = 0
-    for pid in tree(root):
+    for pid in tree(root, without):
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
             total += sum(int(each) for each in fields[11:15])
@@ -74,12 +74,13 @@ class Cost:
         return self.spark_s + self.broker_s
 
 
-def cost_of(work: Callable[[], object], server: Server) -> Cost:
-    """Of one piece of work of Spark at one broker."""
+def cost_of(work: Callable[[], object], server: Server, servers: Collection[int] = ()) -> Cost:
+    """Of one piece of work of Spark at one broker. `servers`: processes of all brokers, which this process started as well."""
     pids = server.pids
-    begun, spark, broker = time.monotonic(), cpu_s(os.getpid()), sum(map(cpu_s, pids))
+    others = servers or pids
+    begun, spark, broker = time.monotonic(), cpu_s(os.getpid(), others), sum(map(cpu_s, pids))
     work()
-    return Cost(cpu_s(os.getpid()) - spark, sum(map(cpu_s, pids)) - broker, time.monotonic() - begun)
+    return Cost(cpu_s(os.getpid(), others) - spark, sum(map(cpu_s, pids)) - broker, time.monotonic() - begun)
 
 
 class Product:
@@ -160,9 +161,10 @@ class Bench:
     def turns(self, work: Callable[[Product], object]) -> dict[str, list[Cost]]:
         """By turns, a warm one first."""
         costs: dict[str, list[Cost]] = {product.name: [] for product in self.products}
+        servers = {pid for product in self.products for pid in product.server.pids}
         for number in range(self.rounds + 1):
             for product in self.products:
-                cost = cost_of(lambda product=product: work(product), product.server)
+                cost = cost_of(lambda product=product: work(product), product.server, servers)
                 if number:
                     costs[product.name].append(cost)
         return costs
