@@ -280,4 +280,24 @@ class ArrowRows:
     ) -> None: ...
     def finish(self) -> list[Any]: ...
 
+@final
+class BatchEntries:
+    count: int
+    is_full: bool
+    def __init__(
+        self, rows_max: int, bytes_max: int, body_bytes_max: int, left_names: list[bytes]
+    ) -> None: ...
+    def take(
+        self,
+        ids: UniqueIds,
+        now_ms: int,
+        begin: int,
+        end: int,
+        value: tuple[Any, ...],
+        key: tuple[Any, ...] | None,
+        tags: tuple[Any, ...] | None,
+        properties: tuple[Any, ...] | None,
+    ) -> int: ...
+    def finish(self) -> bytes: ...
+
 def take_records(*arguments: Any) -> Any: ...

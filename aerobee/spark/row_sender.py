@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from aerobee.client.producer.producer import Producer, by_key
 from aerobee.errors import AerobeeError, SendFailed
+from aerobee.spark.entry_codec import BatchLayout, LaidOutBatch
 from aerobee.spark.sink_options import SinkOptions
 from aerobee.spark.sink_rows import OutgoingRow, SinkError
 
-BATCH_ROWS_MAX = 256  # rows of one request
+BATCH_ROWS_MAX = 1024  # rows of one request
 BATCH_BYTES_MAX = 512 * 1024
+WAITING_BYTES_MAX = 16 * 1024 * 1024  # of laid out requests that wait for an answer
 PAUSE_S = 0.2
 
 
@@ -25,7 +28,11 @@ class Sent:
 
 
 class RowSender:
-    """Use inside `async with`. At most `in_flight_max` requests wait for an answer; add() waits for one then."""
+    """Use inside `async with`. At most `in_flight_max` requests wait for an answer, and of laid out ones WAITING_BYTES_MAX
+    and one; add() and add_laid_out() wait for one then.
+    """
+
+    layout: BatchLayout  # once it is entered
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -33,13 +40,23 @@ class RowSender:
             options.nameservers, options.group, config=options.producer, client=options.client
         )
         self._requests: set[asyncio.Task[None]] = set()
+        self._waiting_bytes = 0
         self._failure: BaseException | None = None
         self._batches: dict[str, list[OutgoingRow]] = {}
         self._batch_bytes: dict[str, int] = {}
         self.sent = Sent()
 
     async def __aenter__(self) -> RowSender:
-        await self._producer.start()
+        producer = self._producer
+        await producer.start()
+        config = self._options.producer
+        self.layout = BatchLayout(
+            producer.unique_ids,
+            producer.now_ms,
+            rows_max=BATCH_ROWS_MAX,
+            bytes_max=min(BATCH_BYTES_MAX, config.batch_bytes_max),
+            body_bytes_max=config.body_bytes_max,
+        )
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -62,6 +79,17 @@ class RowSender:
                 await self._begin(self._batches.pop(topic))
                 del self._batch_bytes[topic]
 
+    async def add_laid_out(self, rows: LaidOutBatch) -> None:
+        """Send rows in one request. Raises SinkError for any row before."""
+        while self._waiting_bytes >= WAITING_BYTES_MAX:
+            await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
+        self._waiting_bytes += len(rows.body)
+        try:
+            await self._begin(rows)
+        except BaseException:
+            self._waiting_bytes -= len(rows.body)
+            raise
+
     async def finish(self) -> Sent:
         """Send what is left and wait for every answer. Raises SinkError."""
         for batch in self._batches.values():
@@ -76,7 +104,7 @@ class RowSender:
         if self._failure is not None:
             raise self._failure
 
-    async def _begin(self, rows: list[OutgoingRow]) -> None:
+    async def _begin(self, rows: list[OutgoingRow] | LaidOutBatch) -> None:
         while len(self._requests) >= self._options.in_flight_max:
             await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
         self._raise_failure()
@@ -89,22 +117,36 @@ class RowSender:
         if not request.cancelled() and self._failure is None:
             self._failure = request.exception()
 
-    async def _send(self, rows: list[OutgoingRow]) -> None:
+    async def _send(self, rows: list[OutgoingRow] | LaidOutBatch) -> None:
+        try:
+            if isinstance(rows, LaidOutBatch):
+                await self._stored(rows.topic, rows.first, rows.last, partial(self._send_entries, rows))
+                self.sent.row_count += rows.row_count
+            else:
+                call = partial(self._send_one, rows[0]) if len(rows) == 1 else partial(self._send_many, rows)
+                await self._stored(rows[0].message.topic, rows[0].number, rows[-1].number, call)
+                self.sent.row_count += len(rows)
+        finally:
+            if isinstance(rows, LaidOutBatch):
+                self._waiting_bytes -= len(rows.body)
+
+    async def _stored(self, topic: str, first: int, last: int, call: Callable[[], Awaitable[None]]) -> None:
+        """Returns when `call` was through once. Raises SinkError when it fails for good, or for all its time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.send_timeout_ms / 1000
         while True:
             try:
-                await (self._send_one(rows[0]) if len(rows) == 1 else self._send_many(rows))
+                await call()
             except AerobeeError as error:
                 if not _may_succeed(error) or loop.time() >= deadline:
-                    which = f"row {rows[0].number}" + (f" to {rows[-1].number}" if len(rows) > 1 else "")
-                    raise SinkError(
-                        f"{which} of the task, for topic {rows[0].message.topic}: {error}"
-                    ) from error
+                    which = f"row {first}" + (f" to {last}" if last > first else "")
+                    raise SinkError(f"{which} of the task, for topic {topic}: {error}") from error
                 await asyncio.sleep(PAUSE_S)
             else:
-                self.sent.row_count += len(rows)
                 return
+
+    async def _send_entries(self, rows: LaidOutBatch) -> None:
+        await self._producer.send_entries(rows.topic, rows.body)
 
     async def _send_many(self, rows: list[OutgoingRow]) -> None:
         await self._producer.send_batch([row.message for row in rows])

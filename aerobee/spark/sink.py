@@ -12,12 +12,14 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow.compute as compute
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from aerobee.client.sync import SyncAdmin
 from aerobee.errors import ConfigError
+from aerobee.spark.entry_codec import LaidOutBatch, TopicRows
 from aerobee.spark.row_sender import RowSender, Sent
 from aerobee.spark.sink_options import SinkOptions, check_columns
 from aerobee.spark.sink_rows import outgoing_rows
@@ -32,6 +34,7 @@ QUERY_ID, BATCH_ID = (
 ROWS_AT_ONCE = (
     1024  # made into messages: many objects alive at once cost the garbage collector more than making them
 )
+TOPICS_MAX = 64  # of one record batch that is cut by topic
 
 
 class TaskSent(WriterCommitMessage):
@@ -61,6 +64,27 @@ def _check_windows(admin: Any) -> None:
             )
 
 
+def by_topic(batch: Any, first: int, topic: str) -> list[TopicRows]:
+    """A record batch, whose first row has the number `first`, cut by topic: that of the options, or that of the column.
+
+    Rows of a topic stay in their order. What has no topic, or more than TOPICS_MAX, is not cut.
+    """
+    numbers = range(first, first + batch.num_rows)
+    if topic:
+        return [TopicRows(topic, batch, numbers)]
+    column = batch.column("topic")
+    topics = compute.unique(column).to_pylist()
+    if len(topics) > TOPICS_MAX or None in topics:
+        return [TopicRows("", batch, numbers)]
+    if len(topics) == 1:
+        return [TopicRows(topics[0], batch, numbers)]
+    parts = []
+    for each in topics:
+        chosen = compute.indices_nonzero(compute.equal(column, each))
+        parts.append(TopicRows(each, batch.take(chosen), [first + row for row in chosen.to_pylist()]))
+    return parts
+
+
 class _Writing:
     """What both writers do in a task."""
 
@@ -72,18 +96,36 @@ class _Writing:
         return asyncio.run(self._write(iterator))
 
     async def _write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        prefix = self._dedup_prefix() if self._options.dedup else None
+        options = self._options
+        prefix = self._dedup_prefix() if options.dedup else None
         number = 0
-        async with RowSender(self._options) as sender:
+        async with RowSender(options) as sender:
             for batch in iterator:
-                for begin in range(0, batch.num_rows, ROWS_AT_ONCE):
-                    part = batch.slice(begin, ROWS_AT_ONCE)
-                    columns = {name: part.column(name).to_pylist() for name in part.schema.names}
-                    await sender.add(
-                        outgoing_rows(columns, number, topic=self._options.topic, dedup_prefix=prefix)
-                    )
-                    number += part.num_rows
+                for part in by_topic(batch, number, options.topic):
+                    await self._send(sender, part, prefix)
+                number += batch.num_rows
             return TaskSent(await sender.finish())
+
+    async def _send(self, sender: RowSender, part: TopicRows, prefix: str | None) -> None:
+        """Rows laid out by native code where that may be, else as messages, some at a time."""
+        if prefix is None and sender.layout.takes(part):
+            for rows in sender.layout.lay_out(part):
+                if isinstance(rows, LaidOutBatch):
+                    await sender.add_laid_out(rows)
+                else:
+                    await self._send_messages(sender, part, rows.begin, rows.end, None)
+            return
+        count = part.batch.num_rows
+        for begin in range(0, count, ROWS_AT_ONCE):
+            await self._send_messages(sender, part, begin, min(begin + ROWS_AT_ONCE, count), prefix)
+
+    async def _send_messages(
+        self, sender: RowSender, part: TopicRows, begin: int, end: int, prefix: str | None
+    ) -> None:
+        rows = part.batch.slice(begin, end - begin)
+        columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
+        numbers = part.numbers[begin:end]
+        await sender.add(outgoing_rows(columns, numbers, topic=self._options.topic, dedup_prefix=prefix))
 
     def _dedup_prefix(self) -> str:
         """(query id, batch id, partition) of this task, the same when it is run again."""

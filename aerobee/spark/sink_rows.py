@@ -36,17 +36,21 @@ class OutgoingRow:
 
 
 def outgoing_rows(
-    columns: Mapping[str, Sequence[Any]], first: int, *, topic: str, dedup_prefix: str | None = None
+    columns: Mapping[str, Sequence[Any]],
+    numbers: Sequence[int],
+    *,
+    topic: str,
+    dedup_prefix: str | None = None,
 ) -> Iterator[OutgoingRow]:
-    """The rows of columns of one length, the first of which has the number `first`; else as outgoing_row()."""
+    """The rows of columns, all as long as their `numbers`; else as outgoing_row()."""
     if topic and dedup_prefix is None and columns.keys() == {"value"}:
-        for number, value in enumerate(columns["value"], first):
+        for number, value in zip(numbers, columns["value"], strict=True):
             if type(value) is bytes:  # nothing to look at: the quick way of the most common rows
                 yield OutgoingRow(number, Message(topic, value), "", "")
             else:
                 yield outgoing_row(number, {"value": value}, topic=topic)
         return
-    for number, values in enumerate(zip(*columns.values(), strict=True), first):
+    for number, values in zip(numbers, zip(*columns.values(), strict=True), strict=True):
         row = dict(zip(columns, values, strict=True))
         yield outgoing_row(number, row, topic=topic, dedup_prefix=dedup_prefix)
 

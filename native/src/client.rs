@@ -50,8 +50,13 @@ impl UniqueIds {
 }
 
 impl UniqueIds {
+    /// The newest id.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
     /// Make `text` the next id.
-    fn advance(&mut self, py: Python<'_>, now_ms: i64) -> PyResult<()> {
+    pub fn advance(&mut self, py: Python<'_>, now_ms: i64) -> PyResult<()> {
         if self.now_ms != Some(now_ms) {
             if !(self.month.0..self.month.1).contains(&now_ms) {
                 self.month = self.month_bounds_ms.bind(py).call1((now_ms,))?.extract()?;

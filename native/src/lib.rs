@@ -50,13 +50,14 @@ mod client;
 mod client_record;
 mod client_reply;
 
-// Spark's source.
+// Spark's source and sink.
 mod arrow_rows;
+mod batch_entries;
 
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 19;
+const FAST_PATH_VERSION: u32 = 20;
 
 /// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;
@@ -70,6 +71,7 @@ fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client_reply::SendReplies>()?;
     module.add_function(wrap_pyfunction!(client_record::take_records, module)?)?;
     module.add_class::<arrow_rows::ArrowRows>()?;
+    module.add_class::<batch_entries::BatchEntries>()?;
     module.add_class::<filter::RecordFilter>()?;
     module.add_class::<results::BurstResult>()?;
     module.add_class::<results::PullResult>()?;

@@ -10,7 +10,7 @@ from aerobee.broker.fastpath.seam import FAST_PATH_VERSION
 
 STUB = Path(__file__).resolve().parents[2] / "native" / "aerobee_native.pyi"
 # Both change together: the digest of what the stub says, and the number for which it says it.
-SEAM = (19, "0e3138f6f25f96b5")
+SEAM = (20, "6dd039711714f73f")
 
 
 def digest(text: str) -> str:

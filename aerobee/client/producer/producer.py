@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from aerobee.client.checks import (
     check_handler,
@@ -33,7 +33,9 @@ from aerobee.client.producer.recall import recall_message
 from aerobee.client.producer.request_reply import PendingRequests
 from aerobee.client.producer.request_reply_calls import RequestReplyCalls
 from aerobee.client.producer.send_header import (
+    NOT_SENDABLE,
     RESERVED_PROPERTIES,
+    Ids,
     check_properties,
     decode_batch_reply,
     decode_send_reply,
@@ -56,19 +58,10 @@ from aerobee.remoting.connection import OPAQUE_MASK, Connection, opaques
 from aerobee.words import plural
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
-NOT_SENDABLE = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
 # Properties that are refused, or make the message another kind (TransactionProducer._prepare).
 NOT_PLAIN = RESERVED_PROPERTIES | {TRAN_MSG}
 CONNECT_TIMEOUT_S = 3.0
@@ -480,6 +473,32 @@ class Producer(RequestReplyCalls):
             ended(results[index], None)
         return tuple(results[index] for index in range(len(results)))
 
+    async def send_entries(
+        self, topic: str, entries: bytes, *, queue: MessageQueue | None = None, timeout_s: float | None = None
+    ) -> SendResult:
+        """Send messages of one topic that are laid out as the body of a batch already (send_header.encode_batch_entry).
+
+        For who makes many messages elsewhere, with ids from `unique_ids`; nothing is checked here but the topic's route, and
+        observers are not told. Stored whole or not at all; returns where the first one is. Raises as send() does.
+        """
+        if self._closing or not self._session.is_open:
+            self._refuse_closed()
+        deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
+        await self._in_flight.wait()
+        try:
+            return await self._in_one_request(topic, 0, entries, queue, deadline, decode_send_reply)
+        finally:
+            self._in_flight.give_back()
+
+    @property
+    def unique_ids(self) -> Ids:
+        """What gives this producer's messages their ids, while it is open."""
+        return self._ids
+
+    def now_ms(self) -> int:
+        """The wall clock by which this producer stamps messages."""
+        return self._clock.now_ms()
+
     async def _send_one_batch(
         self,
         topic: str,
@@ -489,9 +508,27 @@ class Producer(RequestReplyCalls):
         queue: MessageQueue | None,
         deadline: float,
     ) -> tuple[SendResult, ...]:
-        properties = f"UNIQ_KEY\x01{self._ids.next_id(self._clock.now_ms())}\x02WAIT\x01true\x02"
+        def decode(
+            reply: RemotingCommand, chosen: MessageQueue, _batch_id: str, address: str
+        ) -> tuple[SendResult, ...]:
+            return decode_batch_reply(reply, chosen, unique_ids, address)
 
-        async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> tuple[SendResult, ...]:
+        return await self._in_one_request(topic, flag, body, queue, deadline, decode)
+
+    async def _in_one_request(
+        self,
+        topic: str,
+        flag: int,
+        body: bytes,
+        queue: MessageQueue | None,
+        deadline: float,
+        decode: Callable[[RemotingCommand, MessageQueue, str, str], T],
+    ) -> T:
+        """Send a batch in tries. `decode`: its answer, the queue, the batch's own id and the broker's address to a result."""
+        batch_id = self._ids.next_id(self._clock.now_ms())
+        properties = f"UNIQ_KEY\x01{batch_id}\x02WAIT\x01true\x02"
+
+        async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> T:
             connection = await self._connection(target, remaining_s, "SEND_BATCH_MESSAGE")
             opaque = connection.next_opaque()
             frame = target.send_batch.frame(
@@ -500,7 +537,7 @@ class Producer(RequestReplyCalls):
             reply = await connection.call(frame, opaque, remaining_s, "SEND_BATCH_MESSAGE")
             if reply.code == ResponseCode.GO_AWAY:
                 self._session.remoting.leave(connection)
-            return decode_batch_reply(reply, chosen, unique_ids, target.address)
+            return decode(reply, chosen, batch_id, target.address)
 
         return await self._tries.run(topic, queue, deadline, attempt)
 

@@ -26,15 +26,15 @@ def test_columns_give_what_each_row_gives(names: tuple[str, ...], topic: str, pr
     columns = {name: COLUMNS[name] for name in names}
     if not topic and "topic" not in columns:
         with pytest.raises(SinkError, match=r"row 40 of the task.* its topic is null"):
-            list(outgoing_rows(columns, 40, topic=topic, dedup_prefix=prefix))
+            list(outgoing_rows(columns, range(40, 43), topic=topic, dedup_prefix=prefix))
         return
     rows = [{name: column[at] for name, column in columns.items()} for at in range(3)]
     wanted = [outgoing_row(40 + at, row, topic=topic, dedup_prefix=prefix) for at, row in enumerate(rows)]
-    assert list(outgoing_rows(columns, 40, topic=topic, dedup_prefix=prefix)) == wanted
+    assert list(outgoing_rows(columns, range(40, 43), topic=topic, dedup_prefix=prefix)) == wanted
     assert [each.number for each in wanted] == [40, 41, 42]
 
 
 @pytest.mark.parametrize("more", [{}, {"key": [None, None]}])
 def test_a_row_without_a_value_is_named(more: dict[str, list[Any]]) -> None:
     with pytest.raises(SinkError, match=r"row 8 of the task, for topic orders: its value is null"):
-        list(outgoing_rows({"value": [b"x", None], **more}, 7, topic="orders"))
+        list(outgoing_rows({"value": [b"x", None], **more}, range(7, 9), topic="orders"))
