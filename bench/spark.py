@@ -2,7 +2,7 @@
 """Spark's source, sink and jobs of this project beside Spark's own Kafka source and sink with a Kafka broker.
 
     scripts/setup-bench-spark
-    .interop/spark-venv/bin/python bench/spark.py [--messages 1000000] [--rounds 2] [--only read,kib,stream,jobs] [--json FILE]
+    .interop/spark-venv/bin/python bench/spark.py [--messages 1000000] [--rounds 2] [--only read,kib,stream] [--json FILE]
 
 One run: one Spark (local[2]) for all, both brokers up, the two products by turns in each round. What counts is rows a CPU second: rows
 divided by the CPU time of Spark (the driver's Python, its JVM, all Python workers) and of the broker together, from /proc. Both products
@@ -24,14 +24,17 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.kafka_server import INTEROP, kafka
 from bench.servers import Server, aerobee
+from bench.spark_stream import ages, sender
 
 ROOT = Path(__file__).resolve().parent.parent
 QUEUES = 8
+STREAM_WARM_S = 10
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # What Spark has itself stays at home.
 OWN_JARS = ("scala-library", "hadoop-", "slf4j-", "spark-tags")
@@ -102,9 +105,30 @@ class Product:
         )
         return frame.schema(COLUMNS).load()
 
+    def stream(self, topic: str) -> Any:
+        """The same columns as a stream from the topic's beginning, with the time of sending instead of storing."""
+        if self.name == "kafka":
+            frame = self.spark.readStream.format("kafka").options(
+                **self._servers(), subscribe=topic, startingOffsets="earliest"
+            )
+            return frame.load().selectExpr(*KAFKA_COLUMNS[:-1], "timestamp AS sent_ts")
+        frame = self.spark.readStream.format("rocketmq").options(
+            **self._servers(), subscribe=topic, startingOffsets="earliest"
+        )
+        return (
+            frame.schema(COLUMNS.replace("store_ts", "born_ts"))
+            .load()
+            .withColumnRenamed("born_ts", "sent_ts")
+        )
+
     def write(self, frame: Any, topic: str) -> None:
         kind = "kafka" if self.name == "kafka" else "rocketmq"
         frame.write.format(kind).options(**self._servers(), topic=topic).mode("append").save()
+
+    @property
+    def address(self) -> str:
+        """Where a client begins."""
+        return next(iter(self._servers().values()))
 
     def _servers(self) -> dict[str, str]:
         if self.name == "kafka":
@@ -196,6 +220,36 @@ class Bench:
 
         self.table.compare(f"read {stored} of {size} B to Parquet", stored, self.turns(to_parquet))
 
+    def stream(self, rate: int, seconds: int, warm_s: int) -> None:
+        """Age of the messages of a steady sender when they are written, in a query with a trigger of a second."""
+        p99: dict[str, list[float]] = {product.name: [] for product in self.products}
+        for number in range(self.rounds + 1):
+            counted_s = seconds if number else 1  # the first turn warms
+            for product in self.products:
+                topic = f"stream-{number}"
+                product.create_topic(topic)
+                product.write(self.spark.range(0, 1).selectExpr("CAST('first' AS binary) AS value"), topic)
+                place = self.directory / f"{product.name}-{topic}"
+                command = sender(product.name, product.address, topic, rate, warm_s + counted_s, 100)
+                count = rate * (warm_s + counted_s)
+                found = ages(self.spark, product.stream(topic), command, place, count, warm_s)
+                if not number:
+                    continue
+                p99[product.name].append(found[len(found) * 99 // 100])
+                self.table.add(
+                    what=f"stream of {rate} a second",
+                    product=product.name,
+                    messages=len(found),
+                    p50_s=round(found[len(found) // 2], 3),
+                    p99_s=round(p99[product.name][-1], 3),
+                    longest_s=round(found[-1], 3),
+                    load=os.getloadavg()[0],
+                )
+        self.table.add(
+            what=f"stream of {rate} a second",
+            ratio_of_p99=round(median(p99["aerobee"]) / median(p99["kafka"]), 3),
+        )
+
     def memory(self, topic: str) -> None:
         """The largest Python worker while everything is read, beside one that reads nothing."""
         ours = next(product for product in self.products if product.name == "aerobee")
@@ -268,7 +322,11 @@ def main() -> None:
     )
     parser.add_argument("--messages", type=int, default=1_000_000, help="of 100 B; of 1 KiB a tenth")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each product that count")
-    parser.add_argument("--only", default="read,kib", help="read, kib")
+    parser.add_argument("--only", default="read,kib", help="read, kib, stream")
+    parser.add_argument("--rate", type=int, default=20_000, help="stream: messages of 100 B a second")
+    parser.add_argument(
+        "--seconds", type=int, default=30, help="stream: of which messages count, after 10 that do not"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="at our broker; again for more"
     )
@@ -291,6 +349,8 @@ def main() -> None:
         if "kib" in wanted:
             bench.fill("large", args.messages // 10, 1024)
             bench.read("large", args.messages // 10, 1024)
+        if "stream" in wanted:
+            bench.stream(args.rate, args.seconds, STREAM_WARM_S)
     if args.json:
         args.json.write_text(json.dumps(table.rows, indent=1) + "\n")
 
