@@ -25,7 +25,7 @@ from aerobee.client import (
     SimpleConsumerConfig,
     Sql,
 )
-from aerobee.errors import MessageDamaged, TopicNotExist, UsageError
+from aerobee.errors import MessageDamaged, NoPermission, TopicNotExist, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops import consume_options as options
 from aerobee.ops.clients import open_admin, open_pull_consumer, open_simple_consumer
@@ -291,7 +291,12 @@ async def _read(consumer: PullConsumer, reader: _Reader, *, commit: bool, follow
             if news:
                 await consumer.commit(news)
             committed = places
-        if not messages and not follow and await _at_end(consumer):
+        if messages:
+            continue
+        for failure in consumer.failures:
+            if isinstance(failure, NoPermission):
+                raise failure  # nothing comes until somebody changes that
+        if not follow and await _at_end(consumer):
             return
 
 

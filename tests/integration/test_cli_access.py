@@ -19,6 +19,7 @@ from aerobee.errors import InvalidParameter, NoPermission, RemoteError, RemoteSy
 from aerobee.remoting.codes import RequestCode
 from aerobee.testing import LocalCluster
 from tests.integration.test_access_control import USERS, Cluster, client, running, sent
+from tests.waiting import wait_until
 
 WITHIN_S = 120.0
 
@@ -141,3 +142,45 @@ async def test_where_access_control_is_off_it_is_said() -> None:
     async with LocalCluster() as cluster, cluster.admin() as admin:
         with pytest.raises(RemoteSystemError, match="authentication is not enabled"):
             await admin.users()
+
+
+@pytest.mark.parametrize("how", [(), ("--group", "readers"), ("--group", "readers", "--pop")])
+@pytest.mark.parametrize("who", ["alice", "nobody", "wrong"])
+async def test_consume_without_permission_ends(tmp_path: Path, how: tuple[str, ...], who: str) -> None:
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders", queue_count=1)
+            await admin.create_user("alice", "alicesecret")
+            await admin.put_policy("alice", ["Topic:orders"], ["Pub"], is_allowed=True, source_ips=[])
+        keys = {
+            "alice": {"AEROBEE_ACCESS_KEY": "alice", "AEROBEE_SECRET_KEY": "alicesecret"},
+            "nobody": {"AEROBEE_ACCESS_KEY": "", "AEROBEE_SECRET_KEY": ""},
+            "wrong": {"AEROBEE_ACCESS_KEY": "root", "AEROBEE_SECRET_KEY": "wrong"},
+        }[who]
+        code, document, said = await aerobee(cluster, "consume", "orders", *how, **keys)
+        assert code == 5, (document, said)
+        failed = document["error"]
+        wanted = {
+            "alice": "User:alice has no permission",
+            "nobody": "the request is not signed",
+            "wrong": "check signature failed",
+        }
+        assert failed["address"] in (cluster.broker.address, cluster.server.address)
+        assert wanted[who] in failed["message"], failed
+        assert "AEROBEE_ACCESS_KEY" in failed["advice"], failed
+
+
+async def test_consume_ends_when_the_permission_is_taken(tmp_path: Path) -> None:
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders", queue_count=1)
+            await admin.create_user("alice", "alicesecret")
+            await admin.put_policy(
+                "alice", ["Topic:orders", "Group:readers"], ["Sub"], is_allowed=True, source_ips=[]
+            )
+            keys = {"AEROBEE_ACCESS_KEY": "alice", "AEROBEE_SECRET_KEY": "alicesecret"}
+            reading = asyncio.create_task(aerobee(cluster, "consume", "orders", "--group", "readers", **keys))
+            await wait_until(lambda: cluster.broker.consumers.size_of("readers") > 0)
+            await admin.delete_policy("alice", "Topic:orders")
+        code, document, said = await reading
+        assert code == 5, (document, said)

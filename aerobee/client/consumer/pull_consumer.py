@@ -131,6 +131,13 @@ class PullConsumer:
         """The queues that poll() reads now."""
         return frozenset(self._pulls)
 
+    @property
+    def failures(self) -> tuple[AerobeeError, ...]:
+        """Why nothing comes: the newest failure of each queue, and of each topic whose queues are being shared, that is being
+        tried again now. The consumer goes on with all of them: whoever cannot wait decides by their types."""
+        pulls = (pull.failure for pull in self._pulls.values() if pull.failure is not None)
+        return (*self._rebalancer.failures.values(), *pulls)
+
     async def start(self) -> None:
         await self._session.start()
         if self._tracer is not None:

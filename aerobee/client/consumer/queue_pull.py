@@ -84,7 +84,7 @@ class QueuePull:
         self._moved = moved
         self._broker_id = MASTER_ID
         self._paused = False
-        self._failing = False
+        self.failure: AerobeeError | None = None  # of the newest pull; None since one succeeds
         # Whether the broker's last answer knew messages behind it: the next pull is answered at once.
         self._has_more = False
         # Done when the pull with an offset that grows is answered.
@@ -157,16 +157,16 @@ class QueuePull:
                 self.room = None
             try:
                 pause_s = await self._pull()
-                if self._failing:
-                    self._failing = False
+                if self.failure is not None:
+                    self.failure = None
                     log.info("pulls of %s succeed again", self.queue)
             except AerobeeError as error:
                 # Said once, not with each of the tries that follow until one succeeds.
-                if self._failing:
+                if self.failure is not None:
                     log.debug("pull of %s: %s", self.queue, error)
                 else:
                     self._session.peers.trouble(log, error, "pull of %s: %s", self.queue, error)
-                self._failing = True
+                self.failure = error
                 pause_s = self._settings.pause_after_error_s
                 await self._after_error(error)
             if pause_s > 0:

@@ -55,6 +55,7 @@ class Rebalancer:
         self._interval_s = interval_s
         self._wanted = asyncio.Event()
         self._warnings = RepeatedWarnings(log)
+        self.failures: dict[str, AerobeeError] = {}  # by topic, of the newest try
 
     def wake(self) -> None:
         """Run a round as soon as the present one is over."""
@@ -79,13 +80,16 @@ class Rebalancer:
         for topic in tuple(self._topics()):
             try:
                 balanced = await self._balance(topic) and balanced
+                self.failures.pop(topic, None)
             except TopicNotExist:
+                self.failures.pop(topic, None)
                 # The retry topic appears after the first heartbeat, others when somebody creates them: the route
                 # refresh finds them and wakes us.
                 await self._apply(topic, frozenset())
             except AerobeeError as error:
                 # What is owned stays owned: nobody knows better at the moment.
                 balanced = False
+                self.failures[topic] = error
                 if self._session.is_open:  # brokers forget a member that leaves before it stops asking
                     text = f"rebalance of topic {topic} in group {self._group}: {error}"
                     if isinstance(error, TransportError) or self._session.peers.explains(error):
