@@ -230,8 +230,8 @@ class NoBroker(AerobeeError):
 
 
 class SendFailed(AerobeeError):
-    """Every try of a send failed inside its deadline. `attempts` lists broker and failure, oldest first; of more than 16 the
-    first eight and the newest eight."""
+    """Every try of a send failed before its deadline. `attempts` lists the broker and the failure of each try, oldest first: all
+    of them up to 16, the first eight and the last eight of more."""
 
     def __init__(self, text: str, attempts: tuple[tuple[str, BaseException], ...] = ()) -> None:
         super().__init__(text)

@@ -50,7 +50,11 @@ class MetricsConfig:
         headers = []
         for number, piece in enumerate(filter(None, self.metrics_grpc_exporter_header.split(",")), 1):
             name, colon, value = (part.strip() for part in piece.partition(":"))
-            if not colon or not name or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            if (
+                not colon
+                or not name
+                or not (name.isascii() and name.replace("-", "").replace("_", "").replace(".", "").isalnum())
+            ):
                 raise ConfigError(f"metricsGrpcExporterHeader: write name:value, which part {number} is not")
             headers.append((name.lower(), value))
         return tuple(headers)

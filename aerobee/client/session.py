@@ -93,6 +93,7 @@ class Session:
         self._producer_groups: list[str] = []
         self._consumers: dict[str, ConsumerEntry] = {}
         self._known_by: set[str] = set()  # addresses that know us
+        self.beat_failures: dict[str, AerobeeError] = {}  # by address, of those that do not
         self._beating = asyncio.Lock()
         self._beating_now: set[str] = set()
         self._ids: Ids | None = None
@@ -204,6 +205,8 @@ class Session:
         async with self._beating:
             targets = self._targets()
             self._known_by.intersection_update(targets)
+            for address in self.beat_failures.keys() - set(targets):
+                del self.beat_failures[address]
             await asyncio.gather(*(self._beat(address) for address in targets))
 
     async def _beat(self, address: str) -> None:
@@ -212,8 +215,10 @@ class Session:
         try:
             await self.invoke(address, request)
             self._known_by.add(address)
+            self.beat_failures.pop(address, None)
         except AerobeeError as error:
             self._known_by.discard(address)
+            self.beat_failures[address] = error
             self.peers.trouble(log, error, "heartbeat to broker %s: %s", address, error)
         finally:
             self._beating_now.discard(address)

@@ -10,6 +10,7 @@ from typing import Any
 from aerobee.client import Admin
 from aerobee.console.views import shown
 from aerobee.errors import AerobeeError
+from aerobee.message import MessageQueue
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0
@@ -70,9 +71,10 @@ class Tails:
                     begin = max(before, row.max_offset - SHOWN_A_LOOK)
                     if begin > before:
                         self._tell(topic, {"passed": begin - before})
-                    for offset in range(begin, row.max_offset):
-                        self._tell(topic, {"message": shown(await self._admin.message_at(row.queue, offset))})
-                    ends[row.queue] = row.max_offset
+                    ends[row.queue] = begin
+                    while ends[row.queue] < row.max_offset:
+                        await self._show(topic, row.queue, ends[row.queue])
+                        ends[row.queue] += 1
                 if is_first:
                     is_first = False
                     self._begun.add(topic)
@@ -83,6 +85,19 @@ class Tails:
                 log.exception("the tail of %s failed", topic)
                 self._tell(topic, {"error": f"a fault of the console: {error!r}"})
             await asyncio.sleep(LOOK_S)
+
+    async def _show(self, topic: str, queue: MessageQueue, offset: int) -> None:
+        """One message; one that cannot be read is named and passed over. Raises what may be otherwise at the next look."""
+        try:
+            event: dict[str, Any] = {"message": shown(await self._admin.message_at(queue, offset))}
+        except AerobeeError as error:
+            if error.retriable:
+                raise
+            event = {"error": f"offset {offset} of {queue}: {error}"}
+        except Exception as error:
+            log.exception("offset %d of %s cannot be shown", offset, queue)
+            event = {"error": f"a fault of the console at offset {offset} of {queue}: {error!r}"}
+        self._tell(topic, event)
 
     def _tell(self, topic: str, event: dict[str, Any]) -> None:
         for queue in self._watchers.get(topic, ()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from aerobee.monitoring.exposition import GAUGE, Histogram, Value, joined
@@ -64,13 +65,16 @@ class Deltas:
 def _difference(value: Value, last: Value) -> Value:
     """A series that was deleted and made again begins anew: then it is the value itself."""
     if isinstance(value, Histogram) and isinstance(last, Histogram):
-        same_ends = [end for end, _ in value.buckets] == [end for end, _ in last.buckets]
-        if not same_ends or value.count < last.count:
+        if [end for end, _ in value.buckets] != [end for end, _ in last.buckets]:
             return value
         counts = tuple(
             (end, count - before)
             for (end, count), (_, before) in zip(value.buckets, last.buckets, strict=True)
         )
+        # Buckets are cumulative; what lies beyond the last one must not have become fewer either.
+        gains = [count for _, count in counts] + [value.count - last.count]
+        if value.sum < last.sum or any(later < gain for gain, later in pairwise([0, *gains])):
+            return value  # made anew, perhaps with a larger count
         return Histogram(counts, value.count - last.count, value.sum - last.sum)
     if isinstance(value, Histogram) or isinstance(last, Histogram) or value < last:
         return value

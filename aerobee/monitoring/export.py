@@ -61,7 +61,11 @@ class Export:
     async def start(self) -> None:
         """Listen, and send from now on. Raises OSError when the address is taken."""
         if self.http is not None:
-            await self.http.start()
+            try:
+                await self.http.start()
+            except BaseException:
+                await self.stop(last_round=False)  # a sink has a channel already
+                raise
         for push in self.pushes:
             push.start()
 

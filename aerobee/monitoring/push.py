@@ -44,7 +44,7 @@ class Sink(Protocol):
 
 
 class Push:
-    """One sink that gets the numbers every `interval_s`. start(), then stop()."""
+    """One sink that gets the numbers every `interval_s`. start(), then stop(); stop() alone lets go of the sink."""
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class Push:
         """With one more round, for which there is a second."""
         task, self._task = self._task, None
         if task is None:
+            self._sink.close()  # it was opened with this object
             return
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

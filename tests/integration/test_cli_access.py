@@ -170,6 +170,19 @@ async def test_consume_without_permission_ends(tmp_path: Path, how: tuple[str, .
         assert "AEROBEE_ACCESS_KEY" in failed["advice"], failed
 
 
+async def test_consume_ends_where_the_group_may_be_joined_and_the_topic_not_read(tmp_path: Path) -> None:
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders", queue_count=1)
+            await admin.create_user("alice", "alicesecret")
+            await admin.put_policy("alice", ["Topic:orders"], ["Pub"], is_allowed=True, source_ips=[])
+            await admin.put_policy("alice", ["Group:readers"], ["Sub"], is_allowed=True, source_ips=[])
+        keys = {"AEROBEE_ACCESS_KEY": "alice", "AEROBEE_SECRET_KEY": "alicesecret"}
+        code, document, said = await aerobee(cluster, "consume", "orders", "--group", "readers", **keys)
+        assert code == 5, (document, said)
+        assert "Sub" in document["error"]["message"]
+
+
 async def test_consume_ends_when_the_permission_is_taken(tmp_path: Path) -> None:
     async with running(Cluster(tmp_path, USERS)) as cluster:
         async with Admin(cluster.server.address, client=client("root")) as admin:

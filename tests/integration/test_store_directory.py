@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import os
 import subprocess
 import sys
@@ -495,8 +497,31 @@ async def test_what_lies_between_messages_is_read_too_unless_it_is_much(
     await store.stop()
 
 
-def test_a_file_system_is_synced_by_one_of_its_directories(tmp_path: Path) -> None:
+def test_a_file_system_is_synced_by_one_of_its_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    code = 0
+
+    class Libc:
+        """syncfs() that tells of which file it was asked."""
+
+        def syncfs(self, descriptor: int) -> int:
+            found = os.fstat(descriptor)
+            asked.append((found.st_dev, found.st_ino))
+            ctypes.set_errno(code)
+            return -1 if code else 0
+
+    monkeypatch.setattr("aerobee.store.disk._libc", Libc())
     disk = RealDisk()
     disk.sync_all(str(tmp_path))
+    found = tmp_path.stat()
+    assert asked == [(found.st_dev, found.st_ino)]
     with pytest.raises(FileNotFoundError):
         disk.sync_all(str(tmp_path / "gone"))
+    code = errno.EIO
+    with pytest.raises(OSError, match="error") as failed:
+        disk.sync_all(str(tmp_path))
+    assert (failed.value.errno, failed.value.filename) == (errno.EIO, str(tmp_path))
+    monkeypatch.undo()
+    RealDisk().sync_all(str(tmp_path))  # the real one takes what it is given

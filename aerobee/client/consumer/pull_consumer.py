@@ -81,6 +81,7 @@ class PullConsumer:
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned_by_hand = False
         self._pulls: dict[MessageQueue, QueuePull] = {}
+        self._no_start: dict[MessageQueue, AerobeeError] = {}  # why it is not known where to begin
         self._ready: dict[MessageQueue, deque[ReceivedMessage]] = {}
         self._positions: dict[MessageQueue, int] = {}  # next offset that poll() returns
         self._uncommitted: dict[MessageQueue, int] = {}
@@ -133,10 +134,13 @@ class PullConsumer:
 
     @property
     def failures(self) -> tuple[AerobeeError, ...]:
-        """Why nothing comes: the newest failure of each queue, and of each topic whose queues are being shared, that is being
-        tried again now. The consumer goes on with all of them: whoever cannot wait decides by their types."""
+        """Why nothing comes: the newest failure of each heartbeat, topic to share and queue that is tried again now.
+
+        The consumer goes on with all of them: whoever cannot wait decides by their types.
+        """
         pulls = (pull.failure for pull in self._pulls.values() if pull.failure is not None)
-        return (*self._rebalancer.failures.values(), *pulls)
+        shares = self._rebalancer.failures.values()
+        return (*self._session.beat_failures.values(), *shares, *self._no_start.values(), *pulls)
 
     async def start(self) -> None:
         await self._session.start()
@@ -260,6 +264,8 @@ class PullConsumer:
 
     async def _own(self, topic: str, wanted: frozenset[MessageQueue]) -> bool:
         owned = {queue for queue in self._pulls if queue.topic == topic}
+        for queue in [queue for queue in self._no_start if queue.topic == topic and queue not in wanted]:
+            del self._no_start[queue]
         lost = owned - wanted
         if lost:
             # What was polled is committed before another member begins there.
@@ -279,8 +285,10 @@ class PullConsumer:
                 self._session.peers.trouble(
                     log, error, "start offset of %s in group %s: %s", queue, self.group, error
                 )
+                self._no_start[queue] = error
                 complete = False
                 continue
+            self._no_start.pop(queue, None)
             if queue not in self._pulls and self._session.is_open:
                 self._take(queue, start)
         if begun and self.config.auto_commit and self._session.is_open:

@@ -56,6 +56,11 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, object], why: s
     assert "secret" not in str(refused.value)
 
 
+def test_a_headers_name_is_of_ascii() -> None:
+    with pytest.raises(ConfigError, match="part 2 is not"):
+        MetricsConfig(metrics_grpc_exporter_header="a:1,ü-b:2").otlp_headers  # noqa: B018
+
+
 def test_several_exporters_and_headers() -> None:
     config = MetricsConfig(**TARGET, metrics_grpc_exporter_header="Authorization:Bearer a:b, X-Scope:1")
     assert config.exporters == {"OTLP_GRPC"}
@@ -125,3 +130,25 @@ def test_differences_of_histograms() -> None:
     assert later is not None
     assert later.value == Histogram(((1.0, 0), (2.0, 2)), 3, 12.0)
     assert deltas.since(point(HISTOGRAM, Histogram(((1.0, 2), (2.0, 3)), 4, 8.0))) is None
+
+
+def test_a_histogram_that_was_made_anew_with_more_has_no_negative_bucket() -> None:
+    deltas = Deltas(begin_ns=1)
+
+    def gained(*counts: int, total: int, value_sum: float) -> Histogram:
+        value = Histogram(tuple(zip((1.0, 2.0, 4.0), counts, strict=True)), total, value_sum)
+        point = Point("took", HISTOGRAM, "", value, 1)
+        shown = deltas.since(point)
+        deltas.taken([point], 2)
+        deltas.round_over()
+        assert shown is not None
+        assert isinstance(shown.value, Histogram)
+        return shown.value
+
+    gained(5, 5, 5, total=5, value_sum=2.5)
+    anew = gained(1, 2, 8, total=9, value_sum=30.0)
+    assert (anew.buckets, anew.count) == (((1.0, 1), (2.0, 2), (4.0, 8)), 9)
+    beyond = gained(1, 2, 12, total=12, value_sum=31.0)  # one beyond the last end cannot have come back
+    assert beyond.count == 12
+    grown = gained(1, 3, 14, total=15, value_sum=50.0)
+    assert (grown.buckets, grown.count) == (((1.0, 0), (2.0, 1), (4.0, 2)), 3)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from aerobee.metrics_config import MetricsConfig
 from aerobee.monitoring.deltas import Point
+from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import COUNTER, Family
+from aerobee.monitoring.health import Health
 from aerobee.monitoring.otlp import Taken
 from aerobee.monitoring.push import OtlpSink, Push
 
@@ -111,3 +115,18 @@ async def test_numbers_have_the_time_of_their_round() -> None:
     await push.round()
     assert receiver.taken[-1].at_ns >= before
     assert receiver.taken[-1].points[0].begin_ns <= receiver.taken[-1].at_ns
+
+
+async def test_a_start_that_fails_lets_go_of_every_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr("aerobee.monitoring.push.LogSink.close", lambda self: closed.append(self.name))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = MetricsConfig(
+            metrics_exporter_type="PROM,LOG",
+            metrics_prom_exporter_host="127.0.0.1",
+            metrics_prom_exporter_port=taken.getsockname()[1],
+        )
+        export = Export(config, scope="test", health=Health("broker"), families=lambda: ())
+        with pytest.raises(OSError, match="in use"):
+            await export.start()
+    assert closed == ["the log"]
