@@ -18,6 +18,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -361,7 +362,10 @@ def _value(text: str, hint: Any) -> Any:
             if text.lower() in (str(member.value).lower(), member.name.lower()):
                 return member
         raise ValueError(text)
-    return hint(text)
+    value = hint(text)
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _expected(hint: Any) -> str:
@@ -374,4 +378,4 @@ def _expected(hint: Any) -> str:
         return "true or false"
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return "one of " + ", ".join(str(member.value) for member in hint)
-    return {int: "a whole number", float: "a number"}.get(hint, "text")
+    return {int: "a whole number", float: "a finite number"}.get(hint, "text")

@@ -12,6 +12,7 @@ import operator
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
+from math import inf, isfinite
 from typing import Any, TypeVar
 
 from aerobee.errors import ConfigError, UsageError
@@ -55,6 +56,8 @@ def check_field_types(config: Any, part: str) -> None:
                 wanted
             ]
             raise ConfigError(f"{part}.{field.name} is {value!r}: it is {expected}")
+        elif isinstance(value, float) and not isfinite(value):
+            raise ConfigError(f"{part}.{field.name} is {value!r}: it is a finite number")
 
 
 def subscription_map(subscriptions: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
@@ -129,7 +132,7 @@ def check_queues(queues: object) -> None:
 
 def check_seconds(value: object, name: str = "timeout_s") -> None:
     """Raise UsageError for what is no span in seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < inf:
         raise UsageError(f"{name} is {_a(value)}: it is a number of seconds")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import ssl
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from aerobee.errors import MalformedFrame
 from aerobee.ha.key_exchange import RANDOM_BYTES, KeyExchange
 from aerobee.network import Network, NetworkServer
 
-log = logging.getLogger(__name__)
 EXCHANGE_TIMEOUT_S = 5.0
 
 
@@ -89,8 +87,7 @@ class KeyedConnection(asyncio.Protocol):
         self._end_wait()
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            peer = transport.get_extra_info("peername")
-            log.warning("the connection with %s at the HA port is closed: %s", peer, reason)
+            self._unproven.refused(transport, reason)
             transport.abort()
 
     def _end_wait(self) -> None:

@@ -8,7 +8,6 @@ again when they change.
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable
 from typing import cast
@@ -20,7 +19,6 @@ from aerobee.network import Network, NetworkServer
 from aerobee.remoting.tls import ClientAuth, ClientTls, ServerTls, TlsFiles, TlsMode
 from aerobee.store.config import StoreConfig
 
-log = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_S = 5.0
 
 
@@ -82,7 +80,6 @@ class TlsConnection(asyncio.Protocol):
             raise ConnectionAbortedError(_why(self._failure)) from self._failure
 
     async def _begin(self, plain: asyncio.Transport) -> None:
-        peer = plain.get_extra_info("peername")
         if plain.is_closing():  # sent away before its turn: TLS would keep its buffers for a minute
             self._unproven.remove(plain)
             self._failure = ConnectionResetError("the connection closed before the TLS handshake")
@@ -92,7 +89,7 @@ class TlsConnection(asyncio.Protocol):
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
                 secured = await self._network.start_tls(plain, self, context, server_side=self._is_master)
         except (OSError, ConfigError) as error:  # an ssl.SSLError and a timeout are OSErrors
-            log.warning("the connection with %s at the HA port is closed: %s", peer, _why(error))
+            self._unproven.refused(plain, _why(error))
             plain.abort()
             self._failure, self._is_lost = error, True
             return

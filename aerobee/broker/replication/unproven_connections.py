@@ -1,14 +1,20 @@
 """Connections at the HA port that have not shown yet who they are, by key or in a TLS handshake: a bounded number of them.
 
-One in a TLS handshake holds 300 KB. When there are too many the oldest is closed: a slave needs milliseconds only.
+One in a TLS handshake holds 300 KB. When there are too many the oldest of the address that has the most is closed: a slave needs
+milliseconds only, and who opens connection after connection pushes out its own and no slave's at another address.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections import Counter
 
+from aerobee.log_throttle import LogThrottle
 from aerobee.ordered_set import OrderedSet
 
+log = logging.getLogger(__name__)
 UNPROVEN_MAX = 64
 
 
@@ -18,14 +24,24 @@ class UnprovenConnections:
     def __init__(self, count_max: int = UNPROVEN_MAX) -> None:
         self._count_max = count_max
         self._transports: OrderedSet[asyncio.Transport] = OrderedSet()
+        self._throttle = LogThrottle(log, time.monotonic)
 
     def add(self, transport: asyncio.Transport) -> None:
-        """One more has connected; the oldest goes when that is too many."""
+        """One more has connected; when that is too many one goes: the oldest of the address that has the most."""
         self._transports.add(transport)
         if len(self._transports) > self._count_max:
-            oldest = next(iter(self._transports))
+            counts = Counter(_host(each) for each in self._transports)
+            most = max(counts.values())
+            oldest = next(each for each in self._transports if counts[_host(each)] == most)
             self._transports.discard(oldest)
             oldest.abort()
+
+    def refused(self, transport: asyncio.Transport, reason: str) -> None:
+        """Say that a connection is closed: one line for an address and some seconds, with how many were left out."""
+        peer = transport.get_extra_info("peername")
+        self._throttle.warn(
+            _host(transport), "the connection with %s at the HA port is closed: %s", peer, reason
+        )
 
     def end(self) -> None:
         """All of them are closed at once: nobody is listened to any more."""
@@ -35,3 +51,8 @@ class UnprovenConnections:
     def remove(self, transport: asyncio.Transport) -> None:
         """It has shown who it is, or is gone."""
         self._transports.discard(transport)
+
+
+def _host(transport: asyncio.Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""

@@ -17,8 +17,8 @@ from aerobee.client import (
     PushConsumer,
     SimpleConsumer,
 )
-from aerobee.client.checks import check_message, subscription_map
-from aerobee.errors import AerobeeError
+from aerobee.client.checks import check_message, check_seconds, subscription_map
+from aerobee.errors import AerobeeError, ConfigError, UsageError
 from aerobee.message import Message
 
 AT = "127.0.0.1:1"
@@ -85,3 +85,11 @@ async def test_producer_refuses_what_is_no_message() -> None:
                 await send("text")  # type: ignore[operator]
         with pytest.raises(AerobeeError, match="sends a Message"):
             await producer.send_batch(["text"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_times_without_an_end_are_refused(value: float) -> None:
+    with pytest.raises(ConfigError, match="it is a finite number"):
+        ProducerConfig(send_timeout_s=value)
+    with pytest.raises(UsageError, match="it is a number of seconds"):
+        check_seconds(value)

@@ -109,3 +109,13 @@ def test_merging_keeps_comments_and_other_lines_and_changes_the_entry_that_count
 def test_merging_into_nothing_writes_the_changes() -> None:
     assert config.merge_properties("", {"a": "1"}) == "a=1\n"
     assert config.merge_properties("b=2", {"a": "1"}) == "b=2\na=1\n"
+
+
+@pytest.mark.parametrize("text", ["inf", "-Infinity", "nan", "1e999"])
+def test_a_number_without_an_end_is_refused(text: str) -> None:
+    @dataclass(frozen=True)
+    class Waits:
+        wait_s: float = 1.0
+
+    with pytest.raises(ConfigError, match="a finite number"):
+        config.build(Waits, config.parse_properties(f"waitS={text}", "broker.conf"))
