@@ -164,7 +164,11 @@ class Disk(Protocol):
         """Make the names in a directory durable: of files that were made, renamed or removed. Raises OSError."""
 
     def sync_all(self, path: str) -> None:
-        """Make durable whatever any process has written to the file system that holds the directory. Raises OSError."""
+        """Make durable whatever any process has written to the file system that holds the directory. Raises OSError.
+
+        After that nothing is known of what was not on the disk: Linux calls pages clean that it could not write, and the next
+        call, of a file that is opened then, succeeds without them.
+        """
 
     def usage(self, path: str) -> tuple[int, int]:
         """(used, total) bytes of the file system that holds `path`."""

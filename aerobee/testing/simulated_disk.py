@@ -403,7 +403,8 @@ class SimulatedDisk:
             self._settle_name(operation)
 
     def sync_all(self, path: str) -> None:
-        """As Disk.sync_all; there is one file system. One that fails has put nothing on the disk."""
+        """As Disk.sync_all; there is one file system. One that fails has put nothing on the disk and
+        leaves all of it to be written; a real one may call pages clean that it could not write, as sync() does here."""
         self.check("sync_all", path)
         for inode in dict.fromkeys(self._names.values()):
             self._make_durable(inode, range(-(-len(inode.data) // PAGE_BYTES)))
