@@ -365,6 +365,7 @@ class FastPath:
             # Its peer was asked when it came.
             return backend.burst(data, position, _NO_HOST, now_ms, False, True, NOBODY_ASKED)
 
+        started = self._monotonic()
         try:
             answered, others = answer_released(burst, pulls)
         except Exception:
@@ -373,6 +374,8 @@ class FastPath:
             return pulls
         replies: dict[Peer, list[bytes]] = {}
         self._answered.clear()  # the burst is the end of them: what they took are waits
+        if answered:  # what the reads of them took is counted, as PullService does
+            self._stats.get_took(self._monotonic() - started, len(answered))
         for pull, result, reply in answered:
             self._held.answered(pull, ResponseCode.SUCCESS)
             group, topic = result.authorization.group, result.authorization.topic

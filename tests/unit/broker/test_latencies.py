@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.pull.pull_calls import SUBSCRIPTION
+from aerobee.broker.pull.pull_calls import SUBSCRIPTION, SUSPEND
 from aerobee.broker.stats import NOTED_MAX
 from aerobee.remoting.frame import encode_frame
 from tests.fakes import FakePeer
@@ -31,6 +31,27 @@ def test_bursts_count_each_request(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert first is not None
         pulling.fast_path.burst(peer, b"".join(map(encode_frame, pulls)), 0)  # type: ignore[arg-type]
         assert pulling.stats.get_latency.count == 3
+    finally:
+        pulling.close()
+
+
+@pytest.mark.parametrize("backend", [PYTHON, NATIVE])
+def test_pulls_that_waited_are_counted_when_a_message_releases_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """With consumers that keep up every pull is one of these."""
+    use_backend(backend, monkeypatch)
+    pulling = Pulling(tmp_path)
+    try:
+        peer = FakePeer()
+        waiting = [pull_request(0, flags=SUBSCRIPTION | SUSPEND, opaque=number) for number in (1, 2)]
+        for each in waiting:
+            assert pulling.pull(peer, each) is None
+        assert pulling.stats.get_latency.count == 0
+        pulling.send()
+        pulling.run_soon()
+        assert [reply.remark for reply in peer.replies()] == ["FOUND", "FOUND"]
+        assert pulling.stats.get_latency.count == 2
     finally:
         pulling.close()
 
