@@ -120,6 +120,7 @@ class HttpServer:
             page = await asyncio.shield(self._making())
             if began_for_nobody and self.page_cpu_s < AHEAD_S:
                 # Cheap: what happened since it was begun is shown, too.
+                self._is_awaited = True
                 page = await asyncio.shield(self._making())
         headers = {"Content-Type": CONTENT_TYPE}
         if "gzip" in request.headers.get("Accept-Encoding", ""):

@@ -55,7 +55,8 @@ class RowSender:
             producer.now_ms,
             rows_max=BATCH_ROWS_MAX,
             bytes_max=min(BATCH_BYTES_MAX, config.batch_bytes_max),
-            body_bytes_max=config.body_bytes_max,
+            # Larger ones travel alone as messages: so a broker's maxMessageSize is theirs, and they may be compressed.
+            body_bytes_max=min(BATCH_BYTES_MAX, config.body_bytes_max),
         )
         return self
 
@@ -68,7 +69,7 @@ class RowSender:
     async def add(self, rows: Iterable[OutgoingRow]) -> None:
         """Send rows, or put them into a request that is not full yet. Raises SinkError for any row before."""
         for row in rows:
-            if not row.is_plain:
+            if not row.is_plain or len(row.message.body) >= BATCH_BYTES_MAX:
                 await self._begin([row])
                 continue
             topic = row.message.topic

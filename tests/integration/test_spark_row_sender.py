@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,13 @@ from aerobee.client.producer.send_header import encode_batch_entry
 from aerobee.message import Message
 from aerobee.spark import row_sender
 from aerobee.spark.cluster_view import ClusterView
-from aerobee.spark.entry_codec import LaidOutBatch
+from aerobee.spark.entry_codec import BatchLayout, LaidOutBatch
 from aerobee.spark.options import parse_source_options
 from aerobee.spark.range_reader import ReadPlan, read_range
 from aerobee.spark.ranges import QueueRange
 from aerobee.spark.row_sender import RowSender, SinkError
 from aerobee.spark.sink_options import parse_sink_options
+from aerobee.spark.sink_rows import OutgoingRow
 from aerobee.testing.threaded_cluster import ThreadedCluster
 
 
@@ -96,3 +98,23 @@ async def test_so_many_bytes_wait_for_an_answer(cluster: ThreadedCluster, monkey
         assert (await sender.finish()).row_count == 40
         assert sender._waiting_bytes == 0
     assert 100_000 <= most < 140_000
+
+
+async def test_the_largest_row_that_a_broker_takes_travels_alone(cluster: ThreadedCluster):
+    """With the head of a batch's entry it would be larger than maxMessageSize: it is neither laid out nor put beside others."""
+    made: list[int] = []
+    layout = row_sender.BatchLayout
+
+    def noted(*arguments: Any, body_bytes_max: int, **rest: Any) -> BatchLayout:
+        made.append(body_bytes_max)
+        return layout(*arguments, body_bytes_max=body_bytes_max, **rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_sender, "BatchLayout", noted)
+        async with sender_of(cluster) as sender:
+            bodies = [b"small", b"x" * (4 << 20), b"small"]
+            await sender.add(
+                OutgoingRow(number, Message("orders", body), "", "") for number, body in enumerate(bodies)
+            )
+            assert (await sender.finish()).row_count == 3
+    assert made == [row_sender.BATCH_BYTES_MAX]

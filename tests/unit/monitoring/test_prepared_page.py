@@ -126,10 +126,13 @@ async def test_who_asks_while_a_cheap_page_is_prepared_gets_one_that_was_begun_t
     monkeypatch.setattr(http_server, "SLICE_S", 0.0)
     go_on = asyncio.Event()
     sleep = asyncio.sleep
+    second: list[float] = []
 
     async def pause(delay_s: float) -> None:
         task = asyncio.current_task()
         if task is not None and task.get_name() == "metrics-page":
+            if shown.begun_count == 2:
+                second.append(delay_s)
             await go_on.wait()
             delay_s = 0.0
         await sleep(delay_s)
@@ -142,6 +145,7 @@ async def test_who_asks_while_a_cheap_page_is_prepared_gets_one_that_was_begun_t
     go_on.set()
     assert (await asked).count("\nlarge{") == SLICES
     assert shown.begun_count == 2
+    assert not any(second)  # somebody waits for it
 
 
 async def test_a_page_that_fails_is_said_and_the_next_one_is_made(
