@@ -30,7 +30,7 @@ SYS_FLAG = {
 
 
 def compress(body: bytes, kind: Compression, level: int) -> tuple[bytes, int]:
-    """Return the bytes to store and the sys_flag bits that say how to read them."""
+    """Return the bytes to store and the sys_flag bits that say how to read them: as they are where packing saves nothing."""
     if kind is Compression.NONE:
         return body, 0
     if kind is Compression.ZLIB:
@@ -39,7 +39,7 @@ def compress(body: bytes, kind: Compression, level: int) -> tuple[bytes, int]:
         packed = lz4.frame.compress(body, compression_level=level if level > 3 else 0)
     else:
         packed = zstandard.ZstdCompressor(level=level).compress(body)
-    return packed, SYS_FLAG[kind]
+    return (packed, SYS_FLAG[kind]) if len(packed) < len(body) else (body, 0)
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:

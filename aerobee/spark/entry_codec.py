@@ -85,6 +85,8 @@ class BatchLayout:
         """Whether these rows may be laid out at all."""
         batch = part.batch
         names = set(batch.schema.names)
+        if batch.num_rows == 1:  # on its own it may be compressed
+            return False
         if self._entries is None or not _is_ordinary_topic(part.topic) or "value" not in names:
             return False
         if any(name in names and batch.column(name).null_count < batch.num_rows for name in ALONE):

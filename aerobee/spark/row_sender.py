@@ -82,7 +82,7 @@ class RowSender:
 
     async def add_laid_out(self, rows: LaidOutBatch) -> None:
         """Send rows in one request. Raises SinkError for any row before."""
-        while self._waiting_bytes >= WAITING_BYTES_MAX:
+        while self._waiting_bytes >= WAITING_BYTES_MAX and self._requests:
             await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
         self._waiting_bytes += len(rows.body)
         try:

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow.compute as compute
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -23,6 +22,7 @@ from aerobee.spark.entry_codec import LaidOutBatch, TopicRows
 from aerobee.spark.row_sender import RowSender, Sent
 from aerobee.spark.sink_options import SinkOptions, check_columns
 from aerobee.spark.sink_rows import outgoing_rows
+from aerobee.spark.topic_rows import by_topic
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ QUERY_ID, BATCH_ID = (
 ROWS_AT_ONCE = (
     1024  # made into messages: many objects alive at once cost the garbage collector more than making them
 )
-TOPICS_MAX = 64  # of one record batch that is cut by topic
 
 
 class TaskSent(WriterCommitMessage):
@@ -62,27 +61,6 @@ def _check_windows(admin: Any) -> None:
                 f"dedup=true: broker {info.broker_name} at {info.address} remembers no keys: set its dedupWindowMillis to "
                 "longer than a re-run may come later (RocketMQ's own brokers have no such window)"
             )
-
-
-def by_topic(batch: Any, first: int, topic: str) -> list[TopicRows]:
-    """A record batch, whose first row has the number `first`, cut by topic: that of the options, or that of the column.
-
-    Rows of a topic stay in their order. What has no topic, or more than TOPICS_MAX, is not cut.
-    """
-    numbers = range(first, first + batch.num_rows)
-    if topic:
-        return [TopicRows(topic, batch, numbers)]
-    column = batch.column("topic")
-    topics = compute.unique(column).to_pylist()
-    if len(topics) > TOPICS_MAX or None in topics:
-        return [TopicRows("", batch, numbers)]
-    if len(topics) == 1:
-        return [TopicRows(topics[0], batch, numbers)]
-    parts = []
-    for each in topics:
-        chosen = compute.indices_nonzero(compute.equal(column, each))
-        parts.append(TopicRows(each, batch.take(chosen), [first + row for row in chosen.to_pylist()]))
-    return parts
 
 
 class _Writing:

@@ -40,7 +40,7 @@ struct Span {
 
 impl Span {
     fn covers(&self, offset: i64, count: i64) -> bool {
-        self.reads > 0 && self.start <= offset && offset + count <= self.stop
+        self.reads > 0 && self.start <= offset && offset.saturating_add(count) <= self.stop
     }
 }
 

@@ -478,11 +478,13 @@ class Producer(RequestReplyCalls):
     ) -> SendResult:
         """Send messages of one topic that are laid out as the body of a batch already (send_header.encode_batch_entry).
 
-        For who makes many messages elsewhere, with ids from `unique_ids`; nothing is checked here but the topic's route, and
-        observers are not told. Stored whole or not at all; returns where the first one is. Raises as send() does.
+        For who makes many messages elsewhere, with ids from `unique_ids`; the entries are not looked at, and observers are not
+        told. Stored whole or not at all; returns where the first one is. Raises as send() does.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
+        if timeout_s is not None:
+            check_seconds(timeout_s)
         deadline = self._loop.time() + (timeout_s or self.config.send_timeout_s)
         await self._in_flight.wait()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -256,9 +257,15 @@ def test_compression_is_undone_by_its_flags(kind, body):
 
 
 def test_old_zlib_flag_and_plain_bodies_are_read():
-    packed, _ = compress(b"hello", Compression.ZLIB, 5)
-    assert decompress(packed, 1) == b"hello"
+    packed, _ = compress(b"hello" * 100, Compression.ZLIB, 5)
+    assert decompress(packed, 1) == b"hello" * 100
     assert decompress(b"hello", 0) == b"hello"
+
+
+@pytest.mark.parametrize("kind", [each for each in Compression if each is not Compression.NONE])
+def test_what_compression_would_make_larger_stays_as_it_is(kind):
+    body = Random(1).randbytes(5000)
+    assert compress(body, kind, 5) == (body, 0)
 
 
 @pytest.mark.parametrize("flags", [1, 257, 513, 769, 1025])

@@ -1,0 +1,32 @@
+"""Record batches cut by topic, for the sink. Core; needs pyarrow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.compute as compute
+
+from aerobee.spark.entry_codec import TopicRows
+
+TOPICS_MAX = 64  # of one record batch that is cut by topic
+
+
+def by_topic(batch: Any, first: int, topic: str) -> list[TopicRows]:
+    """A record batch, whose first row has the number `first`, cut by topic: that of the options, or that of the column.
+
+    Rows of a topic stay in their order. What has no topic, or more than TOPICS_MAX, is not cut.
+    """
+    numbers = range(first, first + batch.num_rows)
+    if topic:
+        return [TopicRows(topic, batch, numbers)]
+    column = batch.column("topic")
+    topics = compute.unique(column).to_pylist()
+    if len(topics) > TOPICS_MAX or None in topics:
+        return [TopicRows("", batch, numbers)]
+    if len(topics) == 1:
+        return [TopicRows(topics[0], batch, numbers)]
+    parts = []
+    for each in topics:
+        chosen = compute.indices_nonzero(compute.equal(column, each))
+        parts.append(TopicRows(each, batch.take(chosen), [first + row for row in chosen.to_pylist()]))
+    return parts
