@@ -16,6 +16,7 @@ FOLDER = HERE / "dashboards"
 WIDTH = 24
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 C = 'cluster="$cluster"'
+EACH = "{{node_id}} {{instance}}"  # a master and its slaves have one node_id
 B = C + ',node_id=~"$broker"'
 T = C + ',topic=~"$topic"'
 G = C + ',consumer_group=~"$group"'
@@ -151,7 +152,7 @@ CLUSTER = Board(
             "{{consumer_group}} {{topic}} {{state}}",
             note="Queues in each state but OK",
         ),
-        one("Disk used", f"aerobee_disk_used_ratio{{{C}}}", "{{node_id}}", unit="percentunit"),
+        one("Disk used", f"aerobee_disk_used_ratio{{{C}}}", EACH, unit="percentunit"),
         one("Roles", f"aerobee_role{{{C}}}", "{{node_id}} {{role}} {{instance}}"),
         one(
             "Has a master, as NameServers say",
@@ -196,34 +197,32 @@ BROKER = Board(
         one(
             "Held by single requests",
             f"rate(aerobee_loop_held_seconds_total{{{B}}}[$__rate_interval])",
-            "{{node_id}}",
+            EACH,
             unit="percentunit",
             note="Share of the time in which one request or burst of 50 ms or more held everybody else",
         ),
-        one("Longest request", f"aerobee_loop_held_longest_seconds{{{B}}}", "{{node_id}}", unit="s"),
+        one("Longest request", f"aerobee_loop_held_longest_seconds{{{B}}}", EACH, unit="s"),
         one(
             "Refused because of overload",
             f"rate(aerobee_overload_refused_total{{{B}}}[$__rate_interval])",
-            "{{node_id}}",
+            EACH,
             unit="cps",
         ),
         one(
             "Refused at a bound",
             f"rate(aerobee_bounds_reached_total{{{B}}}[$__rate_interval])",
-            "{{node_id}}",
+            EACH,
             unit="cps",
         ),
-        one("Disk used", f"aerobee_disk_used_ratio{{{B}}}", "{{node_id}}", unit="percentunit"),
-        one("The log", f"rocketmq_storage_size{{{B}}}", "{{node_id}}", unit="bytes"),
+        one("Disk used", f"aerobee_disk_used_ratio{{{B}}}", EACH, unit="percentunit"),
+        one("The log", f"rocketmq_storage_size{{{B}}}", EACH, unit="bytes"),
         one(
             "Stored, not on the disk",
             f"rocketmq_storage_flush_behind_bytes{{{B}}}",
-            "{{node_id}}",
+            EACH,
             unit="bytes",
         ),
-        one(
-            "Oldest message", f"rocketmq_storage_message_reserve_time{{{B}}} / 1000", "{{node_id}}", unit="s"
-        ),
+        one("Oldest message", f"rocketmq_storage_message_reserve_time{{{B}}} / 1000", EACH, unit="s"),
         one("Takes messages", f"aerobee_writable{{{B}}}", "{{node_id}} {{instance}}"),
         one(
             "Producers",
@@ -238,10 +237,10 @@ BROKER = Board(
         one(
             "Pulls that found nothing",
             f"rate(aerobee_pulls_missed_total{{{B}}}[$__rate_interval])",
-            "{{node_id}}",
+            EACH,
             unit="cps",
         ),
-        one("Age of the lag figures", f"aerobee_lag_sample_age_seconds{{{B}}}", "{{node_id}}", unit="s"),
+        one("Age of the lag figures", f"aerobee_lag_sample_age_seconds{{{B}}}", EACH, unit="s"),
         one("What a page of metrics takes", "aerobee_page_work_seconds", "{{instance}}", unit="s"),
     ),
     (BROKERS,),
@@ -423,13 +422,13 @@ LATER = Board(
         one(
             "Wait in delay levels", f"sum by (level) (aerobee_delay_level_messages{{{C}}})", "level {{level}}"
         ),
-        one("The wheel is behind", f"rocketmq_timer_dequeue_latency{{{C}}} / 1000", "{{node_id}}", unit="s"),
-        one("Not in the wheel yet", f"rocketmq_timer_enqueue_lag{{{C}}}", "{{node_id}}"),
-        one("Handed out by pops", f"aerobee_pop_invisible{{{C}}}", "{{node_id}}"),
+        one("The wheel is behind", f"rocketmq_timer_dequeue_latency{{{C}}} / 1000", EACH, unit="s"),
+        one("Not in the wheel yet", f"rocketmq_timer_enqueue_lag{{{C}}}", EACH),
+        one("Handed out by pops", f"aerobee_pop_invisible{{{C}}}", EACH),
         one(
             "Pops that come again",
             f"rate(aerobee_pop_revived_total{{{C}}}[$__rate_interval])",
-            "{{node_id}}",
+            EACH,
             unit="cps",
         ),
     ),
