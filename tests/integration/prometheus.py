@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
@@ -35,6 +36,11 @@ METRICS: dict[str, Any] = {
     "recall_message_enable": True,
 }
 START_TIMEOUT_S = 60.0
+# The figures of Spark's lag job, as its file brings them; Spark makes the same rows in tests/spark/test_spark_lag_job.py.
+LAG_JOB_ROW = {
+    "cluster": "DefaultCluster", "group": "clerks", "state": "OK", "lag": 7, "retry": 1, "dead": 2, "lag_ms": 1_500,
+    "consume_rate": 2.5, "produce_rate": 3.5, "drain_s": 4.0, "retention_s": 3_600.0, "unknown_queues": 0,
+}  # fmt: skip
 
 
 class World:
@@ -210,6 +216,24 @@ async def prometheus(targets: dict[str, str], rules: Path) -> AsyncIterator[str]
         await process.wait()
         log.close()
         shutil.rmtree(path, ignore_errors=True)
+
+
+@asynccontextmanager
+async def serving(page: str) -> AsyncIterator[str]:
+    """A page of metrics over HTTP; yields its host:port."""
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(text=page)
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 async def asked(address: str, query: str) -> list[Any]:

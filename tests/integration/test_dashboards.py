@@ -9,16 +9,13 @@ import json
 import re
 import runpy
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
-from aiohttp import web
 
 from aerobee.spark.lag_metrics import metrics_text
-from tests.integration.prometheus import asked, names_in, prometheus, world
+from tests.integration.prometheus import LAG_JOB_ROW, asked, names_in, prometheus, serving, world
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 FOLDER = DEPLOY / "grafana" / "dashboards"
@@ -153,33 +150,10 @@ def filled(query: str) -> str:
     return re.sub(r'=~"\$\w+"', '=~".*"', query)
 
 
-@asynccontextmanager
-async def serving(page: str) -> AsyncIterator[str]:
-    """A page of metrics over HTTP; yields its host:port."""
-
-    async def answer(_request: web.Request) -> web.Response:
-        return web.Response(text=page)
-
-    app = web.Application()
-    app.router.add_get("/metrics", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
-
-
 async def test_every_panel_and_every_rule_finds_its_series() -> None:
     rules = DEPLOY / "prometheus"
     names: set[str] = set()
-    # The lag job's figures, as its file brings them; Spark makes the same rows in tests/spark/test_spark_lag_job.py.
-    row = {
-        "cluster": "DefaultCluster", "group": "clerks", "state": "OK", "lag": 7, "retry": 1, "dead": 2, "lag_ms": 1_500,
-        "consume_rate": 2.5, "produce_rate": 3.5, "drain_s": 4.0, "retention_s": 3_600.0, "unknown_queues": 0,
-    }  # fmt: skip
-    lag_job = metrics_text([row], round(time.time() * 1000))
+    lag_job = metrics_text([LAG_JOB_ROW], round(time.time() * 1000))
     async with (
         serving(lag_job) as lag_job_address,
         world() as running,
