@@ -5,6 +5,9 @@ nothing has moved), and pages: the one that is made before anybody asks and the 
 changed, one where a hundredth of the counters has, and, with --all, one where every counter has and a first scrape that comes
 before the first page is there. Of each the work, the time until it was there, packed by gzip as Prometheus asks for it, and
 the longest time that it held the event loop.
+
+With --producer instead: how long sends of one producer wait, one at a time, 200 a second, while nobody scrapes and while somebody does each
+5 s and each page has a hundredth of its counters changed; by turns, the broker in a process of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ import argparse
 import asyncio
 import gc
 import gzip
+import multiprocessing
+import socket
 import tempfile
+import time
 from time import perf_counter
 
 import aiohttp
@@ -21,7 +27,9 @@ import aiohttp
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.exporter import lag_sampler
+from aerobee.client.producer.send_header import SendTemplate
 from aerobee.collector import own_process
+from aerobee.message import MessageQueue
 from aerobee.monitoring.page import PageMaker
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -64,6 +72,9 @@ async def main() -> None:
     parser.add_argument("--topics", type=int, default=5_000)
     parser.add_argument("--groups", type=int, default=20)
     parser.add_argument("--all", action="store_true", help="also a page of which every counter has changed")
+    parser.add_argument(
+        "--producer", action="store_true", help="how long sends wait meanwhile, and nothing else"
+    )
     asked = parser.parse_args()
     own_process()  # as a broker does
     lag_sampler.PAUSE_SLICES = 0  # a broker measures at 5 % of a core: with 100,000 pairs that takes minutes
@@ -81,7 +92,7 @@ async def main() -> None:
         await broker.start()
         try:
             await fill(broker, asked.topics, asked.groups)
-            await measure(broker, asked)
+            await (beside_a_producer(broker, asked) if asked.producer else measure(broker, asked))
         finally:
             await broker.stop()
 
@@ -130,6 +141,75 @@ async def measure(broker: Broker, asked: argparse.Namespace) -> None:
             exporter._prepare()
             await asyncio.sleep(1.0)
             await page(broker, session, "asked for 1 s after the first one was begun")
+
+
+SENDS_S = 20.0
+SENDS_A_S = 200
+SCRAPE_S = 5.0
+
+
+def sends(address: str, waits_s: multiprocessing.Queue[list[float]]) -> None:
+    """Sends one message after the other, each at its time; puts how long each took, from when it was due."""
+    host, _, port = address.rpartition(":")
+    template = SendTemplate(
+        group="bench", queue=MessageQueue("topic-0", "", 0), default_topic="TBW102", default_queue_count=1
+    )
+    taken = []
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        began = perf_counter()
+        for number in range(int(SENDS_S * SENDS_A_S)):
+            due = began + number / SENDS_A_S
+            time.sleep(max(0.0, due - perf_counter()))
+            properties = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02"
+            connection.sendall(
+                template.frame(number, 0, 0, int(time.time() * 1000), 0, properties, b"x" * 100)
+            )
+            answer = connection.recv(65_536)
+            while len(answer) < 4 or len(answer) < 4 + int.from_bytes(answer[:4], "big"):
+                answer += connection.recv(65_536)
+            taken.append(perf_counter() - due)
+    waits_s.put(taken)
+
+
+async def beside_a_producer(broker: Broker, asked: argparse.Namespace) -> None:
+    exporter = broker.exporter
+    assert exporter is not None
+    await exporter._lags.measure()  # type: ignore[union-attr]
+    await prepared(broker)
+    host, port = exporter.address
+    spawn = multiprocessing.get_context("spawn")
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        for is_scraped in (False, True) * 3:
+            results = spawn.Queue()
+            process = spawn.Process(target=sends, args=(broker.address, results))
+            process.start()
+            scrapes: list[float] = []
+            while process.is_alive() and results.empty():
+                if is_scraped:
+                    for number in range(0, asked.topics, 100):
+                        for group in range(asked.groups):
+                            broker.stats.group_get(f"group-{group}", f"topic-{number}", 1, 100)
+                    began = perf_counter()
+                    async with session.get(
+                        f"http://{host}:{port}/metrics", headers={"Accept-Encoding": "gzip"}
+                    ) as answer:
+                        await answer.read()
+                    scrapes.append(perf_counter() - began)
+                    await asyncio.sleep(SCRAPE_S)
+                else:
+                    await asyncio.sleep(0.2)
+            taken = sorted(results.get())
+            process.join()
+            figures = ", ".join(
+                f"{name} {taken[int(share * (len(taken) - 1))] * 1000:.2f}"
+                for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("longest", 1.0))
+            )
+            text = (
+                f"{len(scrapes)} scrapes of {max(scrapes) * 1000:.0f} ms at most"
+                if scrapes
+                else "nobody scrapes"
+            )
+            print(f"{len(taken):,} sends, {text}: {figures} ms", flush=True)
 
 
 async def prepared(broker: Broker) -> None:

@@ -220,7 +220,7 @@ async def test_who_gives_up_a_connection_ends_its_handshake(authorities: Authori
     connecting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await connecting
-    assert "ha-tls-handshake" not in running_tasks()
+    await wait_until(lambda: "ha-tls-handshake" not in running_tasks())
     accepted[0].close()
     silent.close()
 

@@ -186,7 +186,11 @@ def test_mqadmin_prints_what_it_prints_on_rocketmq(
         # A setting of RocketMQ that has no meaning here is left out; the others have the same names and values.
         assert len(found[label]) > 80
         # Ports and paths are each broker's own, and so is what stands for "not set".
-        own = ("haMasterAddress", "haListenPort", "storePathEpochFile", "storePathBrokerIdentity")
+        own = ["haMasterAddress", "haListenPort", "storePathEpochFile", "storePathBrokerIdentity"]
+        # docs/decisions/0013: a reply has as many messages as were asked for.
+        for name in ("maxTransferCountOnMessageInMemory", "maxTransferCountOnMessageInDisk"):
+            assert f"{name} = 1024" in found[label]
+            own.append(name)
         compared = {line for line in found[label] if line.partition(" = ")[0].removesuffix(" =") not in own}
         assert compared <= set(expected[label])
         return
