@@ -54,7 +54,7 @@ def split_ranges(
         if count > max(TASKS_MAX, len(parts)):
             size = sum(each.size for each in parts)
             raise ConfigError(
-                f"maxRecordsPerPartition is {records_max}: {plural(size, "offset")} would be {plural(count, "task")}, and {TASKS_MAX} is the most. "
+                f"maxRecordsPerPartition is {records_max}: {plural(size, 'offset')} would be {plural(count, 'task')}, and {TASKS_MAX} is the most. "
                 f"Write {-(-size // TASKS_MAX)} or more, or read less at a time"
             )
         parts = [part for each in parts for part in _cut(each, -(-each.size // records_max))]
