@@ -136,7 +136,12 @@ def run_mode(options: argparse.Namespace) -> tuple[dict[str, object], bool]:
         )
         result["ack_latency_ms"] = result.pop("latency_ms")
         result["e2e_latency_ms"] = percentiles(collections.Counter(consumer.second_latency))
-        result |= {"rate": options.rate, "received": consumer.total, "pull_codes": consumer.codes}
+        result |= {
+            "rate": options.rate,
+            "sent": producer.total,
+            "received": consumer.total,
+            "pull_codes": consumer.codes,
+        }
         return result, not consumer.note and consumer.total == producer.total
     if options.mode == "oneway":
         stored_before, cpu_before = max_offset_sum(options), sample_server(options.server_pid).cpu_s
@@ -316,7 +321,11 @@ def main(argv: list[str]) -> int:
         for name, value in result.items():
             print(f"{name:20} {value}")
     if not healthy:
-        print("rmqload: messages are missing, duplicated or not as many as they must be", file=sys.stderr)
+        figures = ", ".join(
+            f"{name} {result[name]}" for name in ("sent", "received", "codes", "pull_codes") if name in result
+        )
+        text = "messages are missing, duplicated or not as many as they must be"
+        print(f"rmqload: {text}{figures and ': '}{figures}", file=sys.stderr)
     return 0 if healthy else 1
 
 
