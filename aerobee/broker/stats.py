@@ -11,15 +11,15 @@ of which VIEW_BROKER_STATS_DATA (315) gives sum, sum a second, and sum by additi
 the newest. Totals of the broker are snapshot each second for the rates in GET_BROKER_RUNTIME_INFO (28).
 
 Hot callers add to an object found in a dictionary; the clock is read only when sampling. One timer a second, owned by
-start() and stop(). The fast path only adds what it has stored and handed out to `stored` and `handed_out`; that is counted
-when somebody reads, at the latest with the next sample, or when NOTED_MAX wait.
+start() and stop(). The fast path keeps totals of its own: they are counted when somebody reads, at the latest with the next
+sample (count_from).
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Protocol
@@ -33,7 +33,6 @@ DAY_STEP_S, DAY_KEPT = 3_600, 25
 RATE_STEP_S, RATE_KEPT = 1, 601
 RATE_WINDOWS_S = (10, 60, 600)
 _SLACK_S = 0.05  # a timer is a little early or late
-NOTED_MAX = 512
 ITEMS_MAX = 200_000  # further keys are not counted: names come from peers and must not fill the memory
 
 # Upper ends, in ms, of the buckets of putMessageDistributeTime, and what StoreStatsService calls them.
@@ -95,6 +94,8 @@ class Reader(Protocol):
 
 Stored = tuple[str, int, int, int, Sequence[int]]  # topic, messages, bytes, requests, as larger_of() says
 HandedOut = tuple[Reader, int, int, int]  # to whom, messages, bytes, pulls
+# What was stored and handed out since the last call.
+TakeTotals = Callable[[], tuple[Sequence[Stored], Sequence[HandedOut]]]
 _Snapshot = tuple[float, int, int, int]  # monotonic seconds, count, size, times
 
 
@@ -130,9 +131,7 @@ class BrokerStats:
         self._all_put, self._all_get = _Item(), _Item()
         self._lost = _Item()  # counts for keys beyond ITEMS_MAX
         self._all_found = self._miss = 0
-        # What is not counted yet, in the loop's thread; whoever adds calls count_noted() at NOTED_MAX. Never replaced.
-        self.stored: list[Stored] = []
-        self.handed_out: list[HandedOut] = []
+        self._sources: list[TakeTotals] = []
         self._put_failed = 0
         self.registry = Registry()
         self.put_latency = self.registry.latency(
@@ -192,33 +191,21 @@ class BrokerStats:
         total.times += pulls
         self._all_found += pulls
 
+    def count_from(self, take_totals: TakeTotals) -> None:
+        """Count what that gives, too. It is asked in the loop's thread, before anything is read."""
+        self._sources.append(take_totals)
+
     def count_noted(self) -> None:
-        """Count what is in `stored` and `handed_out`."""
-        # One sum for what comes one behind the other from one topic, or for one authorization: nearly all does.
-        if stored := self.stored[:]:
-            self.stored.clear()
-            known, count, size, times = stored[0][0], 0, 0, 0
-            for topic, more, more_size, requests, larger in stored:
-                if topic != known:
-                    self.topic_put(known, count, size, times, ())
-                    known, count, size, times = topic, 0, 0, 0
-                count += more
-                size += more_size
-                times += requests or more
-                if larger:
-                    self.topic_put(topic, 0, 0, 0, larger)
-            self.topic_put(known, count, size, times, ())
-        if handed_out := self.handed_out[:]:
-            self.handed_out.clear()
-            whom, count, size, times = handed_out[0][0], 0, 0, 0
-            for authorization, more, more_size, pulls in handed_out:
-                if authorization is not whom:
-                    self.group_get(whom.group, whom.topic, count, size, times)
-                    whom, count, size, times = authorization, 0, 0, 0
-                count += more
-                size += more_size
-                times += pulls
-            self.group_get(whom.group, whom.topic, count, size, times)
+        """Count what was stored and handed out elsewhere since the last call."""
+        for take_totals in self._sources:
+            self.count_totals(*take_totals())
+
+    def count_totals(self, stored: Sequence[Stored], handed_out: Sequence[HandedOut]) -> None:
+        """Count totals of messages that were stored and handed out."""
+        for topic, count, size, requests, larger in stored:
+            self.topic_put(topic, count, size, requests, larger)
+        for whom, count, size, pulls in handed_out:
+            self.group_get(whom.group, whom.topic, count, size, pulls)
 
     def get_miss(self, count: int = 1) -> None:
         """Pulls that found nothing."""

@@ -41,8 +41,8 @@ class SocketTurns(Protocol):
         ...
 
     @property
-    def appended(self) -> list[Any]:
-        """What was stored, by topic, of all turns together (fastpath/seam.py: Appended)."""
+    def stored_count(self) -> int:
+        """How many requests have stored something, of all turns together (fastpath/seam.py: BurstResult)."""
         ...
 
     @property

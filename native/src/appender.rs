@@ -14,7 +14,7 @@ use pyo3::types::PyList;
 use crate::index::Index;
 use crate::outcome::{Errors, Outcome, Stop, note_failed_callback};
 use crate::record::{Message, Site, lay_out, record_bytes};
-use crate::topic::{LiveQueue, Queue, SIZE_ENDS, Topic, Topics, size_class};
+use crate::topic::{LiveQueue, Queue, Topic, Topics, size_class};
 use crate::window::Window;
 
 const QUEUE_ENTRY_BYTES: i64 = 20;
@@ -57,7 +57,7 @@ pub struct Writing<'py> {
     log: Option<LiveLog>,
     has_index_room: bool,
     live_queues: Vec<usize>,
-    touched: Vec<usize>,
+    has_appended: bool,
     last_offset: i64,
     unsettled: Option<PyErr>, // numbers could not be written into the objects
 }
@@ -78,16 +78,6 @@ pub struct Placed {
     pub size: usize,
 }
 
-/// What a burst has stored of one topic.
-pub struct TopicTotal {
-    pub topic: usize,
-    pub message_count: u64,
-    pub byte_count: u64,
-    pub request_count: u64,
-    /// Records beyond each of SIZE_ENDS, and not beyond the next.
-    pub larger: [u64; SIZE_ENDS.len()],
-}
-
 impl<'py> Writing<'py> {
     pub fn new(py: Python<'py>, born_host: &[u8], now_ms: i64, is_sync: bool) -> Self {
         Self {
@@ -98,7 +88,7 @@ impl<'py> Writing<'py> {
             log: None,
             has_index_room: false,
             live_queues: Vec::new(),
-            touched: Vec::new(),
+            has_appended: false,
             last_offset: -1,
             unsettled: None,
         }
@@ -216,12 +206,8 @@ impl Appender {
             return Err(Stop::Fault(self.broken(writing.py, offset, error)));
         }
         self.index.room -= (self.index.entries.len() - unindexed) as i64;
-        if self.topics.list[topic].count == 0 {
-            writing.touched.push(topic);
-        }
-        let counts = &mut self.topics.list[topic];
-        counts.count += self.entries.len() as u64;
-        counts.byte_count += self.run.len() as u64;
+        writing.has_appended = true;
+        self.topics.count(topic, self.entries.len() as u64, self.run.len() as u64);
         writing.last_offset = last;
         self.announce(writing, queue, last, tag_code).map_err(Stop::Fault)?;
         Ok(Placed { queue_offset: first, physical_offset: offset, size: self.run.len() })
@@ -271,7 +257,7 @@ impl Appender {
     }
 
     /// Count what was stored in one topic for another: the one that it was sent to.
-    pub fn count_for(&mut self, writing: &mut Writing<'_>, stored: usize, topic: usize, size: usize) {
+    pub fn count_for(&mut self, stored: usize, topic: usize, size: usize) {
         if let Some(class) = size_class(size) {
             self.topics.list[stored].larger[class] -= 1;
             self.topics.list[topic].larger[class] += 1;
@@ -279,12 +265,7 @@ impl Appender {
         let size = size as u64;
         self.topics.list[stored].count -= 1;
         self.topics.list[stored].byte_count -= size;
-        if self.topics.list[topic].count == 0 {
-            writing.touched.push(topic);
-        }
-        let counts = &mut self.topics.list[topic];
-        counts.count += 1;
-        counts.byte_count += size;
+        self.topics.count(topic, 1, size);
         self.topics.count_request(topic);
     }
 
@@ -346,34 +327,19 @@ impl Appender {
         settled
     }
 
-    /// What a burst leaves to its end. Returns what was stored, by topic.
-    pub fn end(&mut self, writing: &mut Writing<'_>) -> PyResult<Vec<TopicTotal>> {
+    /// What a burst leaves to its end. Returns whether something was stored.
+    pub fn end(&mut self, writing: &mut Writing<'_>) -> PyResult<bool> {
         let py = writing.py;
         let is_whole = self.newest_is_whole(writing);
         let released = self.release(writing).and(is_whole).and(writing.unsettled.take().map_or(Ok(()), Err));
-        if writing.touched.is_empty() {
-            return released.map(|()| Vec::new());
+        if !std::mem::take(&mut writing.has_appended) {
+            return released.map(|()| false);
         }
         let indexed = self.write_index(writing);
-        let mut totals = Vec::with_capacity(writing.touched.len());
-        for number in writing.touched.drain(..) {
-            let topic = &mut self.topics.list[number];
-            if topic.count > 0 {
-                totals.push(TopicTotal {
-                    topic: number,
-                    message_count: topic.count,
-                    byte_count: topic.byte_count,
-                    request_count: topic.request_count,
-                    larger: topic.larger,
-                });
-            }
-            (topic.count, topic.byte_count, topic.request_count) = (0, 0, 0);
-            topic.larger = [0; SIZE_ENDS.len()];
-        }
         let numbers = self.numbers_object.bind(py);
         numbers.setattr(intern!(py, "last_store_timestamp"), writing.now_ms)?;
         numbers.setattr(intern!(py, "last_record_offset"), writing.last_offset)?;
-        released.and(indexed).map(|()| totals)
+        released.and(indexed).map(|()| true)
     }
 
     /// The newest record of the burst, read again, ends where the log does, or a file was begun behind it.

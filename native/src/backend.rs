@@ -101,6 +101,7 @@ impl Backend {
     #[pyo3(signature = (hooks, *, schedule_topic, timer_topic, broker_name, delays_ms, special_properties))]
     fn serve_later(
         &self,
+        py: Python<'_>,
         hooks: Py<PyAny>,
         schedule_topic: Py<PyAny>,
         timer_topic: Py<PyAny>,
@@ -109,18 +110,26 @@ impl Backend {
         special_properties: HashSet<String>,
     ) -> PyResult<()> {
         let family = Later::new(hooks, schedule_topic, timer_topic, broker_name, delays_ms, special_properties);
-        self.register(Box::new(family))
+        self.register(py, Box::new(family))
     }
 
     /// Serve half messages and their ends, too. `hooks` are TransactionHooks; the topic is a config.
     #[pyo3(signature = (hooks, *, half_topic, special_properties))]
     fn serve_transactions(
         &self,
+        py: Python<'_>,
         hooks: Py<PyAny>,
         half_topic: Py<PyAny>,
         special_properties: HashSet<String>,
     ) -> PyResult<()> {
-        self.register(Box::new(Transactions::new(hooks, half_topic, special_properties)))
+        self.register(py, Box::new(Transactions::new(hooks, half_topic, special_properties)))
+    }
+
+    /// What was stored and handed out since the last call.
+    fn take_totals<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
+        let Ok(mut state) = self.state.try_lock() else { return Ok((PyList::empty(py), PyList::empty(py))) };
+        let shared = &mut state.shared;
+        Ok((shared.appender.topics.take_totals(py)?, shared.handed_out.take(py)?))
     }
 
     /// Topics have changed: look everything up again.
@@ -152,7 +161,7 @@ impl Backend {
         takes_pulls: bool,
         host: Option<&str>,
     ) -> PyResult<Py<BurstResult>> {
-        let Some(mut state) = self.state() else { return nothing(py, position) };
+        let Some(mut state) = self.state(py) else { return nothing(py, position) };
         let gates = Gates { sends: takes_sends, pulls: takes_pulls };
         let mut burst = state.shared.begin(py, born_host, now_ms, gates)?;
         burst.asked = Asked::of(host);
@@ -172,10 +181,10 @@ impl Backend {
 
 impl Backend {
     /// The state for one burst. None: taken already, for a callback of a burst came back here; nothing is served then.
-    pub fn state(&self) -> Option<MutexGuard<'_, State>> {
+    pub fn state(&self, py: Python<'_>) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.try_lock().ok()?;
         if self.forgets_topics.swap(false, Ordering::Relaxed) {
-            state.shared.forget_topics();
+            state.shared.forget_topics(py);
             state.families.iter_mut().for_each(|family| family.forget_topics());
         }
         if self.forgets_authorizations.swap(false, Ordering::Relaxed) {
@@ -184,8 +193,8 @@ impl Backend {
         Some(state)
     }
 
-    fn register(&self, family: Box<dyn Family>) -> PyResult<()> {
-        let mut state = self.state().ok_or_else(|| PyValueError::new_err("the fast path is busy"))?;
+    fn register(&self, py: Python<'_>, family: Box<dyn Family>) -> PyResult<()> {
+        let mut state = self.state(py).ok_or_else(|| PyValueError::new_err("the fast path is busy"))?;
         state.families.push(family);
         Ok(())
     }
@@ -199,7 +208,7 @@ fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
         is_slow: PyBool::new(py, true).to_owned().unbind(),
         held_replies: PyBytes::new(py, b"").unbind(),
         held_answers: PyTuple::empty(py).into_any().unbind(),
-        appended: PyList::empty(py).unbind(),
+        stored_count: results::int(py, 0),
         pulled: PyTuple::empty(py).into_any().unbind(),
         fault: py.None(),
     };
@@ -240,19 +249,20 @@ impl State {
         shift: usize,
     ) -> PyResult<Py<BurstResult>> {
         let py = burst.writing.py;
-        let (began, requests) = (Instant::now(), self.shared.appender.topics.request_count);
+        let began = Instant::now();
         let (used, is_slow, fault) = self.frames(&mut burst, data, position);
         let replies = std::mem::take(&mut burst.replies);
-        let appended = self.end(&mut burst);
+        let ended = self.end(&mut burst);
         let pulled = results::pulled_if_any(py, &burst.pulled)?;
         let held_answers = results::answers(py, &mut burst.held_answers)?;
-        let result = appended.map(|appended| BurstResult {
+        let stored_count = *ended.as_ref().unwrap_or(&0);
+        let result = ended.map(|_| BurstResult {
             replies: PyBytes::new(py, &replies).unbind(),
             used: results::int(py, used + shift),
             is_slow: PyBool::new(py, is_slow).to_owned().unbind(),
             held_replies: PyBytes::new(py, &burst.held).unbind(),
             held_answers,
-            appended: appended.unbind(),
+            stored_count: results::int(py, stored_count),
             pulled,
             fault: fault.map_or_else(|| py.None(), |error| error.into_value(py).into_any()),
         });
@@ -260,7 +270,7 @@ impl State {
         let result = Py::new(py, result?)?;
         // What comes from nobody are pulls that waited: how long is no latency.
         if !burst.writing.born_host.is_empty() {
-            self.took(py, began.elapsed(), requests, &burst.pulled)?;
+            self.took(py, began.elapsed(), burst.requests_before, &burst.pulled)?;
         } else {
             self.requests.forget();
         }
@@ -274,8 +284,8 @@ impl State {
         self.get_steps.add(py, took, pulled.iter().filter(|result| result.held.is_none()).count() as u64)
     }
 
-    /// What a burst leaves to its end. Returns what was stored, by topic.
-    pub fn end<'py>(&mut self, burst: &mut Burst<'py>) -> PyResult<Bound<'py, PyList>> {
+    /// What a burst leaves to its end. Returns how many requests have stored something.
+    pub fn end(&mut self, burst: &mut Burst<'_>) -> PyResult<u64> {
         let py = burst.writing.py;
         let ended = self.shared.appender.end(&mut burst.writing);
         for family in &mut self.families {
@@ -283,11 +293,8 @@ impl State {
                 note_failed_callback(py, error, "the end of a burst")?;
             }
         }
-        let appended = PyList::empty(py);
-        for total in &ended? {
-            appended.append(results::appended(&self.shared.appender, py, total)?)?;
-        }
-        Ok(appended)
+        let requests = self.shared.appender.topics.request_count - burst.requests_before;
+        Ok(if ended? { requests.max(1) } else { 0 })
     }
 
     /// Cut frames and serve each; return the first position that was not served, whether a whole frame stands there, and

@@ -11,7 +11,7 @@ use crate::appender::Appender;
 use crate::field::Value;
 use crate::outcome::{Outcome, Stop};
 use crate::record::{HEAD_BYTES, Message, Record, body_crc};
-use crate::results::{self, DeliveryResult};
+use crate::results::DeliveryResult;
 use crate::segment::Segment;
 use crate::shared::{Burst, Gates, Identity, PROPERTIES_BYTES_MAX, Shared};
 use crate::text::{Properties, java_hash_from};
@@ -91,7 +91,7 @@ impl DeliveryBackend {
         let Ok(mut shared) = self.shared.try_lock() else {
             return Ok(DeliveryResult { delivered_count: 0, appended: PyList::empty(py).unbind(), fault: None });
         };
-        self.look_at_topics(&mut shared);
+        self.look_at_topics(py, &mut shared);
         deliver(&mut shared, py, &sources, now_ms, &Due { readable_end, stamp })
     }
 
@@ -105,15 +105,15 @@ impl DeliveryBackend {
         precision_ms: i64,
     ) -> PyResult<Bound<'py, PyList>> {
         let Ok(mut shared) = self.shared.try_lock() else { return Ok(PyList::empty(py)) };
-        self.look_at_topics(&mut shared);
+        self.look_at_topics(py, &mut shared);
         look(&mut shared, py, &sources, readable_end, precision_ms)
     }
 }
 
 impl DeliveryBackend {
-    fn look_at_topics(&self, shared: &mut Shared) {
+    fn look_at_topics(&self, py: Python<'_>, shared: &mut Shared) {
         if self.forgets_topics.swap(false, Ordering::Relaxed) {
-            shared.forget_topics();
+            shared.forget_topics(py);
         }
     }
 }
@@ -140,10 +140,8 @@ fn deliver(shared: &mut Shared, py: Python<'_>, sources: &[i64], now_ms: i64, du
         }
     }
     shared.scratch.body = reader.record;
-    let appended = PyList::empty(py);
-    let ended = shared.appender.end(&mut burst.writing).and_then(|totals| {
-        totals.iter().try_for_each(|total| appended.append(results::appended(&shared.appender, py, total)?))
-    });
+    let ended = shared.appender.end(&mut burst.writing);
+    let appended = shared.appender.topics.take_totals(py)?;
     shared.keep(burst.replies);
     if let Err(error) = ended {
         fault = fault.or(Some(error));

@@ -206,7 +206,7 @@ impl Later {
         let placed = shared.appender.append(&mut burst.writing, stored, stored_queue, &message, hashes)?;
         shared.clear_message_ids();
         shared.add_message_id(placed.physical_offset);
-        shared.appender.count_for(&mut burst.writing, stored, topic, placed.size);
+        shared.appender.count_for(stored, topic, placed.size);
         match due {
             Due::Level(level, due_ms) => self.tell_level(burst, level, placed.queue_offset, due_ms)?,
             Due::Slot(out_ms) => {

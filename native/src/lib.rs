@@ -29,6 +29,7 @@ mod segment;
 mod filter;
 
 // The fast path: what families share, the families, and who asks them.
+mod handed_out;
 mod latency;
 mod requests;
 mod results;
@@ -57,7 +58,7 @@ mod batch_entries;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 20;
+const FAST_PATH_VERSION: u32 = 21;
 
 /// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;

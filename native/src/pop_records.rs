@@ -276,7 +276,7 @@ impl Inner {
         let topic = Topic::load(py, self.timer_topic.bind(py)).map_err(Stop::Fault)?;
         let key = (&topic.py_name, 0).into_pyobject(py).map_err(Stop::Fault)?.unbind();
         let topics = &mut self.appender.topics;
-        topics.clear();
+        topics.clear(py);
         let number = topics.add(topic);
         topics.queues.push(Queue { object: queue.clone().unbind(), key, id: 0, reply_start: Vec::new(), live: None });
         self.place = Some((number, 0));

@@ -256,15 +256,13 @@ impl Pulls {
             return Err(Stop::Slow);
         }
         burst.pulled_bytes += burst.replies.len() - start;
+        shared.handed_out.add(burst.writing.py, &authorization.object, found.count as u64, byte_count as u64);
         burst.pulled.push(Pulled {
             authorization: authorization.object.clone_ref(burst.writing.py),
             queue_id: asked.queue_id,
             next_offset: found.next_offset,
             commit_offset: asked.commit,
-            message_count: found.count,
-            byte_count,
             held: None,
-            pull_count: 1,
             max_offset: found.max_offset,
         });
         Ok(())
@@ -289,10 +287,7 @@ impl Pulls {
             queue_id: asked.queue_id,
             next_offset: asked.offset,
             commit_offset: asked.commit,
-            message_count: 0,
-            byte_count: 0,
             held: Some(held),
-            pull_count: 1,
             max_offset: asked.offset,
         });
         Ok(())

@@ -6,7 +6,6 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyTuple};
 
-use crate::appender::{Appender, TopicTotal};
 use crate::requests::Answers;
 
 /// What became of a burst.
@@ -17,7 +16,7 @@ pub struct BurstResult {
     pub is_slow: Py<PyBool>,
     pub held_replies: Py<PyBytes>,
     pub held_answers: Py<PyAny>, // a list, or the empty tuple
-    pub appended: Py<PyList>,
+    pub stored_count: Py<PyInt>,
     pub pulled: Py<PyAny>, // a list, or the empty tuple
     pub fault: Py<PyAny>,  // None: nothing failed
 }
@@ -29,9 +28,6 @@ pub struct PullResult {
     pub queue_id: Py<PyInt>,
     pub next_offset: Py<PyInt>,
     pub commit_offset: Py<PyAny>, // None: nothing is to be committed
-    pub message_count: Py<PyInt>,
-    pub byte_count: Py<PyInt>,
-    pub pull_count: Py<PyInt>,
     pub held: Py<PyAny>, // None: it has a reply
 }
 
@@ -41,7 +37,7 @@ pub struct PullResult {
 pub struct SocketTurns {
     pub others: Py<PyList>,
     pub turn_count: Py<PyInt>,
-    pub appended: Py<PyList>,
+    pub stored_count: Py<PyInt>,
     pub pulled: Py<PyList>,
     pub held: Py<PyList>,
     pub events: Py<PyList>,
@@ -57,23 +53,13 @@ pub fn int<'py>(py: Python<'py>, value: impl IntoPyObject<'py, Target = PyInt, O
     }
 }
 
-/// What was stored of one topic.
-pub fn appended<'py>(appender: &Appender, py: Python<'py>, total: &TopicTotal) -> PyResult<Bound<'py, PyTuple>> {
-    let topic = &appender.topics.list[total.topic].py_name;
-    let larger = if total.larger.iter().all(|count| *count == 0) { PyTuple::empty(py) } else { PyTuple::new(py, total.larger)? };
-    (topic, total.message_count, total.byte_count, total.request_count, larger).into_pyobject(py)
-}
-
 /// What becomes a PullResult.
 pub struct Pulled {
     pub authorization: Py<PyAny>,
     pub queue_id: i64,
     pub next_offset: i64,
     pub commit_offset: Option<i64>,
-    pub message_count: i64,
-    pub byte_count: usize,
     pub held: Option<HeldFrame>,
-    pub pull_count: u64,
     /// The queue's end: an offset up to it may be committed.
     pub max_offset: i64,
 }
@@ -93,9 +79,6 @@ impl Pulled {
             queue_id: int(py, self.queue_id),
             next_offset: int(py, self.next_offset),
             commit_offset: self.commit_offset.into_pyobject(py)?.unbind(),
-            message_count: int(py, self.message_count),
-            byte_count: int(py, self.byte_count),
-            pull_count: int(py, self.pull_count),
             held: held.into_pyobject(py)?.unbind(),
         };
         Py::new(py, result)
@@ -116,9 +99,6 @@ impl Pulled {
             && next.held.is_none();
         if is_next {
             (self.next_offset, self.commit_offset) = (next.next_offset, next.commit_offset);
-            self.message_count += next.message_count;
-            self.byte_count += next.byte_count;
-            self.pull_count += next.pull_count;
             self.max_offset = next.max_offset;
         }
         is_next

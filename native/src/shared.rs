@@ -10,6 +10,7 @@ use crate::appender::{Appender, Writing};
 use crate::binary_header;
 use crate::field::{Fields, Name, Value};
 use crate::guard::Asked;
+use crate::handed_out::HandedOut;
 use crate::outcome::{Outcome, Stop};
 use crate::requests::Answers;
 use crate::results::Pulled;
@@ -109,6 +110,8 @@ pub struct Burst<'py> {
     pub held_answers: Answers,
     pub pulled: Vec<Pulled>,
     pub pulled_bytes: usize,
+    /// How many requests had stored something, ever, when it began.
+    pub requests_before: u64,
 }
 
 impl Burst<'_> {
@@ -174,6 +177,7 @@ pub struct Shared {
     pub special: NameSet,
     pub scratch: Scratch,
     pub max_message_bytes: usize,
+    pub handed_out: HandedOut,
     find_topic: Py<PyAny>,
     store_host_hex: Vec<u8>,
     settings: Option<Settings>,
@@ -196,6 +200,7 @@ impl Shared {
             special: NameSet::new(special),
             scratch: Scratch::default(),
             max_message_bytes: 0,
+            handed_out: HandedOut::default(),
             find_topic,
             store_host_hex: hex.into_bytes(),
             settings: None,
@@ -225,6 +230,7 @@ impl Shared {
             held_answers: Answers::default(),
             pulled: Vec::new(),
             pulled_bytes: 0,
+            requests_before: self.appender.topics.request_count,
         })
     }
 
@@ -254,8 +260,8 @@ impl Shared {
     }
 
     /// Topics have changed: look everything up again.
-    pub fn forget_topics(&mut self) {
-        self.appender.topics.clear();
+    pub fn forget_topics(&mut self, py: Python<'_>) {
+        self.appender.topics.clear(py);
     }
 
     /// Find the topic and the queue that a send names, or leave it to the handlers.

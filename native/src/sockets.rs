@@ -244,7 +244,7 @@ impl Sockets {
         };
         let mut run = Run::new(py, number, now_ms, loop_ready, loop_timers);
         let deadline = (timeout_s >= 0.0).then(|| Instant::now() + Duration::from_secs_f64(timeout_s.min(WAIT_S_MAX)));
-        let mut state = backend.and_then(Backend::state);
+        let mut state = backend.and_then(|backend| backend.state(py));
         let mut burst = match state.as_mut() {
             Some(state) => {
                 let gates = Gates { sends: takes_sends, pulls: takes_pulls };
@@ -263,10 +263,10 @@ impl Sockets {
         let bounds = Bounds { deadline, turn_count_max, linger: (linger_s >= 0.0).then(|| Duration::from_secs_f64(linger_s.min(WAIT_S_MAX))) };
         let outcome = self.turns(&mut run, bounds, &mut ready, &mut buffer, fast_path);
         let mut fault = py.None();
-        let mut appended = PyList::empty(py);
+        let mut stored_count = 0;
         if let (Some(state), Some(mut burst)) = (state.as_mut(), burst) {
             match state.end(&mut burst) {
-                Ok(stored) => appended = stored,
+                Ok(stored) => stored_count = stored,
                 Err(error) => fault = error.into_value(py).into_any(),
             }
             state.shared.keep(burst.replies);
@@ -291,7 +291,7 @@ impl Sockets {
         let turns = SocketTurns {
             others: PyList::new(py, others)?.unbind(),
             turn_count: results::int(py, turn_count),
-            appended: appended.unbind(),
+            stored_count: results::int(py, stored_count),
             pulled: pulled.unbind(),
             held: held.unbind(),
             events: events.unbind(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::text::{java_hash_from, positive};
 use crate::window::Window;
@@ -26,6 +26,27 @@ pub struct Topics {
     pub queues: Vec<Queue>,
     /// How many requests have stored something, ever.
     pub request_count: u64,
+    // Since totals were taken: where something was stored, and totals of topics that are forgotten.
+    touched: Vec<usize>,
+    forgotten: Vec<TopicTotal>,
+}
+
+/// What was stored of one topic.
+pub struct TopicTotal {
+    name: Py<PyString>,
+    message_count: u64,
+    byte_count: u64,
+    request_count: u64,
+    /// Records beyond each of SIZE_ENDS, and not beyond the next.
+    larger: [u64; SIZE_ENDS.len()],
+}
+
+impl TopicTotal {
+    /// As seam.Appended.
+    fn tuple<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let larger = if self.larger.iter().all(|count| *count == 0) { PyTuple::empty(py) } else { PyTuple::new(py, self.larger)? };
+        (&self.name, self.message_count, self.byte_count, self.request_count, larger).into_pyobject(py)
+    }
 }
 
 impl Topics {
@@ -56,8 +77,38 @@ impl Topics {
         self.request_count += 1;
     }
 
+    /// Messages were stored in a topic.
+    pub fn count(&mut self, topic: usize, message_count: u64, byte_count: u64) {
+        let counts = &mut self.list[topic];
+        if !counts.is_touched {
+            counts.is_touched = true;
+            self.touched.push(topic);
+        }
+        counts.count += message_count;
+        counts.byte_count += byte_count;
+    }
+
+    /// What was stored since the last call, by topic; one that was forgotten in between may be there twice.
+    pub fn take_totals<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let totals = PyList::empty(py);
+        for total in self.forgotten.drain(..) {
+            totals.append(total.tuple(py)?)?;
+        }
+        for number in self.touched.drain(..) {
+            let topic = &mut self.list[number];
+            topic.is_touched = false;
+            if let Some(total) = topic.take_total(py) {
+                totals.append(total.tuple(py)?)?;
+            }
+        }
+        Ok(totals)
+    }
+
     /// Topics have changed: every number is void.
-    pub fn clear(&mut self) {
+    pub fn clear(&mut self, py: Python<'_>) {
+        for number in self.touched.drain(..) {
+            self.forgotten.extend(self.list[number].take_total(py));
+        }
         self.list.clear();
         self.numbers.clear();
         self.last = None;
@@ -122,10 +173,11 @@ pub struct Topic {
     pub queue_count: i64,
     queues: Vec<Option<u32>>, // by queue id: the number in the list of queues
     pub hash_start: u32,
-    // Of the burst.
+    // Since totals were taken.
+    is_touched: bool,
     pub count: u64,
     pub byte_count: u64,
-    pub request_count: u64,
+    request_count: u64,
     pub larger: [u64; SIZE_ENDS.len()],
 }
 
@@ -144,11 +196,23 @@ impl Topic {
             queue_count: read.max(write),
             queues: Vec::new(),
             hash_start,
+            is_touched: false,
             count: 0,
             byte_count: 0,
             request_count: 0,
             larger: [0; SIZE_ENDS.len()],
         })
+    }
+
+    fn take_total(&mut self, py: Python<'_>) -> Option<TopicTotal> {
+        let total = TopicTotal {
+            name: self.py_name.clone_ref(py),
+            message_count: std::mem::take(&mut self.count),
+            byte_count: std::mem::take(&mut self.byte_count),
+            request_count: std::mem::take(&mut self.request_count),
+            larger: std::mem::take(&mut self.larger),
+        };
+        (total.message_count > 0).then_some(total)
     }
 
     /// The number of a queue that has been looked up.

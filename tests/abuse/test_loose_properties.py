@@ -71,7 +71,7 @@ def test_such_a_message_is_for_the_handlers(tmp_path: Path, name: str, text: str
         result = serve(tmp_path / str(number), name, frame)
         assert result.is_slow
         assert not result.used
-        assert not result.appended
+        assert not result.stored_count
         assert not result.replies + result.held_replies
 
 

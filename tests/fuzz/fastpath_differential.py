@@ -75,8 +75,8 @@ def compare(
         ]
         if results[0] != results[1]:
             names = (
-                "replies", "used", "slow", "held", "appended", "pulled", "fault", "told", "released", "end", "written",
-                "answered", "held answers",
+                "replies", "used", "slow", "held", "stored", "pulled", "fault", "told", "released", "end", "written",
+                "answered", "held answers", "stored count", "handed out",
             )  # fmt: skip
             differing = [
                 f"{name}: {left!r:.3000} and {right!r:.3000}"
@@ -112,7 +112,23 @@ def compare_sockets(
     host: str,
 ) -> None:
     """Give native sockets what the backends have served, and the frame that they left to the handlers. Raises Disagreement."""
-    replies, used, slow, held, appended, _, fault, _, _, end, written, answered, held_answers = result
+    (
+        replies,
+        used,
+        slow,
+        held,
+        stored,
+        _,
+        fault,
+        _,
+        _,
+        end,
+        written,
+        answered,
+        held_answers,
+        stored_count,
+        handed_out,
+    ) = result
     assert fault is None, "nobody fails where sockets are compared"
     left = next(cut_frames(data[used:]), b"") if slow else b""
     if len(left) < 8:
@@ -120,8 +136,8 @@ def compare_sockets(
     if used == position and not left:
         return
     expected = {
-        "replies": replies, "rest": left, "held": held, "appended": appended, "end": end, "written": written,
-        "answered": answered, "held answers": held_answers,
+        "replies": replies, "rest": left, "held": held, "stored": stored, "end": end, "written": written,
+        "answered": answered, "held answers": held_answers, "stored count": stored_count, "handed out": handed_out,
     }  # fmt: skip
     found = sockets.serve(data[position:used] + left, born_host, gates, host)
     if found != expected:

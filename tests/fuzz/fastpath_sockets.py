@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.fastpath.choice import NATIVE
-from aerobee.broker.metrics import SIZE_ENDS
 from tests.fuzz.fastpath_guarded import AccessWorld
 from tests.fuzz.fastpath_worlds import Twin
 
@@ -76,7 +75,7 @@ class _Exchange:
         self._replies = bytearray()
         self._rest = b""
         self._held = b""
-        self._appended: dict[str, list[int]] = {}
+        self._stored_count = 0
         self._held_answers: collections.Counter[int] = collections.Counter()
         twin._answered()
 
@@ -100,14 +99,14 @@ class _Exchange:
             self._peer.close()
             self._ticker.close()
         start, twin.seen_end = twin.seen_end, twin.store.log.end
+        stored, handed_out = twin.take_totals()
         return {
             "replies": bytes(self._replies),
             "rest": self._rest,
             "held": self._held,
-            "appended": [
-                (topic, *counts[:3], tuple(counts[3:]) if any(counts[3:]) else ())
-                for topic, counts in sorted(self._appended.items())
-            ],
+            "stored": stored,
+            "handed out": handed_out,
+            "stored count": self._stored_count,
             "end": twin.seen_end,
             "written": b"" if start == twin.seen_end else twin.appended(start),
             "answered": twin._answered(),
@@ -141,15 +140,11 @@ class _Exchange:
         assert turns.fault is None, turns.fault
         twin.run_count += 1
         twin.lingered_count += bool(self._pieces)
-        if turns.appended:
-            twin.fast_path._count(turns.appended)
+        if turns.stored_count:
+            twin.store.burst_done()
+            self._stored_count += turns.stored_count
         for connection, results in turns.pulled:
             twin.fast_path._note(results, connection)
-        none_larger = [0] * len(SIZE_ENDS)
-        for topic, *counts, larger in turns.appended:
-            before = self._appended.get(topic, [0, 0, 0, *none_larger])
-            after = [*counts, *(larger or none_larger)]
-            self._appended[topic] = [sum(pair) for pair in zip(before, after, strict=True)]
         self._held += b"".join(frames for _, frames, _ in turns.held)
         for _, _, answers in turns.held:
             self._held_answers.update(dict(answers))

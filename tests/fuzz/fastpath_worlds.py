@@ -184,21 +184,30 @@ class Twin(Sending):
             host=host,
         )
         answered = self._answered()
-        if result.appended:
-            self.fast_path._count(result.appended)
+        if result.stored_count:
+            self.store.burst_done()
         self.fast_path._note(result.pulled, self.connection)  # type: ignore[arg-type]
         self.run_soon()
         released, self.connection.written = self.connection.written, []
         pulled = [_fields(each) for each in result.pulled]
+        stored, handed_out = self.take_totals()
         told, self.told = self.told, []
         start, self.seen_end = self.seen_end, self.store.log.end
         written = b"" if start == self.seen_end else self.appended(start)
         fault = result.fault if result.fault is None else (type(result.fault), str(result.fault))
-        appended = sorted((*each[:4], tuple(each[4])) for each in result.appended)
         return (
-            result.replies, result.used, result.is_slow, result.held_replies, appended, pulled, fault, told,
-            released, self.seen_end, written, answered, sorted(result.held_answers),
+            result.replies, result.used, result.is_slow, result.held_replies, stored, pulled, fault, told,
+            released, self.seen_end, written, answered, sorted(result.held_answers), result.stored_count, handed_out,
         )  # fmt: skip
+
+    def take_totals(self) -> tuple[list[Any], list[Any]]:
+        """Take the backend's totals and count them, as the shell's statistics do; return them in an order of their own."""
+        stored, handed_out = self.fast_path._backend.take_totals()
+        self.fast_path._stats.count_totals(stored, handed_out)
+        return (
+            sorted((*each[:4], tuple(each[4])) for each in stored),
+            sorted((whom.group, whom.topic, *counts) for whom, *counts in handed_out),
+        )
 
     def _answered(self) -> list[int]:
         """By row of RequestStats, what was answered since the last call: counted by native code, or still to be."""
@@ -333,6 +342,5 @@ def _fields(result: PullResult) -> tuple[Any, ...]:
         getattr(result.authorization, name) for name in Authorization.__slots__ if name != "accept"
     )  # a function of each side
     return (
-        told, result.queue_id, result.next_offset, result.commit_offset, result.message_count, result.byte_count,
-        result.pull_count, result.held,
+        told, result.queue_id, result.next_offset, result.commit_offset, result.held,
     )  # fmt: skip

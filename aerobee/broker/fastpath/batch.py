@@ -87,7 +87,7 @@ class Batches:
             for size in record_sizes(offsets, end):
                 if size > SMALL_BYTES:
                     topic.note_size(size)
-        topic.request_count += 1
+        shared.count_request(topic)
         return queue, first, shared.message_ids(offsets), unique_key, waits, ""
 
     def forget_topics(self) -> None:

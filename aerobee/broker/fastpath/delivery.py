@@ -103,7 +103,9 @@ class PythonDelivery:
             pass  # the source behind the counted ones is for Redelivery
         except Exception as error:
             fault = error
-        return DeliveryResult(count, self._shared.end() if self._shared.touched else (), fault)
+        if self._shared.has_stored:
+            self._shared.end()
+        return DeliveryResult(count, self._shared.take_stored(), fault)
 
     def _deliver_one(self, source: int, readable_end: int, stamp: Stamp | None) -> int:
         shared = self._shared

@@ -32,6 +32,7 @@ from aerobee.broker.fastpath.seam import (
     Backend,
     BackendSettings,
     BurstResult,
+    HandedOut,
     LaterSettings,
     PullResult,
     TransactionSettings,
@@ -45,7 +46,7 @@ from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
-from aerobee.broker.stats import NOTED_MAX, BrokerStats
+from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
 from aerobee.clock import Clock, SystemClock
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
@@ -60,6 +61,7 @@ from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
+from aerobee.words import plural
 
 LINGER_S = 0.001  # while somebody copies the log: for so long turns may be told as one
 _NO_HOST = b""  # that a pull came from makes no difference
@@ -110,7 +112,6 @@ class FastPath:
         self._offsets = offsets
         self._stats, self._requests = stats, requests
         self._burst_done, self._durability = store.burst_done, store.durability
-        self._stored, self._handed_out = stats.stored, stats.handed_out
         self._answered, self._short = requests.fast_answered, requests.short
         self._ack = ack
         self._overload = overload
@@ -140,6 +141,7 @@ class FastPath:
         )
         self._backend = self._make_backend()
         self._direct_backend: Backend | None = self._backend
+        stats.count_from(lambda: self._backend.take_totals())
         topics.on_change(lambda _: self._backend.forget_topics())
         groups.on_change(lambda: self._backend.forget_authorizations())
         consumers.on_change(lambda: self._backend.forget_authorizations())
@@ -189,16 +191,11 @@ class FastPath:
         except Exception as error:
             self._give_up(error)  # what it has stored is not where the store looks for it
             raise
-        appended = result.appended
+        stored_count = result.stored_count
         pulled = result.pulled
-        if appended or pulled:
-            if appended:
-                if self._durability.hears_bursts:
-                    self._burst_done()
-                stored = self._stored
-                stored += appended
-                if len(stored) >= NOTED_MAX:
-                    self._stats.count_noted()
+        if stored_count or pulled:
+            if stored_count and self._durability.hears_bursts:
+                self._burst_done()
             if result.held_replies:
                 self._ack.hold(
                     connection,
@@ -210,7 +207,7 @@ class FastPath:
             found = self._note(pulled, connection) if pulled else 0
             elapsed_s = self._monotonic() - started
             if not self._backend_times:
-                self._took(elapsed_s, appended, found)
+                self._took(elapsed_s, stored_count, found)
             if elapsed_s > HELD_LIMIT_S:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
         elif self._answered:  # rollbacks alone
@@ -256,12 +253,12 @@ class FastPath:
             loop_timers=loop_timers,
             linger_s=LINGER_S if not is_told and self._store.wants_bursts else -1.0,
         )
-        turn_count, appended, pulled, held, fault = (
-            turns.turn_count, turns.appended, turns.pulled, turns.held, turns.fault,
+        turn_count, stored_count, pulled, held, fault = (
+            turns.turn_count, turns.stored_count, turns.pulled, turns.held, turns.fault,
         )  # fmt: skip
         if turn_count:
             overload.asked()
-        elif fault is None and not (appended or pulled or held or turns.unsent):
+        elif fault is None and not (stored_count or pulled or held or turns.unsent):
             return 0, turns.others, turns.events  # a timer of the loop: what an idle broker wakes up for
         began = self._monotonic()
         if fault is not None:
@@ -269,9 +266,9 @@ class FastPath:
             for connection, _, _ in held:
                 connection.failed(fault)  # nobody can say when they are durable: the log's end is not known
             held = []
-        if appended:
+        if stored_count:
             try:
-                self._count(appended)
+                self._burst_done()
             except Exception:
                 # What was served stays served, and the connections have more than that to be told.
                 _LOG.exception("turns of connections were not noted to their end")
@@ -292,11 +289,11 @@ class FastPath:
                 transport.failed(error)
         held_s = max(self._longest_turn_s, self._monotonic() - began)
         if held_s > HELD_LIMIT_S:
-            self._turn_held(appended, pulled, held_s)
+            self._turn_held(stored_count, pulled, held_s)
         self._longest_turn_s = 0.0
         return turn_count, turns.others, turns.events
 
-    def _took(self, elapsed_s: float, appended: Sequence[Appended], found: int) -> None:
+    def _took(self, elapsed_s: float, stored_count: int, found: int) -> None:
         """Count how long a burst of the Python backend took."""
         codes = self._answered
         # As RequestStats.took() and Latency.add() count, without their calls.
@@ -310,14 +307,14 @@ class FastPath:
             short.times += times
             short.sum_s += elapsed_s * times
             step = int(elapsed_s * STEPS_A_S)
-            for each in appended:
-                self._put_steps[step] += each[3]
+            if stored_count:
+                self._put_steps[step] += stored_count
             if found:
                 self._get_steps[step] += found
             return
         self._requests.took(elapsed_s)
-        if requests := sum(each[3] for each in appended):
-            self._stats.put_took(elapsed_s, requests)
+        if stored_count:
+            self._stats.put_took(elapsed_s, stored_count)
         if found:
             self._stats.get_took(elapsed_s, found)
 
@@ -337,23 +334,20 @@ class FastPath:
 
     def _turn_held(
         self,
-        appended: Sequence[Appended],
+        stored_count: int,
         pulled: Sequence[tuple[Connection, Sequence[PullResult]]],
         elapsed_s: float,
     ) -> None:
         """Say what held the loop: the largest part of a turn. Native code does not say from where sends came."""
-        topic, messages, size, requests, _ = max(
-            appended, key=lambda each: each[2], default=("", 0, 0, 0, ())
-        )
         peer, results = max(pulled, key=lambda each: len(each[1]), default=(None, ()))
-        if peer is None or requests > len(results):
-            self._watch.note_turn(
-                f"a turn with {requests} sends of {messages} messages ({size} bytes)",
-                f"topic {topic}",
-                elapsed_s,
-            )
+        if peer is None or stored_count > len(results):
+            # Totals of what was stored since the last look, this turn's with them: the largest is its own, nearly always.
+            stored, handed_out = self._backend.take_totals()
+            self._stats.count_totals(stored, handed_out)
+            topic = max(stored, key=lambda each: each[2])[0] if stored else "unknown"
+            self._watch.note_turn(f"a turn with {plural(stored_count, 'send')}", f"topic {topic}", elapsed_s)
         else:
-            self._watch.note_turn(f"a turn with {len(results)} pulls", peer.address, elapsed_s)
+            self._watch.note_turn(f"a turn with {plural(len(results), 'pull')}", peer.address, elapsed_s)
 
     def answer(self, pulls: list[HeldPull]) -> list[HeldPull]:
         """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""
@@ -379,7 +373,6 @@ class FastPath:
         for pull, result, reply in answered:
             self._held.answered(pull, ResponseCode.SUCCESS)
             group, topic = result.authorization.group, result.authorization.topic
-            self._stats.group_get(group, topic, result.message_count, result.byte_count)
             self._offsets.note_pull(group, topic, result.queue_id, result.next_offset)
             replies.setdefault(pull.peer, []).append(reply)
         for peer, frames in replies.items():
@@ -401,30 +394,20 @@ class FastPath:
         now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
         return now_ms if now_ms > last_ms else last_ms
 
-    def _count(self, appended: Sequence[Appended]) -> None:
-        """Tell and count what was stored."""
-        self._burst_done()  # first: should counting fail, those who wait for the disk do not wait for the next burst
-        self._stored.extend(appended)
-        if len(self._stored) >= NOTED_MAX:
-            self._stats.count_noted()
-
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
         """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""
-        found, handed_out = 0, self._handed_out
+        found = 0
         for result in results:
             authorization, queue_id, next_offset = result.authorization, result.queue_id, result.next_offset
             group, topic = authorization.group, authorization.topic
             if (commit := result.commit_offset) is not None and self._role.is_master:
                 self._offsets.commit_by_client(group, topic, queue_id, commit, peer.address)
             if (held := result.held) is None:
-                found += (pull_count := result.pull_count)
-                handed_out.append((authorization, result.message_count, result.byte_count, pull_count))
+                found += 1
                 self._offsets.note_pull(group, topic, queue_id, next_offset)
             else:
                 self._stats.get_miss()
                 self._polls.hold(peer, authorization, queue_id, next_offset, held)
-        if len(handed_out) >= NOTED_MAX:
-            self._stats.count_noted()
         return found
 
     def _is_closed(self) -> bool:
@@ -468,9 +451,10 @@ class FastPath:
     def close(self) -> None:
         """Serve nothing more, and let go of the broker.
 
-        The native backend is unknown to Python's garbage collection: as long as it is held here, nothing of a broker that
+        What it has counted is counted before. The native backend is unknown to Python's garbage collection: as long as it is held here, nothing of a broker that
         has stopped is freed.
         """
+        self._stats.count_noted()
         self._backend, self._direct_backend = _ClosedBackend(), None
         self._later = self._transactions = self._pops = None
 
@@ -485,6 +469,7 @@ class FastPath:
 
     def _settings_changed(self) -> None:
         if not isinstance(self._backend, _ClosedBackend):
+            self._stats.count_noted()  # what the one before has counted goes with it
             self._backend = self._direct_backend = self._make_backend()
 
     def _find_ordinary(self, name: str) -> TopicConfig | None:
@@ -528,8 +513,12 @@ class _ClosedBackend:
         result.replies = result.held_replies = b""
         result.held_answers = ()
         result.used, result.is_slow, result.fault = position, False, None
-        result.appended = result.pulled = ()
+        result.stored_count, result.pulled = 0, ()
         return result
+
+    def take_totals(self) -> tuple[Sequence[Appended], Sequence[HandedOut]]:
+        """It counts nothing."""
+        return (), ()
 
     def forget_topics(self) -> None:
         """It knows none."""

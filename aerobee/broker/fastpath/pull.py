@@ -103,7 +103,7 @@ class Pulls:
         if self._supports_long_poll and flags & SUSPEND and has_filter and offset == high > 0:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
             held = (request.frame, hold_ms, request.code)
-            return b"", _result(authorization, queue_id, offset, commit, 0, 0, held)
+            return b"", _result(authorization, queue_id, offset, commit, held)
         if not low <= offset < high or store.warmer.is_cold(queue, offset, count_max):
             raise ValueError
         takes_all = authorization.tag_codes is None and authorization.accept is None
@@ -117,8 +117,15 @@ class Pulls:
                 raise ValueError
             body, count, next_offset = read.body, read.count, read.next_offset
             suggested = authorization.slow_broker_id if read.suggest_slave else authorization.broker_id
-        result = _result(authorization, queue_id, next_offset, commit, count, len(body), None)
-        return _reply(request, authorization, suggested, next_offset, low, high, body), result
+        reply = _reply(request, authorization, suggested, next_offset, low, high, body)
+        try:
+            totals = self._shared.handed_out[authorization]
+        except KeyError:
+            totals = self._shared.handed_out[authorization] = [0, 0, 0]
+        totals[0] += count
+        totals[1] += len(body)
+        totals[2] += 1
+        return reply, _result(authorization, queue_id, next_offset, commit, None)
 
     def _authorization(self, code: int, ext: dict[str, Any], flags: int) -> Authorization:
         """Who pulls what; found by everything that the answer depends on."""
@@ -156,8 +163,6 @@ def _result(
     queue_id: int,
     next_offset: int,
     commit_offset: int | None,
-    message_count: int,
-    byte_count: int,
     held: HeldFrame | None,
 ) -> PullResult:
     result = PullResult()
@@ -165,9 +170,6 @@ def _result(
     result.queue_id = queue_id
     result.next_offset = next_offset
     result.commit_offset = commit_offset
-    result.message_count = message_count
-    result.byte_count = byte_count
-    result.pull_count = 1
     result.held = held
     return result
 

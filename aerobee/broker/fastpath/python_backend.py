@@ -33,6 +33,7 @@ from aerobee.broker.fastpath.results import BurstResult
 from aerobee.broker.fastpath.seam import (
     Appended,
     BackendSettings,
+    HandedOut,
     LaterSettings,
     PullResult,
     TransactionSettings,
@@ -91,6 +92,10 @@ class PythonBackend:
             if gates & (1 if family.is_send else 2):
                 for code, serve in family.serves.items():
                     serves[code] = (*serves.get(code, ()), serve)
+
+    def take_totals(self) -> tuple[Sequence[Appended], Sequence[HandedOut]]:
+        """As Backend.take_totals."""
+        return self._shared.take_stored(), self._shared.take_handed_out()
 
     def forget_topics(self) -> None:
         """As Backend.forget_topics."""
@@ -211,10 +216,10 @@ class PythonBackend:
                 if frames:
                     parts.append(frames)
                 frames = parts[0] if len(parts) == 1 else b"".join(parts)  # one part alone is not copied
-        appended: Sequence[Appended] = ()
+        stored_count = 0
         try:
-            if shared.touched:
-                appended = shared.end()
+            if shared.has_stored:
+                stored_count = shared.end()
         finally:
             if shared.at_end:
                 self._tell_end()
@@ -224,7 +229,7 @@ class PythonBackend:
         result.is_slow = is_slow
         result.held_replies = held_frames
         result.held_answers = held_answers
-        result.appended = appended
+        result.stored_count = stored_count
         result.pulled = pulled
         result.fault = fault
         return result

@@ -24,30 +24,36 @@ class PullResult:
     """seam.PullResult. Made without arguments, its fields are set: a constructor that takes them costs twice as much."""
 
     __slots__ = (
-        "authorization", "byte_count", "commit_offset", "held", "message_count", "next_offset", "pull_count", "queue_id",
+        "authorization", "commit_offset", "held", "next_offset", "queue_id",
     )  # fmt: skip
 
     authorization: Authorization
     queue_id: int
     next_offset: int
     commit_offset: int | None
-    message_count: int
-    byte_count: int
-    pull_count: int
     held: HeldFrame | None
 
 
 class BurstResult:
     """seam.BurstResult. Made as PullResult."""
 
-    __slots__ = ("appended", "fault", "held_answers", "held_replies", "is_slow", "pulled", "replies", "used")
+    __slots__ = (
+        "fault",
+        "held_answers",
+        "held_replies",
+        "is_slow",
+        "pulled",
+        "replies",
+        "stored_count",
+        "used",
+    )
 
     replies: bytes
     used: int
     is_slow: bool
     held_replies: bytes
     held_answers: Answers
-    appended: Sequence[Appended]
+    stored_count: int
     pulled: Sequence[AnyPullResult]
     fault: BaseException | None
 

@@ -18,7 +18,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 20
+FAST_PATH_VERSION = 21
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -44,16 +44,19 @@ class Authorization:
     program: Program | None = None
 
 
-# What a burst has stored of one topic: topic, messages, bytes of their records, requests, and how many records are larger than
+# What was stored of one topic: topic, messages, bytes of their records, requests, and how many records are larger than
 # each of metrics.SIZE_ENDS and no larger than the next; empty when none is.
 Appended = tuple[str, int, int, int, Sequence[int]]
+
+# What was handed out by one authorization: messages, bytes of their records, pulls.
+HandedOut = tuple[Authorization, int, int, int]
 
 # The frame of a pull that waits for the next message of its queue, for how many ms it may be held, and its code.
 HeldFrame = tuple[bytes, int, int]
 
 
 class PullResult(Protocol):
-    """What one pull has found, for the shell to note, or several of one consumer after another; or that it waits.
+    """Where one pull has come to, for the shell to note, or several of one consumer after another; or that it waits.
 
     results.py has the classes of this and what follows; the native backend has its own. In both the fields are plain members,
     which costs less than properties.
@@ -70,15 +73,6 @@ class PullResult(Protocol):
         """What the consumer asks to be committed."""
         ...
 
-    @property
-    def message_count(self) -> int: ...
-    @property
-    def byte_count(self) -> int:
-        """Of the messages' records."""
-        ...
-
-    @property
-    def pull_count(self) -> int: ...
     @property
     def held(self) -> HeldFrame | None:
         """The pull waits, and has no reply yet."""
@@ -114,8 +108,8 @@ class BurstResult(Protocol):
         ...
 
     @property
-    def appended(self) -> Sequence[Appended]:
-        """By topic."""
+    def stored_count(self) -> int:
+        """How many requests have stored something; of what, take_totals() says. 1 for none but the one that failed."""
         ...
 
     @property
@@ -290,6 +284,11 @@ class Backend(Protocol):
         the peer's address, "" for one of whom nothing is asked; None is not let in where there is a guard. Raises what fails
         at the burst's end: nothing of it may be answered then.
         """
+        ...
+
+    def take_totals(self) -> tuple[Sequence[Appended], Sequence[HandedOut]]:
+        """What was stored and handed out since the last call. A topic may be there twice, when it has changed in between;
+        nothing is there while a burst is served: it is with the next call."""
         ...
 
     def forget_topics(self) -> None:

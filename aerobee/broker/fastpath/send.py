@@ -101,7 +101,7 @@ class Sends:
             born_timestamp = int(born_timestamp) if is_plain else number(born_timestamp)
         except UNREADABLE as error:
             raise NotOrdinary from error
-        # What shared.append() does, without its call: this is the most frequent frame of all.
+        # What shared.append() and count_request() do, without their calls: this is the most frequent frame of all.
         target = queue.queue
         queue_offset = target.max_offset
         try:
@@ -111,7 +111,9 @@ class Sends:
             )  # fmt: skip
         except NO_ROOM as error:
             raise NotOrdinary from error
-        if not topic.count:
+        shared.has_stored = True
+        if not topic.is_touched:
+            topic.is_touched = True
             shared.touched.append(topic)
         topic.count += 1
         size = shared.log.end - offset
@@ -119,6 +121,7 @@ class Sends:
         if size > SMALL_BYTES:
             topic.note_size(size)
         topic.request_count += 1
+        shared.stored_count += 1
         return (
             queue, queue_offset, f"{shared.store_host_hex}{offset:016X}", unique_key, waits, "",
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.fastpath.permits import HOLDS
 from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number, wants_to_wait
-from aerobee.broker.fastpath.seam import Appended, BackendSettings, PullResult
+from aerobee.broker.fastpath.seam import Appended, Authorization, BackendSettings, HandedOut, PullResult
 from aerobee.broker.fastpath.topic import SMALL_BYTES, FastQueue, FastTopic
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
@@ -51,8 +51,12 @@ class Shared:
         self.held_codes: list[int] = []  # of those in `held`
         self.pulled: list[PullResult] = []
         self.pulled_bytes = 0
-        self.touched: list[FastTopic] = []  # those in which something was stored
+        self.has_stored = False
+        self.stored_count = 0  # requests that have stored something
         self.at_end: list[Callable[[], None]] = []  # what families still do when it has ended
+        # Since totals were taken.
+        self.touched: list[FastTopic] = []  # topics in which something was stored
+        self.handed_out: dict[Authorization, list[int]] = {}  # messages, bytes, pulls
 
     def forget_topics(self) -> None:
         """Topics have changed: look everything up again."""
@@ -77,19 +81,34 @@ class Shared:
             raise NotOrdinary
         return waits
 
-    def end(self) -> list[Appended]:
-        """Write what a burst that stored something leaves to its end; return what was stored, by topic."""
+    def end(self) -> int:
+        """Write what a burst that stored something leaves to its end; return how many requests that were, at least 1."""
+        count, self.stored_count, self.has_stored = self.stored_count or 1, 0, False
         self.appender.end_burst(self.now_ms)
+        return count
+
+    def take_stored(self) -> list[Appended]:
+        """What was stored since the last call, by topic."""
         appended: list[Appended] = []
         for topic in self.touched:
             if count := topic.count:
                 appended.append(
                     (topic.name, count, topic.byte_count, topic.request_count, topic.larger or ())
                 )
+            topic.is_touched = False
             topic.count = topic.byte_count = topic.request_count = 0
             topic.larger = None
         self.touched.clear()
         return appended
+
+    def take_handed_out(self) -> list[HandedOut]:
+        """What was handed out since the last call, by authorization."""
+        handed_out = [
+            (authorization, messages, size, pulls)
+            for authorization, (messages, size, pulls) in self.handed_out.items()
+        ]
+        self.handed_out.clear()
+        return handed_out
 
     # --- what is looked up once
 
@@ -154,10 +173,7 @@ class Shared:
         except NO_ROOM as error:
             raise NotOrdinary from error
         size = self.log.end - offset
-        if not topic.count:  # as count() does, without its call
-            self.touched.append(topic)
-        topic.count += 1
-        topic.byte_count += size
+        self.count(topic, 1, size)
         if size > SMALL_BYTES:
             topic.note_size(size)
         return queue_offset, offset
@@ -168,7 +184,9 @@ class Shared:
 
     def count(self, topic: FastTopic, message_count: int, byte_count: int) -> None:
         """Note what was stored in a topic."""
-        if not topic.count:
+        self.has_stored = True
+        if not topic.is_touched:
+            topic.is_touched = True
             self.touched.append(topic)
         topic.count += message_count
         topic.byte_count += byte_count
@@ -180,11 +198,13 @@ class Shared:
         if size > SMALL_BYTES:
             stored.note_size(size, -1)
             topic.note_size(size)
-        if not topic.count:
-            self.touched.append(topic)
-        topic.count += 1
-        topic.byte_count += size
+        self.count(topic, 1, size)
+        self.count_request(topic)
+
+    def count_request(self, topic: FastTopic) -> None:
+        """A request has stored something that counts for a topic."""
         topic.request_count += 1
+        self.stored_count += 1
 
     def hashes(
         self, topic: FastTopic, unique_key: str, keys: str | None, tag: str | None

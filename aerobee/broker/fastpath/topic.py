@@ -41,6 +41,7 @@ class FastTopic:
         "count",
         "field",
         "hash_start",
+        "is_touched",
         "larger",
         "name",
         "queue_count",
@@ -57,10 +58,10 @@ class FastTopic:
         self.queues: dict[str, FastQueue] = {}  # by the queue id as text
         self.hash_start = java_hash(config.topic_name + "#") & 0xFFFFFFFF
         self.tags: dict[str, tuple[int, int]] = {}  # tag -> (tags code, hash of its index key)
-        self.count = self.byte_count = self.request_count = 0  # of the burst
-        self.larger: list[int] | None = (
-            None  # the same, of records beyond the smallest of SIZE_ENDS; None: there are none
-        )
+        # What was stored since totals were taken (Shared.take_stored).
+        self.is_touched = False
+        self.count = self.byte_count = self.request_count = 0
+        self.larger: list[int] | None = None  # records beyond the smallest of SIZE_ENDS; None: there are none
 
     def note_size(self, size: int, times: int = 1) -> None:
         """A record is larger than the smallest of SIZE_ENDS."""

@@ -181,7 +181,7 @@ class Transactions:
         queue_offset, offset = shared.append(
             half, half_queue, body, stored, hashes, code, flag, sys_flag & ~TRANSACTION_PREPARED, born_timestamp, 0
         )  # fmt: skip
-        half.request_count += 1
+        shared.count_request(half)
         if not self._is_changed:
             self._changed()
         size = shared.log.end - offset
@@ -290,4 +290,4 @@ class Transactions:
         finally:
             if is_other:
                 origin.enter(sender)
-        topic.request_count += 1
+        shared.count_request(topic)

@@ -8,7 +8,7 @@ import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.pull.pull_calls import SUBSCRIPTION, SUSPEND
-from aerobee.broker.stats import NOTED_MAX
+from aerobee.broker.stats import GROUP_GET_NUMS
 from aerobee.remoting.frame import encode_frame
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import batch_body, send_frame, use_backend
@@ -57,32 +57,45 @@ def test_pulls_that_waited_are_counted_when_a_message_releases_them(
 
 
 @pytest.mark.parametrize("backend", [PYTHON, NATIVE])
-def test_what_bursts_note_does_not_grow(
+def test_totals_are_kept_until_somebody_reads_whatever_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     use_backend(backend, monkeypatch)
     pulling = Pulling(tmp_path)
     try:
         peer = FakePeer()
-        most = 0
-        for _ in range(NOTED_MAX + 10):
-            pulling.fast_path.burst(peer, send_frame(), 0)  # type: ignore[arg-type]
-            most = max(most, len(pulling.stats.stored))
-            assert not pulling.fast_path._answered
-        assert (most, len(pulling.stats.stored)) == (NOTED_MAX - 1, 10)
+        fast_path, stats = pulling.fast_path, pulling.stats
         pull = pull_request(0, flags=SUBSCRIPTION)
+        pulling.send(1)
         pulling.pull(peer, pull)  # the handler makes the authorization that the fast path goes by
-        before = pulling.stats.get_total
-        for _ in range(NOTED_MAX + 10):
-            pulling.fast_path.burst(peer, encode_frame(pull), 0)  # type: ignore[arg-type]
-            most = max(most, len(pulling.stats.handed_out))
-            assert not pulling.fast_path._answered
-        assert (most, len(pulling.stats.handed_out)) == (NOTED_MAX - 1, 10)
-        assert pulling.stats.put_total == NOTED_MAX + 10
-        assert pulling.stats.get_total >= before + NOTED_MAX + 10
+        put = stats.put_total
+
+        def bursts() -> None:
+            for _ in range(50):
+                fast_path.burst(peer, send_frame(), 0)  # type: ignore[arg-type]
+                fast_path.burst(peer, encode_frame(pull), 0)  # type: ignore[arg-type]
+                assert not fast_path._answered
+
+        bursts()
+        stored, handed_out = fast_path._backend.take_totals()
+        assert [each[:2] for each in stored] == [("TopicNormal", 50)]
+        assert [(whom.group, whom.topic, pulls) for whom, *_, pulls in handed_out] == [
+            ("group", "TopicNormal", 50)
+        ]
+        assert fast_path._backend.take_totals() == ([], [])
+        bursts()
+        fast_path._backend.forget_topics()
+        fast_path._backend.forget_authorizations()
+        bursts()
+        pulling.live.update({"traceOn": "false"})  # another backend
+        bursts()
+        fast_path.close()
+        assert stats.put_total == put + 150
+        found = dict(stats.counters(GROUP_GET_NUMS))["TopicNormal@group"]
+        assert (stats.get_total, found.times) == (found.count, 151)
         answered = {outcome.request_code: each.times for outcome, each in pulling.requests.latencies()}
-        assert answered[310] == NOTED_MAX + 10
-        assert answered[11] >= NOTED_MAX + 10
+        assert answered[310] == 201
+        assert answered[11] >= 200
     finally:
         pulling.close()
 

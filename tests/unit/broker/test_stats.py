@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import pytest
 
 from aerobee.broker.metrics import SIZE_ENDS
-from aerobee.broker.stats import GROUP_GET_NUMS, ITEMS_MAX, TOPIC_PUT_NUMS, BrokerStats, windows_json
+from aerobee.broker.stats import (
+    GROUP_GET_NUMS,
+    ITEMS_MAX,
+    TOPIC_PUT_NUMS,
+    BrokerStats,
+    HandedOut,
+    Stored,
+    windows_json,
+)
 from aerobee.clock import ManualClock
 
 
@@ -130,13 +138,29 @@ class Whom:
     topic: str
 
 
-def note(stats: BrokerStats) -> None:
+class Totals:
+    """Of a fast path."""
+
+    def __init__(self, *all_stats: BrokerStats) -> None:
+        self.stored: list[Stored] = []
+        self.handed_out: list[HandedOut] = []
+        for stats in all_stats:
+            stats.count_from(self.take)
+
+    def take(self) -> tuple[list[Stored], list[HandedOut]]:
+        taken = self.stored[:], self.handed_out[:]
+        self.stored.clear()
+        self.handed_out.clear()
+        return taken
+
+
+def note(totals: Totals) -> None:
     """What the fast path notes of some bursts."""
     one, other = Whom("g", "T"), Whom("h", "T")
     larger = [0] * len(SIZE_ENDS)
     larger[3] = 2
-    stats.stored += [("T", 2, 100, 2, ()), ("T", 3, 50, 1, larger), ("U", 1, 10, 0, ()), ("T", 4, 40, 4, ())]
-    stats.handed_out += [(one, 5, 500, 1), (one, 1, 100, 2), (other, 7, 70, 1), (one, 2, 20, 1)]
+    totals.stored += [("T", 2, 100, 2, ()), ("T", 3, 50, 1, larger), ("U", 1, 10, 0, ()), ("T", 4, 40, 4, ())]
+    totals.handed_out += [(one, 5, 500, 1), (one, 1, 100, 2), (other, 7, 70, 1), (one, 2, 20, 1)]
 
 
 def count_at_once(stats: BrokerStats) -> None:
@@ -165,22 +189,24 @@ READERS: dict[str, Callable[[BrokerStats], object]] = {
 def test_whoever_reads_first_sees_all_that_was_noted(first: str) -> None:
     clock = ManualClock()
     noted, counted = (BrokerStats(clock=clock, cluster="C") for _ in range(2))
-    note(noted)
+    totals = Totals(noted)
+    note(totals)
     count_at_once(counted)
     for name in (first, *READERS):
         assert READERS[name](noted) == READERS[name](counted), name
-    assert (noted.stored, noted.handed_out) == ([], [])
+    assert (totals.stored, totals.handed_out) == ([], [])
 
 
 def test_a_sample_counts_what_was_noted_before_it(stats: BrokerStats, clock: ManualClock) -> None:
     counted = BrokerStats(clock=clock, cluster="C")
     counted.start()
+    totals = Totals(stats)
     clock.advance(10)
-    note(stats)
+    note(totals)
     count_at_once(counted)
     clock.advance(10)
-    assert (stats.stored, stats.handed_out) == ([], [])
-    note(stats)
+    assert (totals.stored, totals.handed_out) == ([], [])
+    note(totals)
     count_at_once(counted)
     clock.advance(10)
     for name in READERS:
@@ -188,7 +214,7 @@ def test_a_sample_counts_what_was_noted_before_it(stats: BrokerStats, clock: Man
 
 
 def test_what_was_noted_of_a_deleted_topic_goes_with_it(stats: BrokerStats) -> None:
-    note(stats)
+    note(Totals(stats))
     stats.remove_topic("T")
     assert [key for key, _ in stats.counters(TOPIC_PUT_NUMS)] == ["U"]
     assert not list(stats.counters(GROUP_GET_NUMS))
