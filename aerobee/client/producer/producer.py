@@ -43,7 +43,7 @@ from aerobee.client.producer.send_header import (
     properties_text,
 )
 from aerobee.client.producer.send_semaphore import SendSemaphore
-from aerobee.client.producer.send_tries import FirstTry, SendTries
+from aerobee.client.producer.send_tries import FirstTry, SendTries, connect_s
 from aerobee.client.producer.transaction import TRAN_MSG
 from aerobee.client.results import SendResult
 from aerobee.client.session import Session
@@ -64,7 +64,6 @@ Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
 # Properties that are refused, or make the message another kind (TransactionProducer._prepare).
 NOT_PLAIN = RESERVED_PROPERTIES | {TRAN_MSG}
-CONNECT_TIMEOUT_S = 3.0
 SEND = RequestCode.SEND_MESSAGE_V2.name
 
 
@@ -144,6 +143,7 @@ class Producer(RequestReplyCalls):
         self._is_plain = not self._observers and faults is None and not self.config.retry_when_not_stored_ok
         self._delay_level_max = self.config.delay_level_max
         self._timeout_s = self.config.send_timeout_s
+        self._is_one_try = not self.config.retry_count_max
         self._plain_bytes_max = self.config.body_bytes_max
         if self.config.compression is not Compression.NONE:
             self._plain_bytes_max = min(self._plain_bytes_max, self.config.compress_over_bytes)
@@ -340,26 +340,34 @@ class Producer(RequestReplyCalls):
         properties = properties_text(message, unique_id)
 
         async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> SendResult:
-            connection = await self._connection(target, remaining_s, SEND)
+            connection = await self._connection(target, remaining_s, SEND, is_only_try=self._is_one_try)
             opaque = connection.next_opaque()
             frame = target.send.frame(
                 opaque, chosen.queue_id, sys_flag, self._clock.now_ms(), message.flag, properties, body
             )
-            reply = await connection.call(frame, opaque, remaining_s, SEND)
+            reply = await connection.call(frame, opaque, self._left_s(deadline), SEND)
             return self._read_reply(reply, chosen, unique_id, target, connection)
 
         return await self._tries.run(message.topic, fixed, deadline, attempt, first=first)
 
-    async def _connection(self, target: Target, remaining_s: float, request: str) -> Connection:
+    async def _connection(
+        self, target: Target, remaining_s: float, request: str, *, is_only_try: bool
+    ) -> Connection:
         """The connection to a broker, when it takes bytes."""
         self._session.check_loop()
         remoting = self._session.remoting
-        connection = remoting.connection_to(target.address) or await remoting.connect(
-            target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
-        )
+        connection = remoting.connection_to(target.address)
+        if connection is None:
+            connection = await remoting.connect(
+                target.address, timeout_s=connect_s(remaining_s, is_only_try=is_only_try)
+            )
         if connection.congested:
             await connection.wait_writable(remaining_s, request)
         return connection
+
+    def _left_s(self, deadline: float) -> float:
+        """Seconds for an answer, after the connection took its share."""
+        return max(0.001, deadline - self._loop.time())
 
     def _read_reply(
         self,
@@ -415,7 +423,7 @@ class Producer(RequestReplyCalls):
         elif queue is None:
             queue = info.next_queue()
         target = target_of(info, queue)
-        connection = await self._connection(target, self.config.send_timeout_s, SEND)
+        connection = await self._connection(target, self.config.send_timeout_s, SEND, is_only_try=True)
         frame = target.send_oneway.frame(
             connection.next_opaque(),
             queue.queue_id,
@@ -531,12 +539,14 @@ class Producer(RequestReplyCalls):
         properties = f"UNIQ_KEY\x01{batch_id}\x02WAIT\x01true\x02"
 
         async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> T:
-            connection = await self._connection(target, remaining_s, "SEND_BATCH_MESSAGE")
+            connection = await self._connection(
+                target, remaining_s, "SEND_BATCH_MESSAGE", is_only_try=self._is_one_try
+            )
             opaque = connection.next_opaque()
             frame = target.send_batch.frame(
                 opaque, chosen.queue_id, 0, self._clock.now_ms(), flag, properties, body
             )
-            reply = await connection.call(frame, opaque, remaining_s, "SEND_BATCH_MESSAGE")
+            reply = await connection.call(frame, opaque, self._left_s(deadline), "SEND_BATCH_MESSAGE")
             if reply.code == ResponseCode.GO_AWAY:
                 self._session.remoting.leave(connection)
             return decode(reply, chosen, batch_id, target.address)

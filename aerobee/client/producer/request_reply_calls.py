@@ -19,6 +19,7 @@ from aerobee.client.producer.request_reply import (
     request_properties,
 )
 from aerobee.client.producer.send_header import Ids, SendTemplate, decode_send_reply, properties_text
+from aerobee.client.producer.send_tries import connect_s
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult
 from aerobee.client.session import Session
@@ -29,7 +30,6 @@ from aerobee.remoting.codes import RequestCode
 
 log = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 3.0
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
 
@@ -150,7 +150,7 @@ class RequestReplyCalls:
             remaining_s = max(0.001, deadline - self._loop.time())
             try:
                 connection = await self._session.remoting.connect(
-                    target.address, timeout_s=min(remaining_s, CONNECT_TIMEOUT_S)
+                    target.address, timeout_s=connect_s(remaining_s)
                 )
                 opaque = connection.next_opaque()
                 frame = template.frame(

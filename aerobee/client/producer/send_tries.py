@@ -58,8 +58,19 @@ NOT_STORED = (ConnectFailed, ServiceNotAvailable, GoAway, NotLeaderForQueue)
 _SURELY_NOT_STORED = (*NOT_STORED, RouteError)
 # Between two rounds over all brokers, none of which took the message: short at first, for a handing over takes no longer.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.2
+# A host that is gone, or cut off, does not even refuse: what a connection attempt may take of a send's time, but for a floor.
+CONNECT_TIMEOUT_S, CONNECT_SHARE, CONNECT_FLOOR_S = 3.0, 1 / 3, 0.5
 # What a send remembers of its tries: one that waits for minutes makes hundreds, and thousands of sends may wait.
 ATTEMPTS_MAX, TEXTS_MAX = 16, 16
+
+
+def connect_s(remaining_s: float, *, is_only_try: bool = False) -> float:
+    """Seconds that a try waits for its connection: not all that is left, for another broker may take the message.
+
+    The attempt itself goes on (RemotingClient.connect), so a later try finds what became of it.
+    """
+    share_s = remaining_s if is_only_try else max(remaining_s * CONNECT_SHARE, CONNECT_FLOOR_S)
+    return min(remaining_s, CONNECT_TIMEOUT_S, share_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,9 @@ class FakeBroker:
         self.members: dict[str, dict[str, object]] = defaultdict(dict)
         self.requests: list[RemotingCommand] = []
         self.fail_next: list[int] = []
+        self.elsewhere: dict[
+            str, str
+        ] = {}  # further brokers in each route, and where they are said to listen
         self.sent_back: list[dict[str, str]] = []
         self.refuse_send_back = False
         self.silent = False
@@ -62,10 +65,15 @@ class FakeBroker:
         if topic not in self.topics:
             return request.reply(17, remark=f"No topic route info in name server for the topic: {topic}")
         count = self.topics[topic]
+        brokers = {"broker-a": self.address, **self.elsewhere}
         route = {
-            "brokerDatas": [{"brokerAddrs": {"0": self.address}, "brokerName": "broker-a", "cluster": "C"}],
+            "brokerDatas": [
+                {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": "C"}
+                for name, address in brokers.items()
+            ],
             "queueDatas": [
-                {"brokerName": "broker-a", "perm": 6, "readQueueNums": count, "writeQueueNums": count}
+                {"brokerName": name, "perm": 6, "readQueueNums": count, "writeQueueNums": count}
+                for name in brokers
             ],
         }
         return request.reply(body=orjson.dumps(route))

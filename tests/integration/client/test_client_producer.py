@@ -9,6 +9,7 @@ import pytest
 
 from aerobee.client import ClientConfig, Compression, Producer, ProducerConfig, SendStatus
 from aerobee.client.codec import choose_codec
+from aerobee.client.producer import send_tries
 from aerobee.errors import (
     ConfigError,
     ConnectFailed,
@@ -19,6 +20,8 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.message import Message, decode_properties
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting import client as remoting_client
 from tests.waiting import wait_until
 
 
@@ -148,6 +151,37 @@ async def test_unreachable_nameserver_is_named():
     async with Producer("127.0.0.1:1", "PG") as producer:
         with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1.*check the addresses"):
             await producer.send(Message("orders", b"hello"))
+
+
+class SilentHost(AsyncioNetwork):
+    """Connection attempts to one port are neither taken nor refused, as those to a host that is gone."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.attempts = 0
+
+    async def create_connection(self, factory, host, port):
+        if port == self._port:
+            self.attempts += 1
+            await asyncio.Event().wait()
+        await super().create_connection(factory, host, port)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_a_host_that_says_nothing_leaves_time_for_another_broker(broker, monkeypatch, is_batch):
+    broker.elsewhere = {"broker-gone": "127.0.0.1:1"}
+    monkeypatch.setattr(remoting_client, "CONNECT_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(send_tries, "CONNECT_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(send_tries, "CONNECT_SHARE", 0.001)
+    monkeypatch.setattr(send_tries, "CONNECT_FLOOR_S", 0.0)
+    network = SilentHost(1)
+    config = ProducerConfig(send_timeout_s=120.0)
+    async with Producer(broker.address, "PG", config=config, network=network) as producer:
+        for number in range(10):
+            message = Message("orders", b"%d" % number)
+            sent = (await producer.send_batch([message]))[0] if is_batch else await producer.send(message)
+            assert sent.queue.broker_name == "broker-a"
+    assert network.attempts == 1  # it goes on behind, for all who come for it
 
 
 async def test_works_while_one_nameserver_is_left(broker):

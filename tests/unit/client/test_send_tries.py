@@ -267,3 +267,20 @@ async def test_a_fixed_queue_waits_for_its_master_only_where_there_is_such_a_bro
     with pytest.raises(RouteError, match="no-such"):
         await send(brokers, routes, fixed=MessageQueue(TOPIC, "no-such", 0))
     assert len(pauses) == 3
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "is_only_try", "wait_s"),
+    [
+        (3.0, False, 1.0),
+        (60.0, False, 3.0),
+        (0.9, False, 0.5),
+        (0.2, False, 0.2),
+        (2.0, True, 2.0),
+        (60.0, True, 3.0),
+    ],
+)
+def test_a_connection_takes_a_share_of_the_time_unless_there_is_one_try(
+    remaining_s: float, is_only_try: bool, wait_s: float
+) -> None:
+    assert send_tries.connect_s(remaining_s, is_only_try=is_only_try) == pytest.approx(wait_s)
