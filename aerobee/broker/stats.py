@@ -33,6 +33,9 @@ DAY_STEP_S, DAY_KEPT = 3_600, 25
 RATE_STEP_S, RATE_KEPT = 1, 601
 RATE_WINDOWS_S = (10, 60, 600)
 _SLACK_S = 0.05  # a timer is a little early or late
+SLICE_ITEMS = (
+    1_000  # of which a snapshot is taken without a pause: of 100,000 it held the event loop for 80 ms
+)
 ITEMS_MAX = 200_000  # further keys are not counted: names come from peers and must not fill the memory
 
 # Upper ends, in ms, of the buckets of putMessageDistributeTime, and what StoreStatsService calls them.
@@ -144,6 +147,8 @@ class BrokerStats:
         self._slow_puts = [0] * len(_BUCKET_NAMES)  # from 1 ms on
         self._rates: deque[_Totals] = deque(maxlen=RATE_KEPT)
         self._timer: Timer | None = None
+        self._slices: Iterator[bool] = iter(())  # what is left of the snapshots that were due
+        self._slice_timer: Timer | None = None
         now = clock.monotonic()
         self._minute_due = now + MINUTE_STEP_S
         self._hour_due, self._day_due = now + HOUR_STEP_S, now + DAY_STEP_S
@@ -333,13 +338,24 @@ class BrokerStats:
 
     def stop(self) -> None:
         """Take no more samples."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._slice_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._slice_timer = None
 
-    def sample(self) -> None:
-        """Take the snapshots that are due now."""
+    def _tick(self) -> None:
         now = self._clock.monotonic()
+        self._sample_totals(now)
+        if self._slice_timer is None:  # else the last snapshots are still being taken
+            self._slices = self._snapshots(now)
+            self._take_slice()
+        self._timer = self._clock.call_later(in_step(self._clock, RATE_STEP_S), self._tick)
+
+    def _take_slice(self) -> None:
+        is_left = next(self._slices, False)
+        self._slice_timer = self._clock.call_later(0.0, self._take_slice) if is_left else None
+
+    def _sample_totals(self, now: float) -> None:
         self._rates.append(self._totals(now))
         self.put_latency.turn(now)
         self.get_latency.turn(now)
@@ -354,22 +370,28 @@ class BrokerStats:
                 self.get_total_today_morning,
                 self.get_total,
             )
-        if now >= self._minute_due:
-            self._minute_due = now + MINUTE_STEP_S
-            for item in self._items():
-                _snapshot(item.minute, item.counter, now, MINUTE_STEP_S)
-        if now >= self._hour_due:
-            self._hour_due = now + HOUR_STEP_S
-            for item in self._items():
-                _snapshot(item.hour, item.counter, now, HOUR_STEP_S)
-        if now >= self._day_due:
-            self._day_due = now + DAY_STEP_S
-            for item in self._items():
-                _snapshot(item.day, item.counter, now, DAY_STEP_S)
 
-    def _tick(self) -> None:
-        self.sample()
-        self._timer = self._clock.call_later(in_step(self._clock, RATE_STEP_S), self._tick)
+    def _snapshots(self, now: float) -> Iterator[bool]:
+        """Take the snapshots of all items that are due now; gives True between slices."""
+        minute, hour, day = (now >= due for due in (self._minute_due, self._hour_due, self._day_due))
+        if minute:
+            self._minute_due = now + MINUTE_STEP_S
+        if hour:
+            self._hour_due = now + HOUR_STEP_S
+        if day:
+            self._day_due = now + DAY_STEP_S
+        items = list(self._items()) if minute or hour or day else []
+        for begin in range(0, len(items), SLICE_ITEMS):
+            if begin:
+                yield True
+            at = self._clock.monotonic()
+            for item in items[begin : begin + SLICE_ITEMS]:
+                if minute:
+                    _snapshot(item.minute, item.counter, at, MINUTE_STEP_S)
+                if hour:
+                    _snapshot(item.hour, item.counter, at, HOUR_STEP_S)
+                if day:
+                    _snapshot(item.day, item.counter, at, DAY_STEP_S)
 
     # --- what is read: with all that was noted
 

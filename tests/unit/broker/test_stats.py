@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from aerobee.broker import stats as broker_stats
 from aerobee.broker.metrics import SIZE_ENDS
 from aerobee.broker.stats import (
     GROUP_GET_NUMS,
@@ -18,7 +19,7 @@ from aerobee.broker.stats import (
     Stored,
     windows_json,
 )
-from aerobee.clock import ManualClock
+from aerobee.clock import ManualClock, Timer
 
 
 @pytest.fixture
@@ -50,6 +51,47 @@ def test_the_minute_window_holds_the_last_60_seconds(stats: BrokerStats, clock: 
     clock.advance(10)
     assert stats.minute_tps("TOPIC_PUT_NUMS", "T") == 0.0
     assert stats.windows("TOPIC_PUT_NUMS", "T")["statsHour"].sum == 0  # type: ignore[index]
+
+
+class SlowTimers(ManualClock):
+    """Timers that are due at once run when they are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[..., object]] = []
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: object) -> Timer:
+        if seconds:
+            return super().call_later(seconds, callback, *args)
+        self.waiting.append(callback)
+        return super().call_later(1e9, callback)
+
+
+def test_snapshots_of_many_items_are_taken_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_stats, "SLICE_ITEMS", 10)
+    clock = SlowTimers()
+    stats = BrokerStats(clock=clock, cluster="C")
+    stats.start()
+    topics = [f"T{number}" for number in range(33)]
+    for topic in topics:
+        stats.topic_put(topic, 6, 600)
+    clock.advance(10)
+    rates, turns = [], 0
+    while clock.waiting:
+        rates.append(sum(stats.minute_tps("TOPIC_PUT_NUMS", topic) == 0.6 for topic in topics))
+        turns += 1
+        if turns == 2:
+            stats.remove_topic("T32")
+            stats.topic_put("new", 1, 1)
+        clock.waiting.pop()()
+    assert rates == [8, 18, 28]  # two of the first slice are the broker's own
+    assert all(stats.minute_tps("TOPIC_PUT_NUMS", topic) == 0.6 for topic in topics[:-1])
+    assert stats.windows("TOPIC_PUT_NUMS", "T32") is None
+    clock.advance(10)
+    assert len(clock.waiting) == 1
+    clock.advance(10)  # nobody took the slices that were left: no other snapshots begin
+    assert len(clock.waiting) == 1
+    stats.stop()
 
 
 def test_hour_and_day_windows_take_longer_steps(stats: BrokerStats, clock: ManualClock) -> None:
