@@ -22,10 +22,21 @@ Format = Annotated[str, typer.Option("--format", help="Of the history: parquet, 
 FormatOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Of the format; may be repeated.")
 ]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Looks, each with a report.")]
 Every = Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")]
 WindowS = Annotated[
     float, typer.Option("--window", min=1, help="Seconds of history that a state is judged by.")
+]
+Rounds = Annotated[
+    int, typer.Option("--rounds", min=0, help="Looks, each with a report; 0: until it is stopped.")
+]
+Keep = Annotated[
+    float,
+    typer.Option(
+        "--keep",
+        min=0,
+        metavar="HOURS",
+        help="Delete older samples of a parquet history in a directory of this machine; 0: keep all.",
+    ),
 ]
 PlanFile = Annotated[str, typer.Option("--plan", metavar="FILE", help="Where the plan goes.")]
 Samples = Annotated[
@@ -71,6 +82,7 @@ def lag(
     option: FormatOptions = None,
     rounds: Rounds = 1,
     every: Every = 30.0,
+    keep: Keep = 0.0,
     window: WindowS = 120.0,
     page: Page = "",
     page_hours: PageHours = 6.0,
@@ -82,6 +94,7 @@ def lag(
     arguments += [word for each in option or [] for word in ("--option", each)]
     arguments += ["--rounds", str(rounds), "--every", str(every), "--window", str(window), "--alerts", alerts]
     arguments += ["--page", page, "--page-hours", str(page_hours), "--metrics", metrics]
+    arguments += ["--keep", str(keep)]
     raise typer.Exit(_job("lag_job").main(arguments))
 
 

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,27 @@ class History:
         if self.format in ("parquet", "json", "orc"):
             reader = reader.schema(self.schema)
         return reader.load(self.path) if self.path else reader.load()
+
+
+def forget(history: History, before_ms: int) -> int:
+    """Delete samples older than that from a Parquet history of this machine; returns how many files. Raises ConfigError.
+
+    Each look is a file of its own (append()), so it is as old as its samples. Who reads the history at that moment may miss one.
+    """
+    old = [
+        path
+        for path in Path(history.path).glob("part-*.parquet")
+        if path.stat().st_mtime_ns // 1_000_000 < before_ms
+    ]
+    try:
+        for path in old:
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"old samples in {history.path} (--keep) cannot be deleted: {error.strerror}"
+        ) from error
+    return len(old)
 
 
 def evaluation(history: Any, now_ms: int, *, window_ms: int = WINDOW_MS) -> Any:
@@ -191,8 +213,8 @@ def write_page(result: Any, history: Any, path: str, now_ms: int, *, hours: floa
     groups = groups_of(result)
     rank = F.array_position(F.array(*(F.lit(state.value) for state in SEVERITY)), F.col("state"))
     rows = [row.asDict() for row in groups.orderBy(rank, F.desc("lag")).limit(GROUPS_MAX).toLocalIterator()]
-    count = groups.count()
-    rows += [{"group": "", "state": "", "reason": ""}] * (count - len(rows))  # counted, not shown
+    group_count = groups.count()
+    rows += [{"group": "", "state": "", "reason": ""}] * (group_count - len(rows))  # counted, not shown
     span = Span(now_ms - round(hours * MS_PER_HOUR), now_ms)
     lags: dict[str, dict[int, int]] = {}
     for point in _lags_over(history, span, [row["group"] for row in rows[:GROUPS_MAX]]).toLocalIterator():
@@ -243,22 +265,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     if args.format in ("parquet", "delta", "json", "orc") and not args.history:
         raise ConfigError(f"--history is missing: a directory for {args.format}")
+    if args.keep and (args.format != "parquet" or ":" in args.history):
+        raise ConfigError(
+            f"--keep {args.keep:g}: only samples of --format parquet in a directory of this machine can be deleted"
+        )
     options = dict(each.partition("=")[::2] for each in args.option)
     history = History(args.format, args.history, options)
     spark = SparkSession.builder.appName("aerobee-lag").getOrCreate()
     register(spark)
     console = Console()
-    for number in range(args.rounds):
+    for number in range(args.rounds) if args.rounds else count():
         if number:
             time.sleep(args.every)
         at_ms = look(spark, args.nameservers, history)
+        if args.keep:
+            forget(history, at_ms - round(args.keep * MS_PER_HOUR))
         try:
-            result = evaluation(history.read(spark), at_ms, window_ms=round(args.window * 1000)).cache()
+            samples = history.read(spark)
         except AnalysisException as error:
-            raise ConfigError(f"there is no history yet, and nothing to sample: {error}") from error
+            if args.rounds:
+                raise ConfigError(f"there is no history yet, and nothing to sample: {error}") from error
+            samples = spark.createDataFrame([], history.schema)
+        result = evaluation(samples, at_ms, window_ms=round(args.window * 1000)).cache()
         report(result, console)
         if args.page:
-            write_page(result, history.read(spark), args.page, at_ms, hours=args.page_hours)
+            write_page(result, samples, args.page, at_ms, hours=args.page_hours)
         if args.metrics:
             write_metrics(result, args.metrics, at_ms)
         if args.alerts:
@@ -277,7 +308,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="of the format; again for more"
     )
-    parser.add_argument("--rounds", type=int, default=1, help="looks, each with a report")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="looks, each with a report; 0: until it is stopped"
+    )
+    parser.add_argument(
+        "--keep", type=float, default=0.0, help="hours after which samples are deleted; 0: never"
+    )
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two looks")
     parser.add_argument(
         "--window", type=float, default=WINDOW_MS / 1000, help="seconds of history that a state is judged by"

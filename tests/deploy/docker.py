@@ -14,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DAEMON = ROOT / "scripts" / "docker-daemon"
 COMPOSE_FILE = ROOT / "deploy" / "compose.yaml"
 IMAGE = "aerobee:dev"
+SPARK_IMAGE = "aerobee-spark:dev"
 JAVA_IMAGE = "aerobee-base/debian:12"  # a plain Debian; the JVM and the jars are this machine's, mounted
 COMMAND_S = 300.0
 

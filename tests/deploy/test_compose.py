@@ -1,10 +1,11 @@
 """deploy/compose.yaml on a dockerd without anything: RocketMQ's Java client from the host and from a container at once; three
-brokers a group with a killed master."""
+brokers a group with a killed master; the lag of a group by Spark."""
 
 from __future__ import annotations
 
 import json
 import pathlib
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from tests.deploy.docker import (
     docker,
     driver_in_the_network,
     driver_on_the_host,
+    on_the_host,
     run,
 )
 from tests.interop.rocketmq import Driver, wait_for
@@ -84,10 +86,38 @@ def test_clients_on_the_host_and_in_the_network_send_and_receive_at_once(
 
 
 def test_every_profile_is_understood() -> None:
-    services = compose("config", "--services", profiles=("ha", "monitoring", "chaos")).split()
-    assert {"nameserver", "broker", "controller-c", "broker-b-2", "prometheus", "grafana", "chaos"} <= set(
-        services
+    services = compose("config", "--services", profiles=("ha", "monitoring", "chaos", "spark")).split()
+    assert {
+        "nameserver", "broker", "controller-c", "broker-b-2", "prometheus", "grafana", "chaos", "spark-lag", "spark-page",
+    } <= set(services)  # fmt: skip
+
+
+@pytest.fixture
+def lag_job() -> Iterator[None]:
+    compose(*WAIT, profiles=("spark",), AEROBEE_SPARK_EVERY="1")
+    yield
+    compose("down", "-v", "-t", "10", profiles=("spark",))
+
+
+def test_the_lag_job_shows_what_a_group_has_not_read(lag_job: None, host: Driver) -> None:
+    namesrv = "localhost:9876"
+    messages = [{"topic": "orders", "body": str(number)} for number in range(10)]
+    with host.producer(namesrv) as producer:
+        producer.send(messages)
+        with host.push(namesrv, "orders", group="readers") as consumer:
+            consumer.received(10, 60)
+        producer.send(messages[:7])
+    lag = 'aerobee_lag_job_messages{cluster="DefaultCluster",consumer_group="readers"} 7'
+    wait_for("the lag", lambda: lag in served("lag.txt").splitlines(), 180)
+    wait_for("the page", lambda: "readers" in served("lag.html"), 60)
+
+
+def served(path: str) -> str:
+    """What the profile spark shows at localhost:8088."""
+    script = (
+        "import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1], timeout=30).read())"
     )
+    return on_the_host(sys.executable, "-c", script, f"http://localhost:8088/{path}")
 
 
 def test_a_killed_master_loses_nothing(groups: None, host: Driver, tmp_path: pathlib.Path) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
+from aerobee.errors import ConfigError
 from aerobee.message import Message, MessageQueue
+from aerobee.spark import lag_job
 from aerobee.spark.lag_job import (
     History,
     evaluation,
@@ -69,6 +74,65 @@ def test_lag_is_what_it_is_and_unknown_when_nobody_answers(spark: Any, tmp_path:
         screen = io.StringIO()
         report(result, Console(file=screen, width=200))
         assert "billing" in screen.getvalue()
+
+
+def test_a_job_that_goes_on_begins_before_any_group_and_forgets(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    history, prom, page = tmp_path / "history", tmp_path / "lag.prom", tmp_path / "lag.html"
+    words = [
+        "--history",
+        str(history),
+        "--page",
+        str(page),
+        "--metrics",
+        str(prom),
+        "--keep",
+        "1",
+        "--rounds",
+    ]
+    with ThreadedCluster(brokers=1) as own:
+        seen: list[str] = []
+        aged: list[Path] = []
+
+        def next_look(seconds: float) -> None:
+            seen.append(prom.read_text())
+            assert "<html" in page.read_text()
+            if len(seen) == 1:
+                own.create_topic("orders", 1)
+                with own.producer() as producer:
+                    producer.send(Message("orders", b"x"))
+                with own.admin() as admin:
+                    admin.create_group("billing")
+                with own.pull_consumer("billing") as consumer:
+                    queue = MessageQueue("orders", own.broker_names[0], 0)
+                    consumer.assign([queue])
+                    consumer.commit({queue: 0})
+            elif len(seen) == 2:
+                (first,) = history.glob("part-*.parquet")
+                os.utime(first, (time.time() - 7200,) * 2)
+                aged.append(first)
+            else:
+                raise InterruptedError
+
+        nothing = ["--nameservers", own.nameserver_address, "--history", str(tmp_path / "none")]
+        with pytest.raises(ConfigError, match="no history yet"):
+            lag_job.main(nothing)
+        monkeypatch.setattr(lag_job, "time", SimpleNamespace(sleep=next_look, time_ns=time.time_ns))
+        with pytest.raises(InterruptedError):
+            lag_job.main(["--nameservers", own.nameserver_address, *words, "0"])
+        assert "billing" not in seen[0]
+        assert all('consumer_group="billing"} 1' in text for text in seen[1:])
+        (left,) = history.glob("part-*.parquet")
+        assert left not in aged
+        assert [each.name for each in history.glob(".part-*")] == [f".{left.name}.crc"]
+
+
+@pytest.mark.parametrize("where", [("jdbc", ""), ("parquet", "s3a://bucket/lag"), ("delta", "lag")])
+def test_only_samples_in_a_directory_are_deleted(where: tuple[str, str]) -> None:
+    words = ["--nameservers", "127.0.0.1:1", "--format", where[0], "--history", where[1], "--keep", "1"]
+    with pytest.raises(ConfigError, match="--keep 1"):
+        lag_job.main(words)
 
 
 def test_the_plan_joins_nothing_and_reads_the_last_windows_only(spark: Any, tmp_path: Path):
