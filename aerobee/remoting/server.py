@@ -23,6 +23,7 @@ from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.tls import ServerTls
+from aerobee.words import plural
 
 GO_AWAY_LINGER_S = 0.05  # requests that are on the wire already are still answered GO_AWAY
 DRAIN_POLL_S = 0.01
@@ -168,7 +169,8 @@ class RemotingServer:
                         await asyncio.sleep(DRAIN_POLL_S)
             except TimeoutError:
                 busy = sum(connection.is_busy for connection in self.connections)
-                _LOG.warning("%d connections were still busy after %.1f s and are closed", busy, drain_s)
+                if busy:
+                    _LOG.warning("%s still busy after %.1f s: closed", plural(busy, "connection"), drain_s)
         await self._set.close_all("the server is shutting down")
 
     async def _listen(self, listener: Listener) -> NetworkServer:
