@@ -64,7 +64,9 @@ NAMES: dict[str, Callable[[Admin], Awaitable[Iterable[str]]]] = {
     "offset clone source": _groups,
     "offset clone target": _groups,
 }
-MAKES = frozenset({"topic create topic", "context set name", "up brokers"})  # names that are not there yet
+MAKES = frozenset(
+    {"topic create topic", "context add name", "context set name", "up brokers"}
+)  # names that are not there yet
 CONTEXTS = frozenset({"context use name", "context delete name", "context set name"})
 
 

@@ -32,13 +32,19 @@ app = typer.Typer(
 SECRETS = frozenset({"secret_key", "tls_key_password"})  # in the file, never on the screen
 
 
-def _secret_of(variable: str | None) -> str | None:
-    """A secret is no argument: other users of the machine see those."""
+def _held_by(variable: str | None, option: str) -> str | None:
+    """What an environment variable holds: a secret is no argument, for other users of the machine see those."""
     if variable is None:
         return None
     if not os.environ.get(variable):
-        raise UsageError(f"--secret-key-env {variable}: this variable is not set")
+        raise UsageError(f"{option} {variable}: this variable is not set")
     return os.environ[variable]
+
+
+def _user_of(access_key: str | None, variable: str | None) -> str | None:
+    if access_key is not None and variable is not None:
+        raise UsageError("one of --access-key and --access-key-env says who asks, not both")
+    return access_key if variable is None else _held_by(variable, "--access-key-env")
 
 
 def _names() -> list[str]:
@@ -68,7 +74,7 @@ def list_contexts(as_json: AsJson = False) -> None:
     out.table(
         shown,
         columns,
-        empty=f"{file.path} has no context; `aerobee context set NAME --nameserver HOST:PORT` makes one",
+        empty=f"{file.path} has no context; `aerobee context add NAME --nameserver HOST:PORT` makes one",
     )
 
 
@@ -89,52 +95,106 @@ def show(as_json: AsJson = False) -> None:
     )
 
 
+Nameserver = Annotated[
+    str | None, typer.Option("--nameserver", "-n", metavar="HOST:PORT[;…]", help="Its NameServers.")
+]
+Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Encrypt.")]
+CaFile = Annotated[
+    str | None,
+    typer.Option("--tls-ca-file", "--tls-ca", metavar="PEM", help="Authorities whose servers are accepted."),
+]
+CertFile = Annotated[
+    str | None, typer.Option("--tls-cert-file", "--tls-cert", metavar="PEM", help="A certificate of our own.")
+]
+KeyFile = Annotated[str | None, typer.Option("--tls-key-file", "--tls-key", metavar="PEM", help="Its key.")]
+AccessKey = Annotated[
+    str | None,
+    typer.Option("--access-key", metavar="NAME", help="The user, where there is access control."),
+]
+AccessKeyEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--access-key-env",
+        metavar="VARIABLE",
+        help="The environment variable that holds the user's name now.",
+    ),
+]
+SecretKeyEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--secret-key-env",
+        metavar="VARIABLE",
+        help="The environment variable that holds its secret key now.",
+    ),
+]
+
+
+@app.command("add")
+def add_context(
+    name: Name,
+    nameserver: Nameserver = None,
+    tls: Tls = None,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    access_key: AccessKey = None,
+    access_key_env: AccessKeyEnv = None,
+    secret_key_env: SecretKeyEnv = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a context that is not there yet. The first one becomes the current one."""
+    if name in read_contexts(contexts_path()).contexts:
+        raise UsageError(
+            f"context {name} is there already; `aerobee context set {name}` changes it, with the same options"
+        )
+    user = _user_of(access_key, access_key_env)
+    given = _given(nameserver, tls, (ca_file, cert_file, key_file), user, secret_key_env)
+    _keep(name, given, as_json=as_json)
+
+
 @app.command("set")
 def set_context(
     name: Name,
-    nameserver: Annotated[
-        str | None, typer.Option("--nameserver", "-n", metavar="HOST:PORT[;…]", help="Its NameServers.")
-    ] = None,
-    tls: Annotated[bool | None, typer.Option("--tls/--no-tls", help="Encrypt.")] = None,
-    ca_file: Annotated[
-        str | None,
-        typer.Option("--tls-ca-file", metavar="PEM", help="Authorities whose servers are accepted."),
-    ] = None,
-    cert_file: Annotated[
-        str | None, typer.Option("--tls-cert-file", metavar="PEM", help="A certificate of our own.")
-    ] = None,
-    key_file: Annotated[str | None, typer.Option("--tls-key-file", metavar="PEM", help="Its key.")] = None,
-    access_key: Annotated[
-        str | None,
-        typer.Option("--access-key", metavar="NAME", help="The user, where there is access control."),
-    ] = None,
-    secret_key_env: Annotated[
-        str | None,
-        typer.Option(
-            "--secret-key-env",
-            metavar="VARIABLE",
-            help="The environment variable that holds its secret key now.",
-        ),
-    ] = None,
+    nameserver: Nameserver = None,
+    tls: Tls = None,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    access_key: AccessKey = None,
+    access_key_env: AccessKeyEnv = None,
+    secret_key_env: SecretKeyEnv = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a context, or change what is named. The first one becomes the current one."""
+    user = _user_of(access_key, access_key_env)
+    given = _given(nameserver, tls, (ca_file, cert_file, key_file), user, secret_key_env)
+    _keep(name, given, as_json=as_json)
+
+
+def _given(
+    nameserver: str | None,
+    tls: bool | None,
+    files: tuple[str | None, str | None, str | None],
+    user: str | None,
+    secret_key_env: str | None,
+) -> Context:
+    """What the options say; None where they say nothing. `files`: of authorities, a certificate, its key."""
     if nameserver is not None:
         parse_addresses(nameserver)
-    file = read_contexts(contexts_path())
-    paths = [
-        None if path is None else os.path.abspath(os.path.expanduser(path))
-        for path in (ca_file, cert_file, key_file)
-    ]
-    given = Context(
-        access_key=access_key,
-        secret_key=_secret_of(secret_key_env),
+    paths = [None if path is None else os.path.abspath(os.path.expanduser(path)) for path in files]
+    return Context(
+        access_key=user,
+        secret_key=_held_by(secret_key_env, "--secret-key-env"),
         nameserver=nameserver,
         tls=True if tls is None and any(paths) else tls,
         tls_ca_file=paths[0],
         tls_cert_file=paths[1],
         tls_key_file=paths[2],
     )
+
+
+def _keep(name: str, given: Context, *, as_json: bool) -> None:
+    file = read_contexts(contexts_path())
     context = given.over(file.contexts.get(name, Context()))
     if context.nameserver is None:
         raise UsageError(f"context {name} is new: say where it is, --nameserver HOST:PORT")

@@ -179,6 +179,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "context list": ("aerobee context list",),
     "context show": ("aerobee context show",),
+    "context add": (
+        "aerobee context add prod -n 10.0.0.5:9876 --tls-ca ca.pem --access-key alice --secret-key-env ALICE_SECRET",
+    ),
     "context set": ("aerobee context set staging -n 10.0.0.7:9876 --tls",),
     "context use": ("aerobee context use staging",),
     "context delete": ("aerobee context delete staging",),

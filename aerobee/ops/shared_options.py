@@ -152,6 +152,9 @@ def _made() -> list[Any]:
     return parameters
 
 
+KEPT = frozenset({"context add", "context set"})
+
+
 def add_to(command: Any, path: str) -> None:
     """Give a command, or a group and all its commands, the shared options. `path`: how it is called, without `aerobee`."""
     add_own(command, hidden=hasattr(command, "commands"), path=path)
@@ -162,7 +165,9 @@ def add_to(command: Any, path: str) -> None:
 def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
     """Give one command or group the shared options. `hidden`: its help is silent about those of the connection."""
     known = {each.name: each for each in command.params}
-    talks = hasattr(command, "commands") or "nameserver" in known
+    # `context add` and `context set` take such options for what they keep; they speak to nobody.
+    has_nameserver = "nameserver" in known and path not in KEPT
+    talks = hasattr(command, "commands") or has_nameserver
     for option in _made():
         if option.name == "watch":
             if path in WATCHED:
@@ -170,7 +175,7 @@ def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
         elif option.name == "debug" or (talks and option.name not in known):
             option.hidden = hidden
             command.params.append(option)
-    if "nameserver" in known:
+    if has_nameserver:
         known["nameserver"].callback = _choose
 
 

@@ -68,7 +68,7 @@ def test_an_option_of_another_tool_is_translated_where_ours_exists(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("context add prod", "here it is `aerobee context set`"),
+        ("context create prod", "here it is `aerobee context add`"),
         ("context remove prod", "here it is `aerobee context delete`"),
         ("dlq resend g", "here it is `aerobee dlq redrive`"),
         ("offset list g", "here it is `aerobee offset show`"),
