@@ -52,7 +52,7 @@ CONTROLLER_DEFAULT = "127.0.0.1:9878"
 
 @app.command("status")
 def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False) -> None:
-    """Show who leads the controllers, and each group: master, who is in sync, how far each has got."""
+    """Show who leads the controllers, and each group: master, who is in sync, how far each had got with its last heartbeat."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
