@@ -35,12 +35,13 @@ from aerobee.console.tail import Tails
 from aerobee.console.users import Role
 from aerobee.console.views import Views, needed
 from aerobee.errors import AerobeeError, ConfigError, UsageError
+from aerobee.monitoring.web_listener import WebListener
 from aerobee.placement.cluster import PlacementAdmin
 
 log = logging.getLogger(__name__)
 BODY_MAX = 5 * 1024 * 1024
 STREAMS_MAX = 2_000
-CLOSE_TIMEOUT_S = 1.0
+CONNECTIONS_MAX = 2 * STREAMS_MAX
 KEEP_ALIVE_S = 15.0
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -67,7 +68,7 @@ class ConsoleServer:
         self._streams = 0
         self._event: tuple[int, bytes] = (-1, b"")  # a look, encoded once for all streams
         self._static = _static_files()
-        self._runner: web.AppRunner | None = None
+        self._listener: WebListener | None = None
         self.address = f"{config.host}:{config.port}"
 
     @property
@@ -88,45 +89,39 @@ class ConsoleServer:
         app.router.add_post("/api/act/{name}", self._act)
         app.router.add_post("/api/plan", self._plan)
         app.router.add_get("/api/{name}", self._view)
-        self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_TIMEOUT_S
-        )
-        await self._runner.setup()
-        site = self._site(self._runner)
-        try:
-            await site.start()
-        except BaseException:
-            await self._runner.cleanup()
-            raise
-        host, port = self._runner.addresses[0][:2]
-        self.address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+        listener = WebListener(app, connections_max=CONNECTIONS_MAX)
+        await self._listen(listener)
+        self._listener = listener
+        host, port = listener.address
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         await self._admin.start()
         await self._producer.start()
         self.snapshot.start()
         if not is_loopback(self.config.host):
             log.warning("the console at %s speaks plain HTTP: put a proxy with TLS before it", self.address)
 
-    def _site(self, runner: web.AppRunner) -> web.BaseSite:
-        """Where it listens. Raises ConfigError for a descriptor that is no socket of loopback."""
+    async def _listen(self, at: WebListener) -> None:
+        """Raises ConfigError for a descriptor that is no socket of loopback."""
         number = self.config.listen_descriptor
         if number < 0:
-            return web.TCPSite(runner, self.config.host, self.config.port, reuse_address=True)
+            await at.start(self.config.host, self.config.port)
+            return
         try:
             listener = socket.socket(fileno=number)
         except OSError as error:
             raise ConfigError(f"descriptor {number} is no socket to listen at: {error.strerror}") from error
         if not self.config.has_login and not is_loopback(str(listener.getsockname()[0])):
             raise ConfigError(f"descriptor {number} listens beyond loopback: name who may with --users FILE")
-        return web.SockSite(runner, listener)
+        await at.start_at(listener)
 
     async def stop(self) -> None:
         """Close the port and the clients. A second call does nothing."""
-        if self._runner is None:
+        listener, self._listener = self._listener, None
+        if listener is None:
             return
-        runner, self._runner = self._runner, None
         await self._tails.stop()
         await self.snapshot.stop()
-        await runner.cleanup()
+        await listener.stop()
         await self._producer.close()
         await self._admin.close()
 

@@ -8,7 +8,8 @@ is made ahead, and what stays of the last one are its pieces, from which the nex
 
 Who asks while a page is made with pauses waits for it, and it is made without pauses from then on.
 
-No part of it takes anything from a request but its path; a peer that sends a body is not listened to.
+No part of it takes anything from a request but its path; a peer that sends a body is not listened to. A page is sent in parts, of which a peer
+that does not read holds one, and for RESPONSE_S at most.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import asyncio
 import importlib
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from aerobee.monitoring.exposition import CONTENT_TYPE, GAUGE, Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.page import Page, PageMaker
 from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S, SOON_STEPS
+from aerobee.monitoring.web_listener import WebListener
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -37,8 +39,9 @@ AHEAD_PAUSE_S = 5.0  # between two pages that nobody waits for, at least
 IDLE_S = 120.0  # when nobody asks for so long nothing is made ahead
 GROWTH_MIN = 1_000  # series of a family: of fewer a page is made in milliseconds
 BODY_BYTES_MAX = 0
-WRITE_BYTES = 262_144
-CLOSE_TIMEOUT_S = 1.0
+WRITE_BYTES = 65_536
+RESPONSE_S = 60.0  # Prometheus gives up after its scrape_timeout, 10 s
+CONNECTIONS_MAX = 256
 
 
 class HttpServer:
@@ -62,7 +65,7 @@ class HttpServer:
         self._is_awaited = False  # somebody waits for the page that is being made
         self._prepared_size: int | None = None
         self._made_at = self._asked_at = 0.0
-        self._runner: web.AppRunner | None = None
+        self._listener: WebListener | None = None
         self.address: tuple[str, int] = (host, port)  # where it listens, after start()
         self.page_s = 0.0  # how long the last page took, from the first line to the last
         self.page_cpu_s = 0.0  # and how much of it was work
@@ -75,18 +78,10 @@ class HttpServer:
         app.router.add_get("/readyz", self._ready)
         app.router.add_get("/startupz", self._started)
         app.router.add_get("/", self._index)
-        self._runner = self._web.AppRunner(
-            app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_TIMEOUT_S
-        )
-        await self._runner.setup()
-        site = self._web.TCPSite(self._runner, self._host or None, self._port, reuse_address=True)
-        try:
-            await site.start()
-        except BaseException:
-            await self.stop()
-            raise
-        host, port = self._runner.addresses[0][:2]
-        self.address = (str(host), int(port))
+        listener = WebListener(app, connections_max=CONNECTIONS_MAX)
+        await listener.start(self._host, self._port)
+        self._listener = listener
+        host, port = self.address = listener.address
         log.info("metrics and health of this %s at http://%s:%s/", self._health.role, host, port)
 
     async def stop(self) -> None:
@@ -95,9 +90,9 @@ class HttpServer:
             if task is not None:
                 task.cancel()
         self._page = self._ahead = None
-        if self._runner is not None:
-            runner, self._runner = self._runner, None
-            await runner.cleanup()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.stop()
 
     def prepare(self, size: int) -> None:
         """Make a page before anybody asks for it. `size` is how much there is to show: while it has not grown by a quarter since
@@ -123,20 +118,22 @@ class HttpServer:
                 self._is_awaited = True
                 page = await asyncio.shield(self._making())
         headers = {"Content-Type": CONTENT_TYPE}
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
+        length, parts = page.length, page.texts()
+        if takes_gzip(request.headers.get("Accept-Encoding", "")):
             headers["Content-Encoding"] = "gzip"
-            return self._response(body=page.gzip(), headers=headers)
+            length, parts = page.gzip_length, page.gzip_parts()
+        if request.method == "HEAD":
+            parts = iter(())
         response: web.StreamResponse = self._web.StreamResponse(headers=headers)
-        response.content_length = page.length
-        await response.prepare(request)
-        waiting, length = [], 0
-        for text in page.texts():
-            waiting.append(text)
-            length += len(text)
-            if length >= WRITE_BYTES:
-                await response.write(b"".join(waiting))
-                waiting, length = [], 0
-        await response.write(b"".join(waiting))
+        response.content_length = length
+        try:
+            async with asyncio.timeout(RESPONSE_S):
+                await response.prepare(request)
+                for part in joined_to(parts, WRITE_BYTES):
+                    await response.write(part)
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
         return response
 
     def _making(self) -> asyncio.Task[Page]:
@@ -228,6 +225,29 @@ class HttpServer:
     def _response(self, **fields: Any) -> web.Response:
         response: web.Response = self._web.Response(**fields)
         return response
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether a header Accept-Encoding names gzip, and not in order to refuse it (RFC 9110, 12.5.3)."""
+    for each in accepted.split(","):
+        name, *parameters = (word.strip().lower() for word in each.split(";"))
+        if name == "gzip":
+            return not any(word.startswith("q=") and not word[2:].strip("0.") for word in parameters)
+    return False
+
+
+def joined_to(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in pieces of `size` at least, but for the last."""
+    waiting: list[bytes] = []
+    length = 0
+    for part in parts:
+        waiting.append(part)
+        length += len(part)
+        if length >= size:
+            yield b"".join(waiting)
+            waiting, length = [], 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 def _load_web() -> Any:

@@ -52,11 +52,18 @@ class Page:
         """Bytes of the text."""
         return sum(piece.length for piece in self.pieces)
 
-    def gzip(self) -> bytes:
-        """The page as one gzip stream."""
+    @property
+    def gzip_length(self) -> int:
+        """Bytes of gzip_parts()."""
+        return len(_GZIP_BEGIN) + sum(len(piece.packed) for piece in self.pieces) + len(_LAST_BLOCK) + 8
+
+    def gzip_parts(self) -> Iterator[bytes]:
+        """The page as one gzip stream, piece by piece."""
+        yield _GZIP_BEGIN
+        for piece in self.pieces:
+            yield piece.packed
         size = self.length % (1 << 32)
-        end = self.crc.to_bytes(4, "little") + size.to_bytes(4, "little")
-        return b"".join((_GZIP_BEGIN, *(piece.packed for piece in self.pieces), _LAST_BLOCK, end))
+        yield _LAST_BLOCK + self.crc.to_bytes(4, "little") + size.to_bytes(4, "little")
 
     def texts(self) -> Iterator[bytes]:
         """The page as text, piece by piece."""

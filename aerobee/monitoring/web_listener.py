@@ -1,0 +1,112 @@
+"""A listener for HTTP that strangers cannot fill, by aiohttp.
+
+aiohttp takes as many connections as come, and each may be silent for an hour: at a broker they would take the descriptors that its store
+and its clients need. Here a connection beyond the bound ends the oldest one. What is not HTTP, and a peer
+that went away before its answer, is a debug line; aiohttp would write a traceback for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import socket
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from aerobee.log_throttle import LogThrottle
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 75.0  # for how long a connection may be idle between two requests
+CLOSE_TIMEOUT_S = 1.0
+BACKLOG = 128
+
+
+class WebListener:
+    """One port of an application. start() once, then stop(); stop() without start() does nothing."""
+
+    def __init__(self, app: web.Application, *, connections_max: int) -> None:
+        """Beyond `connections_max` the oldest connection is ended, with what is being sent on it."""
+        web_runner = importlib.import_module("aiohttp.web_runner")
+        self._runner: web.AppRunner = web_runner.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=CLOSE_TIMEOUT_S,
+            keepalive_timeout=KEEP_ALIVE_S,
+            logger=_requests_log(),
+        )
+        self._connections_max = connections_max
+        self._throttle = LogThrottle(log, monotonic)
+        self._listener: asyncio.Server | None = None
+        self.address: tuple[str, int] = ("", 0)  # after start()
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; `host` empty: at every address. Raises OSError when the address is taken."""
+        await self._start(host=host or None, port=port, reuse_address=True)
+
+    async def start_at(self, listener: socket.socket) -> None:
+        """Listen at a socket that is bound already."""
+        await self._start(sock=listener)
+
+    async def stop(self) -> None:
+        """Close the listener and what is open on it."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.close()
+        await self._runner.cleanup()
+
+    async def _start(self, **where: Any) -> None:
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._connected, backlog=BACKLOG, **where)
+        except BaseException:
+            await self.stop()
+            raise
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        self.address = (str(host), int(port))
+
+    def _connected(self) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None
+        is_open = [
+            each
+            for each in server.connections
+            if each.transport is not None and not each.transport.is_closing()
+        ]
+        for each in is_open[: max(0, len(is_open) + 1 - self._connections_max)]:
+            self._throttle.warn(
+                "full",
+                "%d connections are open at %s:%d: the oldest is ended for one more",
+                self._connections_max,
+                *self.address,
+            )
+            assert isinstance(each.transport, asyncio.WriteTransport)
+            each.transport.abort()  # a peer that does not read would keep what is merely closed
+        return server()
+
+
+def _requests_log() -> logging.Logger:
+    """aiohttp's own words: errors of handlers; those of peers as debug lines."""
+    found = logging.getLogger(f"{__name__}.requests")
+    if not found.filters:
+        found.addFilter(_PeersErrors())
+    return found
+
+
+class _PeersErrors(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._kind: type[Exception] = importlib.import_module("aiohttp.http_exceptions").HttpProcessingError
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if not isinstance(error, self._kind | ConnectionError):
+            return True
+        log.debug("%s: %.200s", record.getMessage(), error)
+        return False
