@@ -77,6 +77,15 @@ def open_access(
     return Access(gate, NoUsers(), None, reload)
 
 
+def who_may_administer(config: AccessConfig) -> str:
+    """A sentence for people about a server that others than this machine reach."""
+    if config.is_closed:
+        return "whom access control lets"
+    if config.admin_open:
+        return "whoever reaches these ports (adminOpen=true): they may delete topics and change settings"
+    return "from this machine only; authenticationEnabled, aclEnable or adminOpen=true change that"
+
+
 def say_what_is_open(config: AccessConfig, *, beyond_loopback: bool) -> None:
     """One line in the log at the start, where others than this machine reach the server."""
     if not beyond_loopback or config.is_closed:

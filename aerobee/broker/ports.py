@@ -33,6 +33,7 @@ from aerobee.remoting.tls import ServerTls
 log = logging.getLogger(__name__)
 
 VIP_OFFSET = -2
+VIP_LISTENER = "vip"
 HA_OFFSET = 1
 
 
@@ -171,7 +172,7 @@ class Ports:
         first = config.bound_listeners[0]
         port = self.main.address_of(first.name)[1] + VIP_OFFSET
         try:
-            await self.vip.start([Listener("vip", first.host, port)])
+            await self.vip.start([Listener(VIP_LISTENER, first.host, port)])
         except OSError as error:
             if config.enable_vip_listener:
                 raise

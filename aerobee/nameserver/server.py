@@ -64,7 +64,7 @@ class NameServer:
         self._config = LiveNameServerConfig(config or NameServerConfig())
         self._clock = clock or SystemClock()
         network = network or AsyncioNetwork()
-        self._listeners = _listeners(self._config.value)
+        self._listeners = listeners_of(self._config.value)
         self._disk = disk or RealDisk()
         self.bounds = NameServerBounds(self._config, self._clock.monotonic)
         self._kv_config = KvConfig(self._config.value.kv_config_path, self._disk, self.bounds)
@@ -260,7 +260,8 @@ class NameServer:
             self._unread.look()
 
 
-def _listeners(config: NameServerConfig) -> tuple[Listener, ...]:
+def listeners_of(config: NameServerConfig) -> tuple[Listener, ...]:
+    """Where a NameServer listens. Raises ConfigError."""
     if config.listeners:
         return tuple(parse_listeners(config.listeners))
     return (Listener(DEFAULT_LISTENER, config.bind_address, config.listen_port),)

@@ -10,6 +10,7 @@ import typer
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
+from aerobee.broker.ports import VIP_LISTENER
 from aerobee.config import to_properties
 from aerobee.ops.listening import require_directory, require_free_port
 from aerobee.ops.options import AsJson
@@ -108,7 +109,7 @@ def start_broker(settings: BrokerSettings, settings_path: str | None = None) -> 
     return Broker(
         settings.broker,
         settings.store,
-        tls=settings.tls.server_tls(),
+        tls=settings.tls.server_tls([*(each.name for each in settings.broker.bound_listeners), VIP_LISTENER]),
         settings_path=settings_path,
         access=settings.access,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import typer
 
 from aerobee.config import to_properties
 from aerobee.errors import ConfigError
-from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.quorum.controller import EXTRA_LISTENER, QUORUM_LISTENER, Controller
 from aerobee.ops.listening import require_directory, require_free_port
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
@@ -31,6 +31,8 @@ from aerobee.ops.serving import (
 from aerobee.ops.settings import ControllerSettings, controller_settings
 from aerobee.remoting.tls import TlsMode
 from aerobee.store.descriptors import raise_limit
+
+LISTENERS = (QUORUM_LISTENER, EXTRA_LISTENER)
 
 
 def register(app: typer.Typer) -> None:
@@ -82,14 +84,15 @@ async def stopping_when_ended(server: Controller, stop: Stop) -> AsyncIterator[N
         raise server.failure
 
 
-def make_controller(settings: ControllerSettings) -> Controller:
-    """Make a controller, not started yet. Raises ConfigError, PortTaken, LocalRefused."""
+def make_controller(settings: ControllerSettings, listeners: Sequence[str] = LISTENERS) -> Controller:
+    """Make a controller, not started yet. `listeners`: the names of those of its process. Raises ConfigError, PortTaken, LocalRefused."""
     config = settings.controller
-    if settings.tls.mode is TlsMode.ENFORCING:
+    tls = settings.tls.server_tls(listeners)
+    if tls.mode is TlsMode.ENFORCING and QUORUM_LISTENER not in tls.plain_listeners:
         raise ConfigError(
             "tls.server.mode is enforcing: controllers speak to each other without TLS in this version, so none would "
-            "be heard; use permissive, and keep their ports inside of a network that you trust"
+            "be heard; use permissive, or tls.server.plainListeners=quorum, and keep their ports inside of a network that you trust"
         )
     require_free_port(config.bind_address, config.own_port, "the controller", "controllerDLegerPeers")
     require_directory(Path(config.directory), "controllerStorePath")
-    return Controller(config, tls=settings.tls.server_tls())
+    return Controller(config, tls=tls)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from aerobee.config import to_properties
 from aerobee.nameserver import NameServer
+from aerobee.nameserver.server import listeners_of
 from aerobee.ops.listening import require_free_port
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
@@ -58,15 +60,17 @@ def nameserver(
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)
-        server = start_nameserver(settings, config)
         if settings.controller is None:
+            server = start_nameserver(settings, config)
             with stopping_with_stdin(stop, stop_with_stdin):
                 await start_and_wait(server, stop, out, "nameserver", settings.server.listen_port)
             return
         # Few have a controller in here, and it is a tenth of a second to load.
-        from aerobee.ops.controller import make_controller, stopping_when_ended
+        from aerobee.ops.controller import LISTENERS, make_controller, stopping_when_ended
 
-        controller = make_controller(ControllerSettings(settings.controller, settings.tls))
+        listeners = (*_names(settings), *LISTENERS)
+        server = start_nameserver(settings, config, listeners)
+        controller = make_controller(ControllerSettings(settings.controller, settings.tls), listeners)
         both = NameServerWithController(server, controller)
         with stopping_with_stdin(stop, stop_with_stdin):
             async with stopping_when_ended(controller, stop):
@@ -100,11 +104,20 @@ class NameServerWithController:
         await self._server.stop()
 
 
-def start_nameserver(settings: NameServerSettings, settings_path: str | None = None) -> NameServer:
-    """Make a NameServer, not started yet. Raises PortTaken."""
+def _names(settings: NameServerSettings) -> tuple[str, ...]:
+    return tuple(each.name for each in listeners_of(settings.server))
+
+
+def start_nameserver(
+    settings: NameServerSettings, settings_path: str | None = None, listeners: Sequence[str] = ()
+) -> NameServer:
+    """Make a NameServer, not started yet. `listeners`: the names of all of its process, where it is not alone there. Raises PortTaken."""
     server = settings.server
     if not server.listeners:
         require_free_port(server.bind_address, server.listen_port, "the NameServer", "--port or listenPort")
     return NameServer(
-        server, tls=settings.tls.server_tls(), access=settings.access, settings_path=settings_path
+        server,
+        tls=settings.tls.server_tls(listeners or _names(settings)),
+        access=settings.access,
+        settings_path=settings_path,
     )

@@ -7,7 +7,7 @@ RocketMQ's that this version does not use is named in a note, so that a broker.c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,16 +48,24 @@ class TlsSettings:
     mode: TlsMode = field(default=TlsMode.PERMISSIVE, metadata=_key("tls.server.mode"))
     test_mode: bool = field(default=True, metadata=_key("tls.test.mode.enable"))  # self-signed without files
     key_path: str = field(default="", metadata=_key("tls.server.keyPath"))
-    key_password: str = field(default="", metadata=_key("tls.server.keyPassword"))
+    key_password: str = field(default="", repr=False, metadata=_key("tls.server.keyPassword"))
     cert_path: str = field(default="", metadata=_key("tls.server.certPath"))
     trust_cert_path: str = field(default="", metadata=_key("tls.server.trustCertPath"))
     auth_client: bool = field(default=False, metadata=_key("tls.server.authClient"))
     need_client_auth: ClientAuth = field(
         default=ClientAuth.NONE, metadata=_key("tls.server.need.client.auth")
     )
+    plain_listeners: str = field(
+        default="", metadata=_key("tls.server.plainListeners")
+    )  # names of listeners, comma separated, that take plain connections although the mode is enforcing
 
-    def server_tls(self) -> ServerTls:
-        """Raises ConfigError for files that cannot be used."""
+    def server_tls(self, listeners: Collection[str]) -> ServerTls:
+        """`listeners`: the names of the server's. Raises ConfigError for files that cannot be used, and a listener that is not there."""
+        plain = frozenset(name.strip() for name in self.plain_listeners.split(",") if name.strip())
+        if unknown := plain.difference(listeners):
+            raise ConfigError(
+                f"tls.server.plainListeners names {', '.join(sorted(unknown))}; the listeners here are {', '.join(listeners)}"
+            )
         files = TlsFiles(
             key_path=self.key_path,
             key_password=self.key_password,
@@ -65,7 +73,13 @@ class TlsSettings:
             trust_cert_path=self.trust_cert_path,
             verify_peer=self.auth_client,
         )
-        return ServerTls(files, mode=self.mode, client_auth=self.need_client_auth, test_mode=self.test_mode)
+        return ServerTls(
+            files,
+            mode=self.mode,
+            client_auth=self.need_client_auth,
+            test_mode=self.test_mode,
+            plain_listeners=plain,
+        )
 
 
 BROKER_KINDS: tuple[type[Any], ...] = (BrokerConfig, StoreConfig, TlsSettings, AccessConfig)

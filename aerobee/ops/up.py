@@ -26,6 +26,8 @@ from typing import Annotated
 
 import typer
 
+from aerobee.access.addresses import is_loopback
+from aerobee.access.opening import who_may_administer
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import MASTER_ID
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend, wanted_backend
@@ -556,6 +558,8 @@ def _say_ready(
     out.say(f"  {'data':<{width}}  {'kept until it stops' if ephemeral else plan.data}")
     out.say(f"  {'ack':<{width}}  {ack}")
     out.say(f"  {'fast path':<{width}}  {backend.name} ({backend.why})")
+    if administrators := _administrators(plan.brokers[0]):
+        out.say(f"  {'admin':<{width}}  {administrators}")
     if isinstance(page, UpConsole):
         out.say(f"  {'console':<{width}}  {page.url}" + (f" ({page.notice})" if page.notice else ""))
     elif page:
@@ -569,6 +573,13 @@ def _say_ready(
     out.say(f"  {command} consume hello --from first")
     out.say("")
     out.say("Ctrl-C stops it.")
+
+
+def _administrators(settings: BrokerSettings) -> str:
+    """Who may administer a broker that others than this machine reach; "" for one that they do not."""
+    hosts = (each.host for each in settings.broker.bound_listeners)
+    is_reached = any(host != "localhost" and not is_loopback(host) for host in hosts)
+    return who_may_administer(settings.access) if is_reached else ""
 
 
 def _command() -> str:

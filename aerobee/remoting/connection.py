@@ -621,7 +621,7 @@ class Connection(asyncio.Protocol):
     def _choose_tls(self, first_byte: int) -> bool:
         """Decide by the first byte of a connection. Returns False when the connection was refused."""
         try:
-            self._tls = choose_tls(first_byte, self._endpoint.tls)
+            self._tls = choose_tls(first_byte, self._endpoint.tls, self.listener)
         except WireError as error:
             self._refuse(error)
             return False

@@ -7,7 +7,8 @@ configuration: `tls.server.mode`, `tls.enable`, `tls.test.mode.enable`, `tls.ser
 
 As in RocketMQ a server's certificate is checked only when authServer is true, and host names never: routes name brokers by
 IP address. Otherwise than in RocketMQ, `tls.server.need.client.auth=require` lets nobody in without a certificate of the
-trust store, whatever authClient says, and needs a trust store to start. Files are PEM.
+trust store, whatever authClient says, and needs a trust store to start. Files are PEM. Beyond RocketMQ, listeners named by
+`tls.server.plainListeners` take plain connections although the mode is enforcing.
 """
 
 from __future__ import annotations
@@ -108,8 +109,11 @@ class ServerTls:
         mode: TlsMode = TlsMode.PERMISSIVE,
         client_auth: ClientAuth = ClientAuth.NONE,
         test_mode: bool = True,
+        plain_listeners: frozenset[str] = frozenset(),
     ) -> None:
+        """`plain_listeners`: names of those that take plain connections, too, where `mode` is enforcing."""
         self.mode = mode
+        self.plain_listeners = plain_listeners
         self.files = files or TlsFiles()
         self._client_auth = client_auth
         self._test_mode = test_mode
@@ -289,14 +293,14 @@ def _boolean(properties: Mapping[str, str], key: str, default: bool) -> bool:
     return text == "true" if text else default
 
 
-def choose_tls(first_byte: int, tls: ServerTls | None) -> TlsPump | None:
-    """Whether a connection that begins with this byte is TLS, at a server with these settings: its pump, or None for plain.
+def choose_tls(first_byte: int, tls: ServerTls | None, listener: str) -> TlsPump | None:
+    """Whether a connection that begins with this byte is TLS, at a listener of a server with these settings: its pump, or None for plain.
 
     Raises WireError for what the settings forbid, and where the certificate cannot be used.
     """
     if first_byte != FIRST_BYTE:
-        if tls is not None and tls.mode is TlsMode.ENFORCING:
-            raise WireError("a plain connection, and tls.server.mode is enforcing")
+        if tls is not None and tls.mode is TlsMode.ENFORCING and listener not in tls.plain_listeners:
+            raise WireError(f"a plain connection to listener {listener}, and tls.server.mode is enforcing")
         return None
     if tls is None or tls.mode is TlsMode.DISABLED:
         raise WireError("a TLS connection, and tls.server.mode is disabled")

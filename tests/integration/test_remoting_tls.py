@@ -7,13 +7,16 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aerobee.clock import SystemClock
+from aerobee.config import Setting, build
 from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost
 from aerobee.network import AsyncioNetwork, Network
+from aerobee.ops.settings import TlsSettings
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
@@ -105,6 +108,34 @@ async def test_enforcing_refuses_plain_connections(tmp_path: Path, authority: Id
         assert (await ask(address, trusting(authority))).code == 0
         with pytest.raises(ConnectionLost):
             await ask(address, None)
+
+
+async def test_plain_listeners_take_both_kinds_though_the_others_enforce(
+    tmp_path: Path, authority: Identity
+) -> None:
+    keys = server_keys(identity(tmp_path, "server", authority), tls_server_mode="enforcing")
+    settings = build(TlsSettings, {key: Setting(value, "test") for key, value in keys.items()})
+    settings = replace(settings, plain_listeners="internal")
+    server = RemotingServer(
+        clock=SystemClock(),
+        network=NETWORKS[-1](),
+        handlers={ECHO: lambda _, request: request.reply(body=request.body)},
+        tls=settings.server_tls(("internal", "external")),
+    )
+    await server.start([Listener(name, "127.0.0.1", 0) for name in ("internal", "external")])
+    internal, external = ("{}:{}".format(*server.address_of(name)) for name in ("internal", "external"))
+    try:
+        for address in (internal, external):
+            assert (await ask(address, trusting(authority))).body == b"x"
+        assert (await ask(internal, None)).body == b"x"
+        with pytest.raises(ConnectionLost):
+            await ask(external, None)
+    finally:
+        await server.stop(go_away=False, drain_s=0.05)
+    with pytest.raises(
+        ConfigError, match=r"plainListeners names internal; the listeners here are default, vip"
+    ):
+        settings.server_tls(("default", "vip"))
 
 
 @pytest.mark.parametrize("has_tls", [True, False])

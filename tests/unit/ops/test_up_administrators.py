@@ -1,0 +1,28 @@
+"""`aerobee up` says who may administer what others than this machine reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from aerobee.ops.settings import broker_settings
+from aerobee.ops.up import _administrators
+
+USER = 'initAuthenticationUser={"username":"root","password":"secret-of-root"}'
+
+
+@pytest.mark.parametrize(
+    ("assignments", "said"),
+    [
+        (["bindAddress=127.0.0.1"], ""),
+        (["bindAddress=localhost"], ""),
+        (["bindAddress=0.0.0.0"], "from this machine only"),
+        (["bindAddress="], "from this machine only"),
+        (["listeners=internal://127.0.0.1:10911,external://192.0.2.7:10921"], "from this machine only"),
+        (["bindAddress=0.0.0.0", "adminOpen=true"], "whoever reaches these ports"),
+        (["bindAddress=0.0.0.0", "authenticationEnabled=true", USER], "whom access control lets"),
+    ],
+)
+def test_administrators_of_a_broker(assignments: list[str], said: str) -> None:
+    found = _administrators(broker_settings(assignments=assignments, environ={}))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
