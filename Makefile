@@ -116,6 +116,7 @@ console:
 # The image and deploy/compose.yaml on a dockerd of this checkout's own, with RocketMQ's Java client inside and outside (root).
 compose: native
 	scripts/setup-interop
+	scripts/setup-prometheus
 	$(PYTEST) -q tests/deploy/test_image.py tests/deploy/test_compose.py
 
 # The chart in a real Kubernetes of one node, made of package registries' programs; 20 CPU minutes of builds the first time (root).

@@ -13,6 +13,7 @@ from tests.interop import rocketmq
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DAEMON = ROOT / "scripts" / "docker-daemon"
 COMPOSE_FILE = ROOT / "deploy" / "compose.yaml"
+HERE_FILE = ROOT / "tests" / "deploy" / "compose-here.yaml"
 IMAGE = "aerobee:dev"
 SPARK_IMAGE = "aerobee-spark:dev"
 JAVA_IMAGE = "aerobee-base/debian:12"  # a plain Debian; the JVM and the jars are this machine's, mounted
@@ -43,9 +44,23 @@ def docker(*arguments: object, **options: Any) -> str:
 
 
 def compose(*arguments: object, profiles: tuple[str, ...] = (), **options: Any) -> str:
-    """docker compose of deploy/compose.yaml."""
+    """docker compose of deploy/compose.yaml, with what it takes from registries out of this machine."""
     chosen = [word for profile in profiles for word in ("--profile", profile)]
-    return docker("compose", "-f", COMPOSE_FILE, *chosen, *arguments, AEROBEE_IMAGE=IMAGE, **options)
+    files = ("-f", COMPOSE_FILE, "-f", HERE_FILE)
+    return docker(
+        "compose",
+        *files,
+        *chosen,
+        *arguments,
+        AEROBEE_IMAGE=IMAGE,
+        AEROBEE_DOCKER_SOCKET=socket_path(),
+        **options,
+    )
+
+
+def socket_path() -> str:
+    """Where the daemon listens."""
+    return run(DAEMON, "socket").strip()
 
 
 def on_the_host(*command: object, **options: Any) -> str:

@@ -1,8 +1,9 @@
 """deploy/compose.yaml on a dockerd without anything: RocketMQ's Java client from the host and from a container at once; three
-brokers a group with a killed master; the lag of a group by Spark."""
+brokers a group with a killed master, and under chaos; the lag of a group by Spark; Prometheus with the rules."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import sys
@@ -21,7 +22,7 @@ from tests.deploy.docker import (
     on_the_host,
     run,
 )
-from tests.interop.rocketmq import Driver, wait_for
+from tests.interop.rocketmq import Driver, DriverError, wait_for
 
 pytestmark = pytest.mark.usefixtures("daemon")
 NETWORK = "aerobee_default"
@@ -112,12 +113,60 @@ def test_the_lag_job_shows_what_a_group_has_not_read(lag_job: None, host: Driver
     wait_for("the page", lambda: "readers" in served("lag.html"), 60)
 
 
-def served(path: str) -> str:
-    """What the profile spark shows at localhost:8088."""
+def served(path: str, port: int = 8088, **options: Any) -> str:
+    """What is published at a port; 8088 is the page of the profile spark."""
     script = (
         "import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1], timeout=30).read())"
     )
-    return on_the_host(sys.executable, "-c", script, f"http://localhost:8088/{path}")
+    return on_the_host(sys.executable, "-c", script, f"http://localhost:{port}/{path}", **options)
+
+
+@pytest.fixture
+def prometheus(single: None) -> Iterator[None]:
+    if not pathlib.Path("/usr/bin/prometheus").exists():
+        pytest.fail("run scripts/setup-prometheus first")
+    compose("up", "-d", "prometheus", profiles=("monitoring",))
+    yield
+    compose("rm", "-sfv", "prometheus", profiles=("monitoring",))
+
+
+def test_prometheus_reads_the_brokers_and_its_rules(prometheus: None) -> None:
+    def health(job: str) -> list[str]:
+        found = json.loads(served("api/v1/targets", port=9090))["data"]["activeTargets"]
+        return [each["health"] for each in found if each["labels"]["job"] == job]
+
+    wait_for("Prometheus", lambda: served("api/v1/targets", port=9090, check=False).startswith("{"), 120)
+    for job in ("aerobee-broker", "aerobee-nameserver"):
+        wait_for(f"{job} to be read", lambda job=job: health(job) == ["up"], 120)
+    rules = [
+        rule
+        for group in json.loads(served("api/v1/rules", port=9090))["data"]["groups"]
+        for rule in group["rules"]
+    ]
+    assert {rule["type"] for rule in rules} == {"alerting", "recording"}
+    assert {rule["health"] for rule in rules} <= {"ok", "unknown"}
+
+
+def test_chaos_kills_brokers_and_nothing_is_lost(groups: None, host: Driver) -> None:
+    namesrv = "localhost:9886;localhost:9896"
+    assert "success" in host.admin(namesrv, "updateTopic", "-c", "ha", "-t", "orders", "-r", "4", "-w", "4")
+    compose("up", "-d", "chaos", profiles=("chaos",), CHAOS_PAUSE="2")
+    acknowledged: list[str] = []
+    with host.producer(namesrv) as producer:
+
+        def are_back() -> int:
+            """How many were killed and started again; sends one message."""
+            with contextlib.suppress(DriverError):  # the next turn sends it again
+                (result,) = producer.send([{"topic": "orders", "body": f"m{len(acknowledged)}"}])
+                if result["status"] == "SEND_OK":
+                    acknowledged.append(f"m{len(acknowledged)}")
+            return docker("logs", "aerobee-chaos-1").count("started aerobee-broker-")
+
+        wait_for("two brokers that were killed and are back", lambda: are_back() >= 2, 240)
+        compose("rm", "-sf", "chaos", profiles=("chaos",))
+    assert acknowledged
+    with host.push(namesrv, "orders") as consumer:
+        wait_for("every message", lambda: set(acknowledged) <= {m["body"] for m in consumer.received(0)}, 180)
 
 
 def test_a_killed_master_loses_nothing(groups: None, host: Driver, tmp_path: pathlib.Path) -> None:
