@@ -30,7 +30,12 @@ NATIVE_GROUPS = (
     "networking.k8s.io/v1",
     "rbac.authorization.k8s.io/v1",
 )
-OPERATORS = {"PodMonitor", "PrometheusRule", "Certificate"}  # of Prometheus' operator and cert-manager
+OPERATORS = {
+    "ServiceMonitor",
+    "PodMonitor",
+    "PrometheusRule",
+    "Certificate",
+}  # of Prometheus' operator and cert-manager
 COMBINATIONS: dict[str, tuple[str, ...]] = {
     **{path.stem: ("-f", str(path)) for path in sorted((CHART / "profiles").glob("*.yaml"))},
     "defaults": (),
@@ -191,6 +196,49 @@ def test_rules_and_dashboards_are_those_of_the_repository() -> None:
         for name in each["data"]
     ]
     assert sorted(shown) == sorted(path.name for path in (ROOT / "deploy/grafana/dashboards").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "part"),
+    [("serviceMonitor", "ServiceMonitor", "endpoints"), ("podMonitor", "PodMonitor", "podMetricsEndpoints")],
+)
+def test_a_monitor_finds_the_metrics_port_of_every_pod(value: str, kind: str, part: str) -> None:
+    manifests = rendered("--set", f"metrics.{value}.enabled=true,metrics.{value}.interval=7s")
+    (monitor,) = (each for each in manifests if each["kind"].endswith("Monitor"))
+    assert monitor["kind"] == kind
+    (endpoint,) = monitor["spec"][part]
+    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == ("metrics", "/metrics", "7s")
+    (relabeling,) = endpoint["relabelings"]
+    jobs = {
+        relabeling["replacement"].replace("$1", each["template"]["metadata"]["labels"]["app.kubernetes.io/component"])
+        for each in sets(manifests).values()
+    }  # fmt: skip
+    scraped = import_module("yaml").safe_load(
+        (ROOT / "deploy/prometheus/prometheus.yml").read_text(encoding="utf-8")
+    )
+    assert jobs == {each["job_name"] for each in scraped["scrape_configs"]} & {
+        "aerobee-broker",
+        "aerobee-nameserver",
+    }
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = {
+        each["metadata"]["name"]: each["spec"]
+        for each in manifests
+        if each["kind"] == "Service"
+        and wanted <= each["metadata"]["labels"].items()
+        and any(port["name"] == "metrics" for port in each["spec"]["ports"])
+    }
+    for spec in sets(manifests).values():  # each set's pods behind one Service with that port, and no other
+        labels = spec["template"]["metadata"]["labels"].items()
+        assert wanted <= labels
+        (found,) = (name for name, each in services.items() if each["selector"].items() <= labels)
+        assert found == spec["serviceName"]
+        opened = {
+            each["name"]: each["containerPort"] for each in spec["template"]["spec"]["containers"][0]["ports"]
+        }
+        assert {"name": "metrics", "port": opened["metrics"], "targetPort": "metrics"} in services[found][
+            "ports"
+        ]
 
 
 @pytest.mark.parametrize(
