@@ -21,8 +21,10 @@ class AccessConfig:
     authentication_enabled: bool = False  # each request is signed by a user
     authorization_enabled: bool = False  # and is one of those that the user may make
     authentication_provider: str = ""  # a class of RocketMQ's; the end of the name is looked at
-    authentication_metadata_provider: str = ""
-    authentication_strategy: str = ""
+    authentication_metadata_provider: str = (
+        ""  # taken by class name: LocalAuthenticationMetadataProvider alone is there
+    )
+    authentication_strategy: str = ""  # taken and not looked at: every request is verified
     authentication_whitelist: str = ""  # request codes that nobody has to sign, comma separated
     init_authentication_user: str = field(
         default="", repr=False
@@ -30,9 +32,11 @@ class AccessConfig:
     inner_client_authentication_credentials: str = field(
         default="", repr=False
     )  # {"accessKey":…,"secretKey":…}: what brokers sign with; made as Super
-    authorization_provider: str = ""
-    authorization_metadata_provider: str = ""
-    authorization_strategy: str = ""
+    authorization_provider: str = ""  # taken by class name: DefaultAuthorizationProvider alone is there
+    authorization_metadata_provider: str = (
+        ""  # taken by class name: LocalAuthorizationMetadataProvider alone is there
+    )
+    authorization_strategy: str = ""  # taken and not looked at: every request is judged
     authorization_whitelist: str = ""  # request codes that every user may make
     acl_enable: bool = False  # ACL 1.0: accounts of acl_file
     acl_file: str = ""  # a file, or a directory of *.yml; empty: plain_acl.yml beside the configuration file

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
-import re
+import io
+import tokenize
 from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any
@@ -16,12 +18,10 @@ from aerobee.ha.quorum.config import CHANGEABLE_KEYS, ControllerConfig
 from aerobee.nameserver.config import START_ONLY_KEYS, NameServerConfig
 from aerobee.store.config import StoreConfig
 
-_FIELD = re.compile(r"    (?P<name>\w+): [^#]*?(?:#\s*(?P<comment>.*))?$")
-
 
 @dataclass(frozen=True, slots=True)
 class SettingMeaning:
-    """`is_live`: a change counts at once, not with the next start only. `meaning`: "" where the name says it."""
+    """`is_live`: a change counts at once, not with the next start only."""
 
     meaning: str
     default: str
@@ -51,7 +51,7 @@ def controller_settings() -> dict[str, SettingMeaning]:
 
 
 def _settings(kind: type[Any], live: frozenset[str] | set[str]) -> dict[str, SettingMeaning]:
-    meanings = _comments(kind)
+    meanings = comments_of(kind)
     return {
         key: SettingMeaning(meanings.get(field.name, ""), _default(field.default), key in live)
         for key, field in fields_by_key(kind).items()
@@ -62,11 +62,23 @@ def _default(value: object) -> str:
     return value_text(value) if isinstance(value, str | int | float | bool) else ""
 
 
-def _comments(kind: type[Any]) -> dict[str, str]:
+def comments_of(kind: type[Any]) -> dict[str, str]:
+    """The comments in the statements of the fields, by field."""
     found = {}
-    sources = (inspect.getsource(base) for base in reversed(kind.__mro__) if is_dataclass(base))
-    for line in "".join(sources).splitlines():
-        match = _FIELD.match(line)
-        if match is not None and match["comment"]:
-            found[match["name"]] = match["comment"].strip()
+    for base in reversed(kind.__mro__):
+        if not is_dataclass(base):
+            continue
+        source = inspect.getsource(base)
+        comments = {
+            token.start[0]: token.string.lstrip("# ").strip()
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT
+        }
+        (definition,) = ast.parse(source).body
+        assert isinstance(definition, ast.ClassDef)
+        for each in definition.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                lines = range(each.lineno, (each.end_lineno or each.lineno) + 1)
+                if text := " ".join(comments[line] for line in lines if line in comments):
+                    found[each.target.id] = text
     return found

@@ -45,16 +45,24 @@ def _key(name: str) -> dict[str, str]:
 class TlsSettings:
     """The `tls.*` keys of TlsSystemConfig (RocketMQ). TLS is served on the same port as plain connections."""
 
-    mode: TlsMode = field(default=TlsMode.PERMISSIVE, metadata=_key("tls.server.mode"))
+    mode: TlsMode = field(
+        default=TlsMode.PERMISSIVE, metadata=_key("tls.server.mode")
+    )  # permissive: plain and TLS at one port, enforcing: TLS only, disabled: plain only
     test_mode: bool = field(default=True, metadata=_key("tls.test.mode.enable"))  # self-signed without files
-    key_path: str = field(default="", metadata=_key("tls.server.keyPath"))
-    key_password: str = field(default="", repr=False, metadata=_key("tls.server.keyPassword"))
-    cert_path: str = field(default="", metadata=_key("tls.server.certPath"))
-    trust_cert_path: str = field(default="", metadata=_key("tls.server.trustCertPath"))
-    auth_client: bool = field(default=False, metadata=_key("tls.server.authClient"))
+    key_path: str = field(default="", metadata=_key("tls.server.keyPath"))  # PEM; read again when it changes
+    key_password: str = field(
+        default="", repr=False, metadata=_key("tls.server.keyPassword")
+    )  # of the key; shown nowhere
+    cert_path: str = field(default="", metadata=_key("tls.server.certPath"))  # PEM, with the chain
+    trust_cert_path: str = field(
+        default="", metadata=_key("tls.server.trustCertPath")
+    )  # PEM: authorities whose clients are let in
+    auth_client: bool = field(
+        default=False, metadata=_key("tls.server.authClient")
+    )  # certificates of clients are checked, where they bring one
     need_client_auth: ClientAuth = field(
         default=ClientAuth.NONE, metadata=_key("tls.server.need.client.auth")
-    )
+    )  # none, optional, or require: without a certificate nobody is let in
     plain_listeners: str = field(
         default="", metadata=_key("tls.server.plainListeners")
     )  # names of listeners, comma separated, that take plain connections although the mode is enforcing

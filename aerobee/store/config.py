@@ -45,19 +45,21 @@ class BrokerRole(StrEnum):
 class StoreConfig:
     """Checked on construction; raises ConfigError naming key, value and reason."""
 
-    store_path_root_dir: str = os.path.join(os.path.expanduser("~"), "store")
+    store_path_root_dir: str = os.path.join(
+        os.path.expanduser("~"), "store"
+    )  # everything that the broker keeps lies below it
     store_path_commit_log: str = ""  # empty: <root>/commitlog
-    mapped_file_size_commit_log: int = 1_073_741_824
-    mapped_file_size_consume_queue: int = 6_000_000
-    mapper_file_size_batch_consume_queue: int = 13_800_000
-    max_hash_slot_num: int = 5_000_000
-    max_index_num: int = 20_000_000
-    message_index_enable: bool = True
-    max_message_size: int = 4_194_304
-    max_msgs_num_batch: int = 64
-    default_query_max_num: int = 32
+    mapped_file_size_commit_log: int = 1_073_741_824  # bytes of a file of the log
+    mapped_file_size_consume_queue: int = 6_000_000  # bytes of a file of a queue, 20 for a message
+    mapper_file_size_batch_consume_queue: int = 13_800_000  # bytes of a file of a batch queue, 46 for a batch
+    max_hash_slot_num: int = 5_000_000  # slots of an index file
+    max_index_num: int = 20_000_000  # keys of an index file
+    message_index_enable: bool = True  # keys are written into the index; false: messages are not found by key
+    max_message_size: int = 4_194_304  # bytes of a body; a larger message is refused
+    max_msgs_num_batch: int = 64  # messages that a look-up by key returns
+    default_query_max_num: int = 32  # messages of a look-up by key that names no number
 
-    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER  # ASYNC_MASTER answers by itself, SYNC_MASTER when a slave has the message, SLAVE copies brokerName's master
     # replication
     ha_shared_key: str = field(
         default="", repr=False
@@ -74,7 +76,7 @@ class StoreConfig:
     ha_transfer_batch_size: int = 32_768  # bytes of one frame
     ha_max_gap_not_in_sync: int = 268_435_456  # bytes; a slave further behind does not count as in sync
     slave_timeout: int = 3_000  # how long a send waits for the replicas
-    total_replicas: int = 1
+    total_replicas: int = 1  # brokers of the group that are meant to be there, this one too
     in_sync_replicas: int = 1  # copies that a SYNC_MASTER waits for, its own included
     min_in_sync_replicas: int = 1  # fewer, with enableAutoInSyncReplicas, refuse messages
     enable_auto_in_sync_replicas: bool = (
@@ -90,39 +92,57 @@ class StoreConfig:
     store_path_epoch_file: str = ""  # controller mode; empty: epochFileCheckpoint below storePathRootDir
     store_path_broker_identity: str = ""  # controller mode; empty: brokerIdentity below storePathRootDir
     sync_from_last_file: bool = False  # an empty slave takes the newest log file only, as RocketMQ's do
-    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    sync_flush_timeout: int = 5_000
-    flush_interval_commit_log: int = 500
-    flush_commit_log_least_pages: int = 4
-    flush_commit_log_thorough_interval: int = 10_000
-    flush_interval_consume_queue: int = 1_000
-    flush_consume_queue_thorough_interval: int = 60_000
+    flush_disk_type: FlushDiskType = (
+        FlushDiskType.ASYNC_FLUSH
+    )  # ASYNC_FLUSH answers before the disk has the message, SYNC_FLUSH after
+    sync_flush_timeout: int = 5_000  # ms that a send waits for the disk or for replicas, then FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT
+    flush_interval_commit_log: int = 500  # ms from one flush of the log to the next with ASYNC_FLUSH
+    flush_commit_log_least_pages: int = 4  # pages of 4 KiB that such a flush waits for
+    flush_commit_log_thorough_interval: int = 10_000  # ms after which it flushes fewer, too
+    flush_interval_consume_queue: int = 1_000  # ms from one flush of the queues to the next
+    flush_consume_queue_thorough_interval: int = (
+        60_000  # ms after which every queue is flushed, however little is new
+    )
 
     enable_lmq: bool = False  # light queues, with enableMultiDispatch
-    enable_multi_dispatch: bool = False
-    max_lmq_consume_queue_num: int = 20_000
+    enable_multi_dispatch: bool = (
+        False  # a message enters the light queues that its property INNER_MULTI_DISPATCH names, too
+    )
+    max_lmq_consume_queue_num: int = 20_000  # light queues of a broker
     enable_consume_queue_ext: bool = False  # entries with store time and filter bits
-    mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
+    mapped_file_size_consume_queue_ext: int = (
+        48 * 1024 * 1024
+    )  # bytes of a file of queues' extensions, with enableConsumeQueueExt
 
-    clean_resource_interval: int = 10_000
+    clean_resource_interval: int = 10_000  # ms between two looks for files to delete
     delete_when: str = "04"  # local hours, separated by ;
     file_reserved_time: int = 72  # hours
-    delete_file_batch_max: int = 10
-    disk_max_used_space_ratio: int = 75
-    disk_space_clean_forcibly_ratio: int = 85
-    disk_space_warning_level_ratio: int = 90
-    clean_file_forcibly_enable: bool = True
+    delete_file_batch_max: int = 10  # files of the log that one look deletes
+    disk_max_used_space_ratio: int = 75  # percent of the disk from which old files go before deleteWhen
+    disk_space_clean_forcibly_ratio: int = (
+        85  # percent from which files go although they are younger than fileReservedTime
+    )
+    disk_space_warning_level_ratio: int = 90  # percent from which no message is taken any more
+    clean_file_forcibly_enable: bool = (
+        True  # false: files younger than fileReservedTime stay even on a full disk
+    )
 
-    access_message_in_memory_max_ratio: int = 40
+    access_message_in_memory_max_ratio: int = (
+        40  # percent of memory whose worth of the log's end counts as hot: older reads go to a slave
+    )
     max_transfer_count_on_message_in_memory: int = 1_024  # of one reply, when so many are asked for
-    max_transfer_bytes_on_message_in_memory: int = 262_144
+    max_transfer_bytes_on_message_in_memory: int = 262_144  # bytes of one pull's answer from there
     max_transfer_count_on_message_in_disk: int = 1_024  # the same for what lies beyond the memory share
-    max_transfer_bytes_on_message_in_disk: int = 65_536
+    max_transfer_bytes_on_message_in_disk: int = 65_536  # bytes of one pull's answer from what is older
     max_filter_message_size: int = 16_000  # bytes of queue entries that one read looks at
 
-    check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
-    offset_check_in_slave: bool = False
-    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    check_crc_on_recover: bool = field(
+        default=True, metadata={"key": "checkCRCOnRecover"}
+    )  # a start after a crash compares each body with its checksum
+    offset_check_in_slave: bool = (
+        False  # a slave corrects offsets beyond its own log, which may be behind the master's
+    )
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # the waits of delay levels 1, 2, ..., blank separated: s, m, h, d
 
     timer_wheel_enable: bool = True  # messages at any time (TIMER_DELIVER_MS and its like)
     timer_precision_ms: int = 1_000  # what one slot of the wheel holds
@@ -135,7 +155,7 @@ class StoreConfig:
     timer_congest_num_each_slot: int = (
         2_147_483_647  # a slot with more messages refuses further ones, at first some
     )
-    mapped_file_size_timer_log: int = 104_857_600
+    mapped_file_size_timer_log: int = 104_857_600  # bytes of a file of the timer log
 
     memory_bytes: int = 0  # what the 40 % rule takes for physical memory; 0: ask the machine
     commit_log_reserve_bytes: int = 8_388_608  # disk space taken in advance, so that a full disk is an error

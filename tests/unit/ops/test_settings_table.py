@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ from aerobee.broker.config import BrokerConfig
 from aerobee.config import fields_by_key, property_key
 from aerobee.nameserver.config import START_ONLY_KEYS, WITHOUT_EFFECT_KEYS, NameServerConfig
 from aerobee.ops.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
+from aerobee.ops.setting_meanings import (
+    SettingMeaning,
+    broker_settings,
+    comments_of,
+    controller_settings,
+    nameserver_settings,
+)
+from aerobee.ops.settings import TlsSettings
 from aerobee.store.config import StoreConfig
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -124,3 +133,12 @@ def test_keys_that_only_rocketmq_has_are_known_when_a_file_holds_them() -> None:
     for key in ("lockInStrictMode", "filterSupportRetry", "flushConsumeQueueLeastPages"):
         assert key in BROKER_KEYS
     assert "productEnvName" in NAMESERVER_KEYS
+
+
+@pytest.mark.parametrize("settings", [broker_settings, nameserver_settings, controller_settings])
+def test_every_setting_says_what_it_means(settings: Callable[[], dict[str, SettingMeaning]]) -> None:
+    assert [key for key, setting in settings().items() if not setting.meaning] == []
+
+
+def test_every_setting_of_tls_says_what_it_means() -> None:
+    assert {field.name for field in dataclasses.fields(TlsSettings)} == set(comments_of(TlsSettings))
