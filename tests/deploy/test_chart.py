@@ -41,6 +41,7 @@ COMBINATIONS: dict[str, tuple[str, ...]] = {
     "defaults": (),
     "ha by nodes' addresses": ("-f", str(CHART / "profiles/ha.yaml"), "-f", str(CHART / "profiles/nodeport.yaml")),
     "ha by load balancers": ("-f", str(CHART / "profiles/ha.yaml"), "-f", str(CHART / "profiles/loadbalancer.yaml")),
+    "ha by host ports": ("-f", str(CHART / "profiles/ha.yaml"), "-f", str(CHART / "profiles/hostport.yaml")),
     "large numbers": ("--set", "config.broker.mappedFileSizeCommitLog=16777216,config.broker.slaveReadEnable=true"),
     "certificates": ("--set", "tls.certManager.enabled=true,tls.certManager.issuerRef.name=ca,networkPolicy.enabled=true"),
     "a mirror": ("--set", "global.imageRegistry=r.example.org,global.imagePullSecrets={a,b},image.digest=sha256:" + "0" * 64),
@@ -92,7 +93,7 @@ def settings_in(manifests: list[dict[str, Any]]) -> tuple[BrokerSettings, NameSe
         container = sets(manifests)[name]["template"]["spec"]["containers"][0]
         pod = f"{name}-0"
         environ = {
-            each["name"]: each["value"].replace("$(POD_NAME)", pod)
+            each["name"]: each["value"].replace("$(POD_NAME)", pod).replace("$(HOST_IP)", "192.0.2.1")
             for each in container["env"]
             if "value" in each and each["name"] != "AEROBEE_ADVERTISED_FILE"
         }
@@ -182,6 +183,39 @@ def test_each_broker_outside_has_a_service_and_a_port_of_its_own() -> None:
     assert len(set(ports.values())) == len(ports) == 7
 
 
+@pytest.mark.parametrize(
+    ("host", "told"), [("", "$(HOST_IP)"), ("$(NODE_NAME).example.org", "$(NODE_NAME).example.org")]
+)
+def test_host_ports_are_what_clients_outside_are_told(host: str, told: str) -> None:
+    values = f"external.host={host},external.nameserverHostPort=19876,external.brokerHostPortFirst=20911"
+    manifests = rendered(*COMBINATIONS["ha by host ports"], "--set", values)
+    for name, advertised, port in (
+        ("mq-aerobee-broker-0", f"{told}:20911", 20_911),
+        ("mq-aerobee-broker-1", f"{told}:20912", 20_912),
+        ("mq-aerobee-nameserver", None, 19_876),
+    ):
+        spec = sets(manifests)[name]["template"]["spec"]
+        container = spec["containers"][0]
+        ports = {each["name"]: each.get("hostPort") for each in container["ports"]}
+        assert {key: value for key, value in ports.items() if value} == {"external": port}
+        variables = [each["name"] for each in container["env"]]
+        environ = {each["name"]: each for each in container["env"]}
+        if advertised is not None:
+            assert environ["AEROBEE_ADVERTISED"]["value"] == advertised
+            assert environ["HOST_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.hostIP"}}
+            # Kubernetes puts in only what stands before.
+            assert max(map(variables.index, ("HOST_IP", "NODE_NAME"))) < variables.index("AEROBEE_ADVERTISED")
+        assert "initContainers" not in spec
+    kinds = {each["kind"] for each in manifests}
+    assert "Role" not in kinds  # nobody asks the API
+    services = {each["metadata"]["name"] for each in manifests if each["kind"] == "Service"}
+    assert services == {"mq-aerobee-brokers", "mq-aerobee-nameservers", "mq-aerobee-nameserver"}
+    (test,) = (each["spec"] for each in manifests if each["kind"] == "Pod")
+    environ = {each["name"]: each for each in test["containers"][0]["env"]}
+    assert environ["AEROBEE_NAMESRV_ADDR"]["value"] == f"{told}:19876"
+    assert "AEROBEE_NAMESRV_ADDR=" not in test["containers"][0]["args"][0]
+
+
 def test_rules_and_dashboards_are_those_of_the_repository() -> None:
     manifests = rendered("-f", str(CHART / "profiles/production.yaml"))
     rules = {each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "PrometheusRule"}
@@ -243,7 +277,7 @@ def test_a_monitor_finds_the_metrics_port_of_every_pod(value: str, kind: str, pa
 
 @pytest.mark.parametrize(
     "values",
-    ["nameserver.replicas=2,broker.replicas=3", "broker.replica=3", "external.mode=hostPort", "image.digest=latest",
+    ["nameserver.replicas=2,broker.replicas=3", "broker.replica=3", "external.mode=hostNetwork", "image.digest=latest",
      "tls.mode=enforcing,broker.replicas=3,nameserver.replicas=3"],
 )  # fmt: skip
 def test_values_that_cannot_work_are_refused(values: str) -> None:

@@ -31,6 +31,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "aerobee.cluster" -}}{{ .Values.cluster.name | default .Release.Name }}{{- end }}
 {{- define "aerobee.ha" -}}{{ if gt (int .Values.broker.replicas) 1 }}true{{ end }}{{- end }}
+{{- /* Whether clients outside come in by Services. */}}
+{{- define "aerobee.externalServices" -}}{{ if has .Values.external.mode (list "nodePort" "loadBalancer") }}true{{ end }}{{- end }}
+{{- /* The variables of a pod that is reached at ports of its node. */}}
+{{- define "aerobee.nodeVariables" -}}
+- {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+{{- end }}
 {{- define "aerobee.domain" -}}{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}{{- end }}
 
 {{- /* "host:port;host:port" of every NameServer, by the names of their pods. */}}
