@@ -16,6 +16,8 @@ CHART = ROOT / "deploy" / "helm" / "aerobee"
 NODE = "10.250.0.1"
 NAMESERVER = f"{NODE}:30876"
 RELEASE = "mq"
+BALANCER = "10.250.0.2"  # in the node's network, nobody's: kube-proxy answers there for Services that say so
+SECOND = "lb"  # a small release of its own
 IMAGE_HERE = "localhost/aerobee:dev"
 WAIT_S = 300.0
 SMALL: dict[str, Any] = {
@@ -80,9 +82,46 @@ def chart(verb: str, directory: pathlib.Path, **broker: Any) -> str:
     return helm(verb, RELEASE, CHART, *profiles, "-f", path, "--wait", "--timeout", "10m")
 
 
-def ready_pods(component: str = "broker") -> set[str]:
-    """Names of the ready pods of a component."""
-    found = json.loads(kubectl("get", "pods", "-l", f"app.kubernetes.io/component={component}", "-o", "json"))
+def second_chart(verb: str, directory: pathlib.Path, profile: str, *flags: str) -> str:
+    """Install or upgrade the second release: one NameServer and one broker without volumes, and a profile for clients outside."""
+    path = directory / "second.json"
+    path.write_text(json.dumps(SMALL))
+    values = (
+        "-f",
+        path,
+        *(word for name in ("dev", profile) for word in ("-f", CHART / "profiles" / f"{name}.yaml")),
+    )
+    return helm(verb, SECOND, CHART, *values, *flags)
+
+
+def give_address(service: str, address: str) -> None:
+    """What a load balancer's controller does: tell a Service its address."""
+    status = json.dumps({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})
+    kubectl("patch", "service", service, "--subresource=status", "--type=merge", "-p", status)
+
+
+def told_master(nameserver: str, topic: str, pod: str = "") -> dict[str, str]:
+    """{broker group: address of its master} as that NameServer tells it to whoever asks from the node, or from a pod."""
+    script = """if True:
+        import asyncio, json, sys
+        from aerobee.client.admin.admin import Admin
+
+        async def main():
+            async with Admin(sys.argv[1]) as admin:
+                route = await admin.topic_route(sys.argv[2])
+            print(json.dumps({each.broker_name: each.broker_addrs.get(0, "") for each in route.brokers}))
+
+        asyncio.run(main())
+    """
+    where = ("kubectl", "exec", pod, "--", "python3") if pod else (ROOT / ".venv/bin/python",)
+    told: dict[str, str] = json.loads(within(*where, "-c", script, nameserver, topic))
+    return told
+
+
+def ready_pods(component: str = "broker", release: str = RELEASE) -> set[str]:
+    """Names of the ready pods of a component of a release."""
+    wanted = f"app.kubernetes.io/component={component},app.kubernetes.io/instance={release}"
+    found = json.loads(kubectl("get", "pods", "-l", wanted, "-o", "json"))
     return {
         each["metadata"]["name"]
         for each in found["items"]

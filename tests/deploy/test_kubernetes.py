@@ -13,20 +13,26 @@ import pytest
 
 from tests.deploy.docker import ROOT, run
 from tests.deploy.kubernetes import (
+    BALANCER,
     NAMESERVER,
+    NODE,
     RELEASE,
+    SECOND,
     SETUP,
     JavaSender,
     PodSender,
     brokers_by_doctor,
     chart,
     fails,
+    give_address,
     helm,
     kubectl,
     load_image,
     master_of,
     outside_driver,
     ready_pods,
+    second_chart,
+    told_master,
     within,
 )
 from tests.interop.rocketmq import Driver, wait_for
@@ -143,6 +149,46 @@ def test_an_uninstall_leaves_nothing(directory: pathlib.Path, driver: Driver) ->
     kinds = "statefulsets,services,configmaps,poddisruptionbudgets,roles,rolebindings,serviceaccounts"
     left = kubectl("get", kinds, "-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "name")
     assert left.strip() == ""
+
+
+BROKER = f"{SECOND}-aerobee-broker-0-0"
+INSIDE = f"{BROKER}.{SECOND}-aerobee-brokers.default.svc.cluster.local:10911"
+
+
+def passes_outside(driver: Driver, address: str, topic: str, broker: str) -> None:
+    """A message goes out and in through a host's address, where the broker is at `broker`; clients inside are told the pod's name."""
+    nameserver = f"{address}:9876"
+    within(ROOT / ".venv/bin/aerobee", "topic", "create", topic, "--cluster", SECOND, "-n", nameserver)
+    assert told_master(nameserver, topic) == {"broker-0": broker}
+    assert told_master(f"{SECOND}-aerobee-nameserver:9876", topic, BROKER) == {"broker-0": INSIDE}
+    with driver.producer(nameserver) as producer, driver.push(nameserver, topic) as consumer:
+        (result,) = producer.send([{"topic": topic, "body": f"by {broker}"}])
+        assert result["status"] == "SEND_OK"
+        assert [each["body"] for each in consumer.received(1, 60)] == [f"by {broker}"]
+    text = helm("test", SECOND, "--logs")
+    assert f"NameServer: {nameserver}" in text
+    assert "all is well" in text
+
+
+def test_a_load_balancers_address_is_waited_for_and_told(directory: pathlib.Path, driver: Driver) -> None:
+    second_chart("install", directory, "loadbalancer")
+
+    def said() -> str:
+        return kubectl("logs", BROKER, "-c", "find-address", check=False)
+
+    wait_for("the broker to wait for its address", lambda: "no address yet" in said(), WAIT_S)
+    assert ready_pods(release=SECOND) == set()
+    for service in (f"{SECOND}-aerobee-nameserver-external", BROKER):
+        give_address(service, BALANCER)
+    wait_for("the broker", lambda: ready_pods(release=SECOND) == {BROKER}, WAIT_S)
+    assert f"clients outside are told {BALANCER}:10911" in said()
+    passes_outside(driver, BALANCER, "balanced", f"{BALANCER}:10911")
+
+
+def test_host_ports_are_told_and_answer(directory: pathlib.Path, driver: Driver) -> None:
+    second_chart("upgrade", directory, "hostport", "--install", "--wait", "--timeout", "5m")
+    passes_outside(driver, NODE, "hosted", f"{NODE}:10911")
+    helm("uninstall", SECOND, "--wait", "--timeout", "5m")
 
 
 def uid(pod: str) -> str:
