@@ -341,11 +341,12 @@ class FastPath:
         """Say what held the loop: the largest part of a turn. Native code does not say from where sends came."""
         peer, results = max(pulled, key=lambda each: len(each[1]), default=(None, ()))
         if peer is None or stored_count > len(results):
-            # Totals of what was stored since the last look, this turn's with them: the largest is its own, nearly always.
+            # Of the turn itself the backend says a number only; its totals reach back to the last look, a second at most.
             stored, handed_out = self._backend.take_totals()
             self._stats.count_totals(stored, handed_out)
-            topic = max(stored, key=lambda each: each[2])[0] if stored else "unknown"
-            self._watch.note_turn(f"a turn with {plural(stored_count, 'send')}", f"topic {topic}", elapsed_s)
+            topics = {topic for topic, *_ in stored}
+            place = f"topic {topics.pop()}" if len(topics) == 1 else "several topics"
+            self._watch.note_turn(f"a turn with {plural(stored_count, 'send')}", place, elapsed_s)
         else:
             self._watch.note_turn(f"a turn with {plural(len(results), 'pull')}", peer.address, elapsed_s)
 
@@ -360,12 +361,7 @@ class FastPath:
             return backend.burst(data, position, _NO_HOST, now_ms, False, True, NOBODY_ASKED)
 
         started = self._monotonic()
-        try:
-            answered, others = answer_released(burst, pulls)
-        except Exception:
-            # Nothing of it has been answered or noted, and one pull's fault is not that of the others.
-            _LOG.exception("the fast path could not answer %d pulls that waited", len(pulls))
-            return pulls
+        answered, others = answer_released(burst, pulls)
         replies: dict[Peer, list[bytes]] = {}
         self._answered.clear()  # the burst is the end of them: what they took are waits
         if answered:  # what the reads of them took is counted, as PullService does
@@ -451,8 +447,8 @@ class FastPath:
     def close(self) -> None:
         """Serve nothing more, and let go of the broker.
 
-        What it has counted is counted before. The native backend is unknown to Python's garbage collection: as long as it is held here, nothing of a broker that
-        has stopped is freed.
+        What it has counted is counted before. The native backend is unknown to Python's garbage collection: as long as it is
+        held here, nothing of a broker that has stopped is freed.
         """
         self._stats.count_noted()
         self._backend, self._direct_backend = _ClosedBackend(), None

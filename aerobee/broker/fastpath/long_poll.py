@@ -10,12 +10,16 @@ of the burst in which the pull came in wakes it, too, although its arrival was a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from aerobee.broker.fastpath.seam import Authorization, BurstResult, HeldFrame, PullResult
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
+from aerobee.words import plural
+
+_LOG = logging.getLogger(__name__)
 
 FRAME_BYTES_MAX = 64 << 10  # of one pull in a burst of released ones; a larger one is for PullCalls
 
@@ -63,7 +67,10 @@ class LongPolls:
 
 
 def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answered], list[HeldPull]]:
-    """Serve released pulls in bursts: those that found messages, and those that are for PullCalls.resume."""
+    """Serve released pulls in bursts: those that found messages, and those that are for PullCalls.resume.
+
+    From the first that fails on they are all for PullCalls.resume; those before it are counted, and so are answered.
+    """
     answered: list[Answered] = []
     others = [pull for pull in pulls if len(pull.frame) > FRAME_BYTES_MAX]
     if others:
@@ -71,9 +78,12 @@ def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answe
     data = b"".join([pull.frame for pull in pulls])
     position = served = 0
     while served < len(pulls):
-        result = burst(data, position)
-        if result.fault is not None:
-            raise result.fault
+        try:
+            result = burst(data, position)
+        except Exception as error:
+            _failed(error, pulls[served:])
+            others += pulls[served:]
+            break
         replies, position, results = result.replies, result.used, result.pulled
         reply_at = 0
         for pull, found in zip(pulls[served:], results, strict=False):
@@ -84,6 +94,10 @@ def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answe
             else:
                 others.append(pull)
         served += len(results)
+        if result.fault is not None:
+            _failed(result.fault, pulls[served:])
+            others += pulls[served:]
+            break
         if result.is_slow:
             others.append(pulls[served])
             position += len(pulls[served].frame)
@@ -92,3 +106,7 @@ def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answe
             others += pulls[served:]  # the fast path was closed
             break
     return answered, others
+
+
+def _failed(fault: BaseException, pulls: list[HeldPull]) -> None:
+    _LOG.error("the fast path could not answer %s that waited", plural(len(pulls), "pull"), exc_info=fault)

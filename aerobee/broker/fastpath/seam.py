@@ -287,8 +287,9 @@ class Backend(Protocol):
         ...
 
     def take_totals(self) -> tuple[Sequence[Appended], Sequence[HandedOut]]:
-        """What was stored and handed out since the last call. A topic may be there twice, when it has changed in between;
-        nothing is there while a burst is served: it is with the next call."""
+        """What was stored and handed out since the last call. A topic may be there twice, when it has changed in between.
+
+        Asked for between bursts: what one has stored is there when it has ended."""
         ...
 
     def forget_topics(self) -> None:

@@ -49,7 +49,7 @@ from aerobee.client.results import SendResult
 from aerobee.client.session import Session
 from aerobee.client.trace import Tracer, trace_client, trace_group
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, SendFailed, UsageError
+from aerobee.errors import AerobeeError, ConnectFailed, SendFailed, UsageError
 from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, check_group_name, java_hash
 from aerobee.network import Network
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -339,35 +339,35 @@ class Producer(RequestReplyCalls):
         unique_id = unique_id or self._ids.next_id(self._clock.now_ms())
         properties = properties_text(message, unique_id)
 
-        async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> SendResult:
-            connection = await self._connection(target, remaining_s, SEND, is_only_try=self._is_one_try)
+        async def attempt(target: Target, chosen: MessageQueue) -> SendResult:
+            connection = await self._connection(target, deadline, SEND, is_only_try=self._is_one_try)
             opaque = connection.next_opaque()
             frame = target.send.frame(
                 opaque, chosen.queue_id, sys_flag, self._clock.now_ms(), message.flag, properties, body
             )
-            reply = await connection.call(frame, opaque, self._left_s(deadline), SEND)
+            reply = await connection.call(frame, opaque, deadline - self._loop.time(), SEND)
             return self._read_reply(reply, chosen, unique_id, target, connection)
 
         return await self._tries.run(message.topic, fixed, deadline, attempt, first=first)
 
     async def _connection(
-        self, target: Target, remaining_s: float, request: str, *, is_only_try: bool
+        self, target: Target, deadline: float, request: str, *, is_only_try: bool
     ) -> Connection:
-        """The connection to a broker, when it takes bytes."""
+        """The connection to a broker, when it takes bytes. Raises ConnectFailed with no time left for a request."""
         self._session.check_loop()
         remoting = self._session.remoting
         connection = remoting.connection_to(target.address)
         if connection is None:
-            connection = await remoting.connect(
-                target.address, timeout_s=connect_s(remaining_s, is_only_try=is_only_try)
-            )
+            wait_s = connect_s(deadline - self._loop.time(), is_only_try=is_only_try)
+            connection = await remoting.connect(target.address, timeout_s=wait_s)
         if connection.congested:
-            await connection.wait_writable(remaining_s, request)
+            await connection.wait_writable(deadline - self._loop.time(), request)
+        if self._loop.time() >= deadline:
+            why = f"no time was left when it could be sent to: {request} was not sent"
+            raise ConnectFailed(
+                f"{target.address}: {why}", address=target.address, request=request, reason=why
+            )
         return connection
-
-    def _left_s(self, deadline: float) -> float:
-        """Seconds for an answer, after the connection took its share."""
-        return max(0.001, deadline - self._loop.time())
 
     def _read_reply(
         self,
@@ -423,7 +423,8 @@ class Producer(RequestReplyCalls):
         elif queue is None:
             queue = info.next_queue()
         target = target_of(info, queue)
-        connection = await self._connection(target, self.config.send_timeout_s, SEND, is_only_try=True)
+        deadline = self._loop.time() + self.config.send_timeout_s
+        connection = await self._connection(target, deadline, SEND, is_only_try=True)
         frame = target.send_oneway.frame(
             connection.next_opaque(),
             queue.queue_id,
@@ -538,15 +539,15 @@ class Producer(RequestReplyCalls):
         batch_id = self._ids.next_id(self._clock.now_ms())
         properties = f"UNIQ_KEY\x01{batch_id}\x02WAIT\x01true\x02"
 
-        async def attempt(target: Target, chosen: MessageQueue, remaining_s: float) -> T:
+        async def attempt(target: Target, chosen: MessageQueue) -> T:
             connection = await self._connection(
-                target, remaining_s, "SEND_BATCH_MESSAGE", is_only_try=self._is_one_try
+                target, deadline, "SEND_BATCH_MESSAGE", is_only_try=self._is_one_try
             )
             opaque = connection.next_opaque()
             frame = target.send_batch.frame(
                 opaque, chosen.queue_id, 0, self._clock.now_ms(), flag, properties, body
             )
-            reply = await connection.call(frame, opaque, self._left_s(deadline), "SEND_BATCH_MESSAGE")
+            reply = await connection.call(frame, opaque, deadline - self._loop.time(), "SEND_BATCH_MESSAGE")
             if reply.code == ResponseCode.GO_AWAY:
                 self._session.remoting.leave(connection)
             return decode(reply, chosen, batch_id, target.address)

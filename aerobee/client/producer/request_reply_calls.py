@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aerobee.client.config import ProducerConfig
-from aerobee.client.producer.publish_info import PublishInfo
+from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_routes import PublishRoutes, target_of
 from aerobee.client.producer.request_reply import (
     PendingRequests,
@@ -19,7 +19,6 @@ from aerobee.client.producer.request_reply import (
     request_properties,
 )
 from aerobee.client.producer.send_header import Ids, SendTemplate, decode_send_reply, properties_text
-from aerobee.client.producer.send_tries import connect_s
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.results import SendResult
 from aerobee.client.session import Session
@@ -27,8 +26,11 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, TransportError
 from aerobee.message import Message, MessageQueue
 from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.connection import Connection
 
 log = logging.getLogger(__name__)
+
+SEND_REPLY = "SEND_REPLY_MESSAGE_V2"
 
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
@@ -68,6 +70,11 @@ class RequestReplyCalls:
 
     @abstractmethod
     def _prepare(self, message: Message) -> tuple[bytes, int]: ...
+
+    @abstractmethod
+    async def _connection(
+        self, target: Target, deadline: float, request: str, *, is_only_try: bool
+    ) -> Connection: ...
 
     async def request(
         self,
@@ -138,7 +145,8 @@ class RequestReplyCalls:
         first = request.queue.broker_name
         queues = {queue.broker_name: queue for queue in info.queues}
         attempts: list[tuple[str, BaseException]] = []
-        for name in sorted(queues, key=lambda name: name != first):
+        names = sorted(queues, key=lambda name: name != first)
+        for name in names:
             target, queue = target_of(info, queues[name]), queues[name]
             template = SendTemplate(
                 code=RequestCode.SEND_REPLY_MESSAGE_V2.value,
@@ -147,10 +155,9 @@ class RequestReplyCalls:
                 default_topic=self.config.default_topic,
                 default_queue_count=self.config.default_topic_queue_count,
             )
-            remaining_s = max(0.001, deadline - self._loop.time())
             try:
-                connection = await self._session.remoting.connect(
-                    target.address, timeout_s=connect_s(remaining_s)
+                connection = await self._connection(
+                    target, deadline, SEND_REPLY, is_only_try=name == names[-1]
                 )
                 opaque = connection.next_opaque()
                 frame = template.frame(
@@ -162,7 +169,7 @@ class RequestReplyCalls:
                     properties=text,
                     body=payload,
                 )
-                answer = await connection.call(frame, opaque, remaining_s, "SEND_REPLY_MESSAGE_V2")
+                answer = await connection.call(frame, opaque, deadline - self._loop.time(), SEND_REPLY)
                 return decode_send_reply(answer, queue, unique_id, target.address)
             except (RemoteError, TransportError) as error:
                 attempts.append((f"{name} at {target.address}", error))

@@ -42,8 +42,8 @@ from aerobee.message import MessageQueue
 from aerobee.words import plural
 
 T = TypeVar("T")
-# attempt(target, queue, remaining_s): one try at one broker
-Attempt = Callable[[Target, MessageQueue, float], Coroutine[Any, Any, T]]
+# attempt(target, queue): one try at one broker, until the send's deadline
+Attempt = Callable[[Target, MessageQueue], Coroutine[Any, Any, T]]
 
 # Answers after which RocketMQ's client tries another broker (retryResponseCodes).
 RETRIED_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 501, 1500})
@@ -58,19 +58,24 @@ NOT_STORED = (ConnectFailed, ServiceNotAvailable, GoAway, NotLeaderForQueue)
 _SURELY_NOT_STORED = (*NOT_STORED, RouteError)
 # Between two rounds over all brokers, none of which took the message: short at first, for a handing over takes no longer.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.2
-# A host that is gone, or cut off, does not even refuse: what a connection attempt may take of a send's time, but for a floor.
-CONNECT_TIMEOUT_S, CONNECT_SHARE, CONNECT_FLOOR_S = 3.0, 1 / 3, 0.5
+# A host that is gone, or cut off, does not even refuse: what a connection to it, or the question to a NameServer for another,
+# may take of what is left of a send's time, but for a floor.
+CONNECT_TIMEOUT_S, SHARE, SHARE_FLOOR_S = 3.0, 1 / 3, 0.5
 # What a send remembers of its tries: one that waits for minutes makes hundreds, and thousands of sends may wait.
 ATTEMPTS_MAX, TEXTS_MAX = 16, 16
 
 
 def connect_s(remaining_s: float, *, is_only_try: bool = False) -> float:
-    """Seconds that a try waits for its connection: not all that is left, for another broker may take the message.
+    """Seconds that a try waits for its connection: a share of what is left (3 s at most, 0.5 s at least when there are so
+    many), for another broker may take the message; with `is_only_try` all of it, up to 3 s.
 
     The attempt itself goes on (RemotingClient.connect), so a later try finds what became of it.
     """
-    share_s = remaining_s if is_only_try else max(remaining_s * CONNECT_SHARE, CONNECT_FLOOR_S)
-    return min(remaining_s, CONNECT_TIMEOUT_S, share_s)
+    return min(CONNECT_TIMEOUT_S, remaining_s if is_only_try else _share_s(remaining_s))
+
+
+def _share_s(remaining_s: float) -> float:
+    return min(remaining_s, max(remaining_s * SHARE, SHARE_FLOOR_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +192,7 @@ class SendTries:
                 next_queue = None
                 broker_name = info.broker_of(queue)
                 target = target_of(info, queue)
-                result = await attempt(target, queue, deadline - now)
+                result = await attempt(target, queue)
             except AerobeeError as error:
                 failure = error
             else:
@@ -246,7 +251,10 @@ class SendTries:
                 self._routes.refresh_behind(send.topic)  # for the send after this one
             raise send.failed() from failure
         if failure.route_stale and info is not None:
-            await self._routes.refresh(send.topic, send.deadline)
+            now = _now()
+            await self._routes.refresh(send.topic, now + _share_s(send.deadline - now))
+            if _now() >= send.deadline:
+                raise send.failed() from failure
 
     def _is_waited_for(
         self,

@@ -10,6 +10,8 @@ import pytest
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath import long_poll
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
+from aerobee.broker.fastpath.long_poll import answer_released
+from aerobee.broker.fastpath.seam import BurstResult
 from aerobee.broker.pull import held_pulls
 from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.errors import StoreError
@@ -176,13 +178,45 @@ def test_when_the_fast_path_fails_the_handler_answers_what_waited(
 ) -> None:
     connection = poll(pulling, *(pull_request(3, flags=WAITS, opaque=opaque) for opaque in (7, 8)))
 
-    def fail(*_: object) -> None:
+    def fail(*_: object) -> BurstResult:
         raise OSError("the mapping is gone")
 
     pulling.send(1)
-    monkeypatch.setattr("aerobee.broker.fastpath.fast_path.answer_released", fail)
+    monkeypatch.setattr(
+        "aerobee.broker.fastpath.fast_path.answer_released", lambda _, pulls: answer_released(fail, pulls)
+    )
     pulling.run_soon()
     assert [(reply.opaque, reply.code) for reply in connection.replies()] == [(7, 0), (8, 0)]
+
+
+def test_a_pull_that_fails_among_others_is_the_only_one_counted_elsewhere(
+    pulling: Pulling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = ("group", "other", "third")
+    for name in groups:
+        pulling.groups.put(SubscriptionGroupConfig(name))
+    connection = FakePeer()
+    for opaque, name in enumerate(groups):
+        poll(pulling, pull_request(3, flags=WAITS, consumerGroup=name, opaque=opaque), connection=connection)
+    pulling.groups.put(SubscriptionGroupConfig("news"))  # who may pull is asked again
+    is_readable = pulling.groups.is_readable
+    faults: list[str] = []
+
+    def fails_once(group: str, topic: str) -> bool:
+        if group == "other" and not faults:
+            faults.append(group)
+            raise OSError("the table is gone")
+        return is_readable(group, topic)
+
+    monkeypatch.setattr(pulling.groups, "is_readable", fails_once)
+    pulling.send(1)
+    pulling.run_soon()
+    assert faults == ["other"]
+    assert [(reply.opaque, reply.code) for reply in connection.replies()] == [(0, 0), (1, 0), (2, 0)]
+    counters = dict(pulling.stats.counters("GROUP_GET_NUMS"))
+    assert {key: (count.count, count.times) for key, count in counters.items()} == {
+        f"TopicNormal@{name}": (1, 1) for name in groups
+    }
 
 
 def test_a_pull_that_cannot_be_answered_costs_its_own_connection_only(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from aerobee.client.config import ProducerConfig
+from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.request_reply import (
     PendingRequests,
     decode_reply,
@@ -15,11 +19,14 @@ from aerobee.client.producer.request_reply import (
     reply_message,
     request_properties,
 )
+from aerobee.client.producer.request_reply_calls import RequestReplyCalls
 from aerobee.client.received import ReceivedMessage, decode_messages
+from aerobee.client.results import SendResult
 from aerobee.clock import SystemClock
-from aerobee.errors import MalformedFrame, UsageError
-from aerobee.message import MessageQueue, decode_properties, encode_record, pack_host
+from aerobee.errors import ConnectFailed, MalformedFrame, SendFailed, UsageError
+from aerobee.message import Message, MessageQueue, decode_properties, encode_record, pack_host
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import decode_frame
 from tests.captures import captured
 
@@ -115,3 +122,57 @@ async def test_a_reply_reaches_the_request_that_it_answers_and_late_ones_are_dro
     pending.close(first[0])
     pending.close(third[0])
     assert len(pending) == 0
+
+
+class Replier(RequestReplyCalls):
+    """Whoever replies; to none of the brokers a connection comes. `asked`: names, and whether it was the last chance."""
+
+    def __init__(self, brokers: Sequence[str]) -> None:
+        self.config = ProducerConfig()
+        self.group = "repliers"
+        self.asked: list[tuple[str, bool]] = []
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._clock = SystemClock()
+        self._ids = cast(Any, SimpleNamespace(next_id=lambda now_ms: "0" * 32))
+        self._session = cast(Any, SimpleNamespace(is_open=True))
+        topic = "DefaultCluster_REPLY_TOPIC"
+        targets = {name: Target(name, f"{name}:10911", *(cast(Any, None),) * 3) for name in brokers}
+        info = PublishInfo([MessageQueue(topic, name, 0) for name in brokers], targets, first_turn=-1)
+        self._publish = {topic: info}
+
+    @property
+    def client_id(self) -> str:
+        return "replier"
+
+    async def send(self, message: Message, **how: Any) -> SendResult:
+        raise NotImplementedError
+
+    def _refuse_closed(self) -> None:
+        raise NotImplementedError
+
+    def _prepare(self, message: Message) -> tuple[bytes, int]:
+        return message.body, 0
+
+    async def _connection(
+        self, target: Target, deadline: float, request: str, *, is_only_try: bool
+    ) -> Connection:
+        self.asked.append((target.broker_name, is_only_try))
+        raise ConnectFailed("connection refused", address=target.address)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "asked"),
+    [
+        (["broker-a"], [("broker-a", True)]),
+        (["broker-b", "broker-a"], [("broker-a", False), ("broker-b", True)]),
+    ],
+)
+async def test_a_reply_gives_the_last_broker_all_the_time_that_is_left(
+    brokers: list[str], asked: list[tuple[str, bool]]
+) -> None:
+    request = received(captured_request(310).text("i") + "CLUSTER\x01DefaultCluster\x02")
+    replier = Replier(brokers)
+    with pytest.raises(SendFailed):
+        await replier.reply_to(request, b"pong")
+    assert replier.asked == asked

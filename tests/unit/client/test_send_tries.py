@@ -49,6 +49,7 @@ class Routes:
         self.failures: list[AerobeeError] = []
         self.asked = 0
         self.behind = 0
+        self.refresh_s: list[float] = []
 
     async def info(self, topic: str, deadline: float) -> PublishInfo:
         self.asked += 1
@@ -59,6 +60,7 @@ class Routes:
 
     async def refresh(self, topic: str, deadline: float) -> None:
         self.asked += 1
+        self.refresh_s.append(deadline - asyncio.get_running_loop().time())
 
     def refresh_behind(self, topic: str) -> None:
         self.behind += 1
@@ -71,7 +73,7 @@ class Brokers:
         self.answers = list(answers)
         self.asked: list[str] = []
 
-    async def attempt(self, target: Target, queue: MessageQueue, remaining_s: float) -> str:
+    async def attempt(self, target: Target, queue: MessageQueue) -> str:
         self.asked.append(target.broker_name)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, AerobeeError):
@@ -284,3 +286,25 @@ def test_a_connection_takes_a_share_of_the_time_unless_there_is_one_try(
     remaining_s: float, is_only_try: bool, wait_s: float
 ) -> None:
     assert send_tries.connect_s(remaining_s, is_only_try=is_only_try) == pytest.approx(wait_s)
+
+
+async def test_a_silent_nameserver_takes_a_share_of_a_sends_time_only(pauses: list[float]) -> None:
+    routes = Routes()
+    assert await send(Brokers(REFUSED, LOST, "stored"), routes, within_s=30.0) == "stored"
+    assert routes.refresh_s == pytest.approx([10.0, 10.0], abs=0.5)
+
+
+async def test_no_try_begins_when_the_nameserver_took_the_rest_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    routes, brokers = Routes(), Brokers(REFUSED, "stored")
+
+    async def refresh(topic: str, deadline: float) -> None:
+        assert deadline < began + 1.0
+        await asyncio.sleep(deadline - asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(routes, "refresh", refresh)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(SendFailed, match="connection refused"):
+        await send(brokers, routes, within_s=0.2)
+    assert brokers.asked == ["a"]
