@@ -17,6 +17,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncGenerator
+from hashlib import sha256
 from importlib import resources
 from typing import Any
 
@@ -128,22 +129,25 @@ class ConsoleServer:
     # --- pages
 
     async def _page(self, request: web.Request) -> web.Response:
-        return self._static_response("index.html")
+        return self._static_response(request, "index.html")
 
     async def _file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in self._static:
             raise web.HTTPNotFound(reason=f"there is no file {name}")
-        return self._static_response(name)
+        return self._static_response(request, name)
 
     async def _icon(self, request: web.Request) -> web.Response:
-        return self._static_response("icon.svg")
+        return self._static_response(request, "icon.svg")
 
-    def _static_response(self, name: str) -> web.Response:
+    def _static_response(self, request: web.Request, name: str) -> web.Response:
+        """A part of the page; a browser that has it asks each time whether it is still the same."""
         kind = TYPES[name[name.rindex(".") :]]
-        return web.Response(
-            body=self._static[name], content_type=kind, charset="utf-8", headers={"Cache-Control": "no-cache"}
-        )
+        body, tag = self._static[name]
+        headers = {"Cache-Control": "no-cache", "ETag": f'"{tag}"'}
+        if any(known.value in (tag, "*") for known in request.if_none_match or ()):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
 
     # --- who
 
@@ -347,11 +351,8 @@ async def _json_object(request: web.Request) -> dict[str, Any]:
     return fields
 
 
-def _static_files() -> dict[str, bytes]:
-    """Everything that is served as it is, read once: no path of a request ever reaches the disk."""
+def _static_files() -> dict[str, tuple[bytes, str]]:
+    """Everything that is served as it is, and a digest of it, read once: no path of a request ever reaches the disk."""
     folder = resources.files("aerobee.console") / "static"
-    return {
-        file.name: file.read_bytes()
-        for file in folder.iterdir()
-        if file.name[file.name.rfind(".") :] in TYPES
-    }
+    files = [file for file in folder.iterdir() if file.name[file.name.rfind(".") :] in TYPES]
+    return {file.name: (body := file.read_bytes(), sha256(body).hexdigest()[:20]) for file in files}

@@ -52,6 +52,12 @@ async function open(route, heading, url = world.url) {
   await page.waitForFunction(() => !document.querySelector("main[aria-busy]"));
 }
 
+async function done(dialog, said) {
+  await dialog.getByRole("button", { name: "Do it" }).click();
+  await dialog.locator(".good", { hasText: said }).waitFor();
+  await dialog.getByRole("button", { name: "Close" }).click();
+}
+
 async function perform(button, title) {
   await button.click();
   const dialog = page.locator("dialog[open]");
@@ -72,13 +78,16 @@ const steps = {
     await open("brokers", "Brokers");
     await page.locator("td", { hasText: "answers" }).first().waitFor();
     assert.ok((await page.locator("td", { hasText: /^slave$/ }).count()) >= 1);
-    await check("brokers");
+    await page.waitForFunction(() => /\d\/s/.test(document.querySelector("main").textContent));
+    await check("brokers", { shot: true });
   },
   async topics() {
     await open("topics", "Topics");
     await page.getByLabel("Filter").fill("orders");
     await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 1);
-    await check("topics");
+    await page.getByLabel("Filter").fill("");
+    await page.waitForFunction(() => document.querySelectorAll("tbody tr").length > 1);
+    await check("topics", { shot: true });
     await page.getByLabel("Name").fill("made-here");
     await page.getByLabel("Queues at each broker").fill("3");
     const { dialog, command } = await perform(page.getByRole("button", { name: "Create …" }), "Create a topic");
@@ -90,7 +99,11 @@ const steps = {
   async topic() {
     await open("topic?name=made-here", "Topic made-here");
     await page.locator("td", { hasText: "read and write" }).first().waitFor();
-    await check("topic");
+    await check("topic-new");
+    await open("topic?name=orders", "Topic orders");
+    await page.locator("main a", { hasText: "clerks" }).waitFor();
+    await check("topic", { shot: true });
+    await open("topic?name=made-here", "Topic made-here");
     const { dialog } = await perform(page.getByRole("button", { name: "Delete …" }), "Delete topic made-here");
     await dialog.getByRole("button", { name: "Do it" }).click();
     await dialog.locator(".error", { hasText: "to confirm" }).waitFor();
@@ -162,6 +175,15 @@ const steps = {
     await open("why?group=slow&topic=mixed", "Why?");
     await page.locator("ol.findings li").first().waitFor();
     await check("why", { shot: true });
+    // From a message: each group that consumes its topic, and then the answer for that message.
+    await open(`messages?topic=orders&by=id&what=${world.message}`, "Messages");
+    await page.locator("article").getByRole("link", { name: "why" }).click();
+    await page.locator("h2", { hasText: "Which group?" }).waitFor();
+    await check("why-of-a-message");
+    await page.locator("main li").getByRole("link", { name: "clerks", exact: true }).click();
+    await page.locator("ol.findings li").first().waitFor();
+    assert.equal(await page.getByLabel("Message id, if one").inputValue(), world.message);
+    assert.equal(await page.getByLabel("Group", { exact: true }).inputValue(), "clerks");
   },
   async dlq() {
     await open("dlq", "Dead letters");
@@ -176,18 +198,40 @@ const steps = {
     await dialog.getByRole("button", { name: "Do it" }).click();
     await dialog.locator(".good", { hasText: "1 sent to group refusing again" }).waitFor();
     await dialog.getByRole("button", { name: "Close" }).click();
+    const all = await perform(page.getByRole("button", { name: "Redrive all that wait …" }), "Send the dead letters of refusing again");
+    assert.match(all.command, /aerobee dlq redrive refusing --limit \d+ --yes/);
+    await done(all.dialog, /[1-9]\d* sent to group refusing again, 0 failed/);
+    await open("dlq", "Dead letters");
+    const row = page.locator("main tr", { hasText: "refusing" });
+    await done((await perform(row.getByRole("button", { name: "Redrive …" }), "Send the dead letters of refusing again")).dialog, /sent to group refusing again, 0 failed/);
+    // A letter's own link to why knows whose it was.
+    await open("dlq?group=refusing", "Dead letters of refusing");
+    await page.locator("main tbody button").first().click();
+    await page.locator("article").getByRole("link", { name: "why" }).click();
+    await page.locator("ol.findings li").first().waitFor();
+    assert.equal(await page.getByLabel("Group", { exact: true }).inputValue(), "refusing");
   },
   async transactions() {
     await open("transactions", "Transactions");
-    const row = page.locator("tr", { hasText: "payers" });
-    await row.waitFor();
+    const row = (key) => page.locator("main tr", { hasText: key });
+    await row("half-3").waitFor();
     await check("transactions", { shot: true });
-    const { dialog, command } = await perform(row.getByRole("button", { name: "Roll back" }), "Roll back transaction");
-    assert.match(command, /aerobee transaction rollback \w+/);
-    await dialog.getByRole("button", { name: "Do it" }).click();
-    await dialog.locator(".good", { hasText: "rolled back" }).waitFor();
-    await dialog.getByRole("button", { name: "Close" }).click();
-    await page.locator("p", { hasText: "No transaction is open." }).waitFor();
+    const asked = await perform(row("half-1").getByRole("button", { name: "Ask" }), "Ask transaction");
+    assert.match(asked.command, /aerobee transaction check \w+/);
+    await done(asked.dialog, /is asked/);
+    const back = await perform(row("half-2").getByRole("button", { name: "Roll back" }), "Roll back transaction");
+    assert.match(back.command, /aerobee transaction rollback \w+ --yes/);
+    await done(back.dialog, /is rolled back/);
+    await row("half-2").waitFor({ state: "detached" });
+    const kept = await perform(row("half-3").getByRole("button", { name: "Commit" }), "Commit transaction");
+    assert.match(kept.command, /aerobee transaction commit \w+ --yes/);
+    await done(kept.dialog, /is committed/);
+    await row("half-3").waitFor({ state: "detached" });
+    await row("half-1").waitFor();
+    await open("messages?topic=orders&by=key&what=half-3", "Messages");
+    await page.locator("article").first().waitFor();
+    await open("transactions?state=given-up", "Transactions");
+    await page.locator("p", { hasText: "None was given up." }).waitFor();
   },
   async timers() {
     await open("timers", "Timers");
@@ -245,12 +289,23 @@ const steps = {
     await page.locator("main td", { hasText: "Topic:orders*" }).waitFor();
     await check("access", { shot: true });
     const row = page.locator("main tr", { hasText: "alice" }).first();
+    await page.getByLabel("User", { exact: true }).first().fill("alice");
+    await page.getByLabel("Secret key", { exact: true }).fill("another secret");
+    const changed = await perform(page.getByRole("button", { name: "Change key …" }), "Change a secret key");
+    assert.match(changed.command, /aerobee user update alice --secret-env USER_SECRET/);
+    await done(changed.dialog, /alice/);
+    await done((await perform(row.getByRole("button", { name: "Make administrator …" }), "Make administrator alice")).dialog, /alice/);
+    await row.locator("td", { hasText: "administrator" }).waitFor();
+    await done((await perform(row.getByRole("button", { name: "Make normal …" }), "Make normal alice")).dialog, /alice/);
+    await row.locator("td", { hasText: /^normal$/ }).waitFor();
     const off = await perform(row.getByRole("button", { name: "Disable …" }), "Disable alice");
     assert.match(off.command, /aerobee user update alice --disable/);
     await off.dialog.getByRole("button", { name: "Do it" }).click();
     await off.dialog.locator(".good", { hasText: "not let in any more" }).waitFor();
     await off.dialog.getByRole("button", { name: "Close" }).click();
     await page.locator("main td", { hasText: "not let in" }).waitFor();
+    await done((await perform(row.getByRole("button", { name: "Enable …" }), "Enable alice")).dialog, /alice/);
+    await page.locator("main td", { hasText: "not let in" }).waitFor({ state: "detached" });
     const back = await perform(page.getByRole("button", { name: "Take back …" }), "Take back what is said");
     assert.match(back.command, /aerobee acl delete alice 'Topic:orders\*' --custom --yes/);
     await back.dialog.getByRole("button", { name: "Do it" }).click();
@@ -292,6 +347,63 @@ const steps = {
     await page.locator("article pre", { hasText: '"hello": "console"' }).first().waitFor();
     await check("send", { shot: true });
     await page.getByRole("button", { name: "Stop watching" }).click();
+  },
+  async login() {
+    const enter = async (name, password) => {
+      await page.getByLabel("Name", { exact: true }).fill(name);
+      await page.getByLabel("Password").fill(password);
+      await page.getByRole("button", { name: "Log in" }).click();
+    };
+    await open("groups", "Log in", world.login);
+    await check("login", { shot: true });
+    await enter("vera", "guessed");
+    await page.locator(".error").waitFor();
+    assert.equal(await page.getByLabel("Password").inputValue(), "");
+    assert.equal(await page.locator("td").count(), 0);
+    const roles = {
+      vera: { role: "viewer", disabled: ["topics Create …", "group?name=slow Look …", "send Send …", "settings Look …"] },
+      otto: { role: "operator", disabled: ["topics Create …", "settings Look …"], enabled: ["group?name=slow Look …", "send Send …"] },
+      ada: { role: "admin", enabled: ["topics Create …", "group?name=slow Look …", "send Send …", "settings Look …"] },
+    };
+    for (const [name, { role, disabled = [], enabled = [] }] of Object.entries(roles)) {
+      await enter(name, "secret");
+      await page.locator("#who", { hasText: `${name}, ${role}` }).waitFor();
+      for (const [places, isDisabled] of [[disabled, true], [enabled, false]]) {
+        for (const place of places) {
+          const [route, text] = [place.slice(0, place.indexOf(" ")), place.slice(place.indexOf(" ") + 1)];
+          await page.goto(`${world.login}#/${route}`);
+          const button = page.getByRole("button", { name: text, exact: true });
+          await button.waitFor();
+          await page.waitForFunction(() => !document.querySelector("main[aria-busy]"));
+          assert.equal(await button.isDisabled(), isDisabled, `${name} at ${place}`);
+          if (isDisabled) assert.match(await button.getAttribute("title"), /takes the role (operator|admin)/);
+        }
+      }
+      if (name === "vera") await check("viewer");
+      if (name === "otto") {
+        await page.goto(`${world.login}#/send?topic=made-to-watch`);
+        await page.getByLabel("Body").fill("by otto");
+        await done((await perform(page.getByRole("button", { name: "Send …" }), "Send a message")).dialog, /sent:/);
+      }
+      await page.getByRole("button", { name: "Log out" }).click();
+      await page.locator("main h1", { hasText: "Log in" }).waitFor();
+    }
+    const audit = readFileSync(world.audit, "utf8").trim().split("\n").map((line) => JSON.parse(line));
+    assert.ok(audit.some((line) => line.user === "otto" && line.action === "send"), JSON.stringify(audit));
+    assert.ok(!audit.some((line) => JSON.stringify(line).includes("secret")));
+  },
+  async proxy_and_read_only() {
+    await page.setExtraHTTPHeaders({ "X-User": "vera" });
+    await open("topics", "Topics", world.proxy);
+    await page.locator("#who", { hasText: "vera, viewer" }).waitFor();
+    assert.ok(await page.getByRole("button", { name: "Create …" }).isDisabled());
+    await page.setExtraHTTPHeaders({});
+    await page.goto("about:blank");
+    await open("topics", "Log in", world.proxy);
+    await open("topics", "Topics", world.read_only);
+    await page.locator("#who", { hasText: "read-only" }).waitFor();
+    assert.ok(await page.getByRole("button", { name: "Create …" }).isDisabled());
+    await check("read-only");
   },
   async keyboard() {
     await open("overview", "Overview");

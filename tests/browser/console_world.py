@@ -1,6 +1,7 @@
 """A cluster with messages of every kind and a console, for the browser: prints one JSON line with addresses, stays until stdin ends.
 
-`--topics N` adds so many empty topics. `--users` lets people log in: vera (viewer), otto (operator), ada (admin), password "secret".
+`--topics N` adds so many empty topics. The console at `login` wants one: vera (viewer), otto (operator), ada (admin), password
+"secret"; that at `proxy` takes the name from the header X-User; at the one at `read_only` nobody changes anything.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from aerobee import Message
 from aerobee.client import ProducerConfig
@@ -41,7 +43,6 @@ def a_plan(broker_name: str) -> Plan:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--topics", type=int, default=0)
-    parser.add_argument("--users", action="store_true")
     asked = parser.parse_args()
     async with AsyncExitStack() as stack:
         path = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -60,30 +61,22 @@ async def main() -> None:
             await producer.send(Message("later", b"in an hour", deliver_after=3600, keys=("later-1",)))
         plan = path / "plan.json"
         plan.write_bytes(a_plan(broker.config.broker_name).encode())
-        users = None
-        if asked.users:
-            people = {"vera": "viewer", "otto": "operator", "ada": "admin"}
-            users = path / "users.json"
-            users.write_text(
-                json.dumps(
-                    {
-                        name: {"role": role, "password": hash_password("secret")}
-                        for name, role in people.items()
-                    }
-                )
-            )
-        console = ConsoleServer(
-            ConsoleConfig(
-                nameserver=cluster.nameserver_address,
-                port=0,
-                users_file=users,
-                audit_file=path / "audit.jsonl",
-                refresh_s=1.0,
-                plan_file=plan,
-            )
-        )
-        await console.start()
-        stack.push_async_callback(console.stop)
+        people = {"vera": "viewer", "otto": "operator", "ada": "admin"}
+        known = {name: {"role": role, "password": hash_password("secret")} for name, role in people.items()}
+        users = path / "users.json"
+        users.write_text(json.dumps(known))
+
+        async def console(**settings: Any) -> ConsoleServer:
+            config = ConsoleConfig(nameserver=cluster.nameserver_address, port=0, refresh_s=1.0, **settings)
+            server = ConsoleServer(config)
+            await server.start()
+            stack.push_async_callback(server.stop)
+            return server
+
+        plain = await console(audit_file=path / "audit.jsonl", plan_file=plan)
+        login = await console(audit_file=path / "audit-of-users.jsonl", users_file=users)
+        proxy = await console(users_file=users, user_header="X-User")
+        read_only = await console(read_only=True)
         (path / "closed").mkdir()
         closed = await stack.enter_async_context(running_closed(Cluster(path / "closed", USERS)))
         access = ConsoleServer(
@@ -92,12 +85,15 @@ async def main() -> None:
         await access.start()
         stack.push_async_callback(access.stop)
         line = {
-            "url": console.url,
+            "url": plain.url,
+            "login": login.url,
+            "proxy": proxy.url,
+            "read_only": read_only.url,
             "access": access.url,
             "topics": asked.topics,
             "broker": broker.address,
             "message": sent.message_id,
-            "audit": str(path / "audit.jsonl"),
+            "audit": str(path / "audit-of-users.jsonl"),
         }
         print(json.dumps(line), flush=True)
         await asyncio.to_thread(sys.stdin.read)

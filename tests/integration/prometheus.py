@@ -158,7 +158,8 @@ async def _work(cluster: LocalCluster, stack: AsyncExitStack) -> None:
 
     async with halves.transaction(Message("orders", b"committed")):
         pass
-    await halves.send_in_transaction(Message("orders", b"open"), executor=undecided)
+    for key in ("half-1", "half-2", "half-3"):
+        await halves.send_in_transaction(Message("orders", b"open", keys=(key,)), executor=undecided)
     task = asyncio.create_task(send())
     broker = cluster.broker()
     await wait_until(lambda: "%DLQ%refusing" in broker.topics.topics, timeout_s=60)

@@ -98,6 +98,12 @@ async def test_a_page_of_a_stranger_gets_nothing(cluster: LocalCluster) -> None:
             assert "default-src 'none'" in policy
             assert "unsafe" not in policy
             assert answer.headers["X-Frame-Options"] == "DENY"
+            tag = answer.headers["ETag"]
+        async with session.get(url, headers={"If-None-Match": tag}) as answer:
+            assert (answer.status, await answer.read(), answer.headers["ETag"]) == (304, b"", tag)
+            assert answer.headers["X-Frame-Options"] == "DENY"
+        async with session.get(url, headers={"If-None-Match": '"another"'}) as answer:
+            assert answer.status == 200
         stored = sum(row.max_offset for row in await _stats(cluster))
         assert stored == 0
 

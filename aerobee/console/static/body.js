@@ -2,6 +2,14 @@
 
 import { counted, h, link, moment } from "./parts.js";
 
+// Topics of one group: what it is to get again, and what it has given up.
+const OF_A_GROUP = /^%(?:RETRY|DLQ)%(.+)$/;
+
+function why(message) {
+  const [, group = ""] = OF_A_GROUP.exec(message.topic) || [];
+  return link("why", "why", { message: message.message_id, group, topic: group ? "" : message.topic });
+}
+
 function bytesOf(message) {
   return Uint8Array.from(atob(message.body), (character) => character.charCodeAt(0));
 }
@@ -44,7 +52,7 @@ export function messageCard(message) {
     ["Stored", `${moment(message.store_timestamp)} from ${message.born_host}`],
     ["Tag and keys", [message.tag, ...message.keys].filter(Boolean).join(" · ") || "–"],
     ["Earlier deliveries", String(message.reconsume_times)],
-    ["Look further", [link("trace", "trace", { id: message.message_id }), " · ", link("why", "why", { message: message.message_id, topic: message.topic })]],
+    ["Look further", [link("trace", "trace", { id: message.message_id }), " · ", why(message)]],
   ];
   const properties = Object.entries(message.properties);
   return h("article", { class: "card message" },

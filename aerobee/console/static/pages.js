@@ -214,8 +214,17 @@ export async function why(parameters, place) {
       event.preventDefault();
       location.hash = route("why", { group: groupInput.value, topic: topicInput.value, message: message.value });
     } }, field("Group", groupInput), field("Topic, if one", topicInput), field("Message id, if one", message), h("button", { class: "main" }, "Ask")), found);
-  if (!parameters.group) return;
+  if (!parameters.group) {
+    if (parameters.topic) found.replaceChildren(...(await askedOf(parameters)));
+    return;
+  }
   const { findings } = await get("why", { group: parameters.group, topic: parameters.topic, message: parameters.message });
   found.replaceChildren(h("ol", { class: "findings" }, findings.map((each, at) => h("li", {}, at === 0 ? h("strong", {}, each.text) : each.text))));
 }
 
+// Each group that consumes the topic has its own reason.
+async function askedOf(parameters) {
+  const { groups: names } = await get("topic", { name: parameters.topic });
+  if (!names.length) return [h("p", {}, `No group consumes ${parameters.topic}.`)];
+  return [h("h2", {}, "Which group?"), h("ul", {}, names.map((name) => h("li", {}, link(name, "why", { ...parameters, group: name }))))];
+}
