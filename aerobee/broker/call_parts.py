@@ -184,6 +184,7 @@ def admin_calls(
             store=parts.store,
             live=parts.live,
             identity=parts.identity,
+            clock=parts.clock,
         ),
         AdminGroupCalls(
             groups=parts.groups,
@@ -192,6 +193,7 @@ def admin_calls(
             consumers=parts.consumers,
             producers=parts.producers,
             stats=parts.stats,
+            clock=parts.clock,
         ),
         ConsumeStatsCalls(
             expressions=parts.expressions,

@@ -45,12 +45,14 @@ def larger_of(sizes: Iterable[int]) -> list[int]:
 
 
 class Kind(Enum):
-    """How a number behaves: a counter only grows, a gauge moves both ways, a latency is many durations, sizes are many sizes."""
+    """How a number behaves: a counter only grows, a gauge moves both ways, a latency is many durations, sizes are many sizes,
+    a spread is many numbers of which only is known between which ends they lie."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
     LATENCY = "latency"
     SIZES = "sizes"
+    SPREAD = "spread"
 
 
 class Latency:
@@ -175,8 +177,26 @@ class Sizes:
         return Sizes(self.count + other.count, self.sum + other.sum, tuple(a + b for a, b in both))
 
 
+class Spread:
+    """Rare numbers in a few buckets, those of a histogram of RocketMQ's."""
+
+    __slots__ = ("counts", "ends", "sum")
+
+    def __init__(self, ends: tuple[float, ...]) -> None:
+        self.ends = ends
+        self.counts = [0] * (
+            len(ends) + 1
+        )  # no larger than each end and larger than the one before; the rest
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        """One more."""
+        self.counts[bisect_left(self.ends, value)] += 1
+        self.sum += value
+
+
 Labels = tuple[str, ...]
-Value = int | float | Latency | Sizes
+Value = int | float | Latency | Sizes | Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +255,18 @@ class Registry:
     ) -> None:
         """Sizes of records."""
         self._add(Metric(name, Kind.SIZES, "bytes", meaning, labels, read))
+
+    def spread(
+        self,
+        name: str,
+        meaning: str,
+        read: Callable[[], Iterable[tuple[Labels, Value]]],
+        *,
+        labels: tuple[str, ...] = (),
+        unit: str,
+    ) -> None:
+        """Numbers in buckets: `read` gives a Spread for each value of the labels."""
+        self._add(Metric(name, Kind.SPREAD, unit, meaning, labels, read))
 
     def latency(self, name: str, meaning: str) -> Latency:
         """Durations; whoever measures them adds to what this returns."""

@@ -427,7 +427,7 @@ LATER = Board(
         one("Handed out by pops", f"aerobee_pop_invisible{{{C}}}", EACH),
         one(
             "Pops that come again",
-            f"rate(aerobee_pop_revived_total{{{C}}}[$__rate_interval])",
+            f"rate(rocketmq_pop_revive_retry_messages_total{{{C}}}[$__rate_interval])",
             EACH,
             unit="cps",
         ),

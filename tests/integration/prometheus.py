@@ -119,6 +119,8 @@ async def world() -> AsyncIterator[World]:
 async def _work(cluster: LocalCluster, stack: AsyncExitStack) -> None:
     for topic in ("orders", "mixed", "later"):
         await cluster.create_topic(topic, queues=2)
+    async with cluster.admin() as admin:
+        await admin.create_group("clerks")
     first = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.2)
     stop = asyncio.Event()
 

@@ -54,21 +54,31 @@ ROCKETMQ = {
     "rocketmq_consumer_queueing_latency": LAG,
     "rocketmq_consumer_ready_messages": LAG,
     "rocketmq_send_to_dlq_messages_total": "topic consumer_group is_system",
+    "rocketmq_topic_create_execution_time_bucket": "invocation_status is_system le",
+    "rocketmq_consumer_group_create_execution_time_bucket": "invocation_status is_system le",
     # RocketMQ has the topic, too:
     "rocketmq_commit_messages_total": "",
     "rocketmq_rollback_messages_total": "",
     "rocketmq_half_messages": "",
+    "rocketmq_finish_message_latency_bucket": "le",
     "rocketmq_storage_size": STORAGE,
     "rocketmq_storage_flush_behind_bytes": STORAGE,
     "rocketmq_storage_dispatch_behind_bytes": STORAGE,
     "rocketmq_storage_message_reserve_time": STORAGE,
-    # RocketMQ has the topic, labels of the storage, or the queue id, too:
+    "rocketmq_pop_revive_lag": "queue_id",
+    "rocketmq_pop_revive_latency": "queue_id",
+    # RocketMQ has the topic, the group, or labels of the storage, too:
     "rocketmq_timing_messages": "",
     "rocketmq_timer_enqueue_lag": "",
+    "rocketmq_timer_enqueue_latency": "",
+    "rocketmq_timer_dequeue_lag": "",
     "rocketmq_timer_dequeue_latency": "",
+    "rocketmq_delay_message_latency_bucket": "le",
     "rocketmq_timer_enqueue_total": "",
     "rocketmq_timer_dequeue_total": "",
-    "rocketmq_pop_revive_lag": "",
+    "rocketmq_pop_revive_in_message_total": "",
+    "rocketmq_pop_revive_out_message_total": "",
+    "rocketmq_pop_revive_retry_messages_total": "",
 }
 
 

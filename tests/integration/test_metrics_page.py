@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
-from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
+from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage, TransactionState
 from aerobee.clock import SystemClock
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import Controller
@@ -70,6 +70,21 @@ def of(found: list[tuple[str, Labels, float]], name: str, **labels: str) -> list
         for each, has, value in found
         if each == name and all(has.get(key) == wanted for key, wanted in labels.items())
     ]
+
+
+async def once(
+    cluster: LocalCluster, name: str, wanted: list[float], **labels: str
+) -> list[tuple[str, Labels, float]]:
+    """The first page on which a family has these numbers: a page may be made before it is asked for."""
+    found: list[tuple[str, Labels, float]] = []
+
+    async def is_there() -> bool:
+        nonlocal found
+        found = await numbers(cluster)
+        return of(found, name, **labels) == wanted
+
+    await wait_until(is_there)
+    return found
 
 
 async def test_what_was_sent_and_consumed_is_counted(cluster: LocalCluster) -> None:
@@ -286,9 +301,8 @@ async def test_requests_and_sizes_are_counted_under_rocketmqs_names(
         refused = await client.invoke(cluster.broker().address, RemotingCommand(RequestCode.PULL_MESSAGE, {}))
         assert refused.code == ResponseCode.SYSTEM_ERROR
         await client.close()
-        found = await numbers(cluster)
-    parcels = {"topic": "parcels", "message_type": "normal", "is_system": "false", "node_type": "broker"}
-    assert of(found, "rocketmq_message_size_count", **parcels) == [5.0]
+        parcels = {"topic": "parcels", "message_type": "normal", "is_system": "false", "node_type": "broker"}
+        found = await once(cluster, "rocketmq_message_size_count", [5.0], **parcels)
     (total,) = of(found, "rocketmq_throughput_in_total", **parcels)
     assert of(found, "rocketmq_message_size_sum", **parcels) == [total]
     for end, within in (("1024.0", 2), ("4096.0", 4), ("524288.0", 4), ("1048576.0", 5), ("4194304.0", 5)):
@@ -339,3 +353,78 @@ async def test_answers_that_wait_are_counted_when_they_leave(
             while not await counted():
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.05)
+
+
+async def asked(cluster: LocalCluster, request: RemotingCommand) -> int:
+    """The code that the broker answers."""
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    try:
+        return (await client.invoke(cluster.broker().address, request, timeout_s=10.0)).code
+    finally:
+        await client.close()
+
+
+async def test_rare_things_are_counted_in_rocketmqs_buckets(cluster: LocalCluster) -> None:
+    topic = {
+        "topic": "made",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "6",
+        "defaultTopic": "TBW102",
+    }
+    for wrong in ({}, {"perm": "9"}):
+        request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext={**topic, **wrong})
+        assert (await asked(cluster, request) == ResponseCode.SUCCESS) is (not wrong)
+    group = RemotingCommand(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName": "g"}')
+    assert await asked(cluster, group) == ResponseCode.SUCCESS
+
+    def never(*_: object) -> TransactionState:
+        raise AssertionError("nobody asks")
+
+    payers = cluster.transaction_producer("payers", checker=never)
+    async with cluster.producer() as producer, payers:
+        for after_s in (30, 90, 4_000):
+            await producer.send(Message("made", b"later", deliver_after=after_s))
+        async with payers.transaction(Message("made", b"paid")):
+            pass
+
+    found = await once(cluster, "rocketmq_timer_dequeue_lag", [3])
+    assert of(found, "rocketmq_timer_enqueue_latency") == [0]
+    found = await once(cluster, "rocketmq_finish_message_latency_bucket", [1], le="5.0")
+    made = "rocketmq_topic_create_execution_time"
+    for status, times in (("success", 1), ("failure", 1)):
+        assert of(found, f"{made}_count", invocation_status=status, is_system="false") == [times]
+    assert sorted(float(has["le"]) for name, has, _ in found if name == f"{made}_bucket") == sorted(
+        2 * [10, 100, 1000, 3000, 5000, float("inf")]
+    )
+    assert of(found, "rocketmq_consumer_group_create_execution_time_count", invocation_status="success") == [
+        1
+    ]
+    delays = {
+        has["le"]: value for name, has, value in found if name == "rocketmq_delay_message_latency_bucket"
+    }
+    assert [delays[end] for end in ("60.0", "600.0", "3600.0", "43200.0", "+Inf")] == [1, 2, 2, 3, 3]
+    assert 30 + 90 + 4_000 - 9 <= of(found, "rocketmq_delay_message_latency_sum")[0] <= 30 + 90 + 4_000
+
+
+@pytest.mark.parametrize("is_buffered", [False, True])
+async def test_what_pops_write_is_counted(is_buffered: bool) -> None:
+    config = {**METRICS, "enable_pop_buffer_merge": is_buffered}
+    async with LocalCluster(broker_config=config) as cluster:
+        await cluster.create_topic("popped", queues=1)
+        async with (
+            cluster.producer() as producer,
+            cluster.simple_consumer("poppers", {"popped": "*"}) as poppers,
+        ):
+            await producer.send(Message("popped", b"x"))
+            (message,) = await poppers.receive(count_max=1, wait_s=10.0, invisible_s=60.0)
+            # The check point is written, or it is in memory until its message is acknowledged.
+            written, kept = ([0.0], [1.0]) if is_buffered else ([1.0], [])
+            found = await once(cluster, "rocketmq_pop_revive_in_message_total", written)
+            found = await once(cluster, "rocketmq_pop_checkpoint_buffer_size", kept)
+            for name in ("lag", "latency"):
+                assert len(of(found, f"rocketmq_pop_revive_{name}")) == 8
+            ids = {has["queue_id"] for name, has, _ in found if name == "rocketmq_pop_revive_latency"}
+            assert ids == set(map(str, range(8)))
+            assert of(found, "rocketmq_pop_offset_buffer_size") == kept
+            await poppers.ack(message)

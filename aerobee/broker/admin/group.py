@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from itertools import islice
 
+from aerobee.broker.admin.creation_times import CreationTimes
 from aerobee.broker.admin.topic import page_of
 from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.attributes import GROUP_ATTRIBUTES, apply_changes
@@ -20,6 +21,7 @@ from aerobee.broker.consumer.group_table import GroupTable, check_client_group, 
 from aerobee.broker.producer_registry import ClientChannel, ProducerRegistry
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import Clock
 from aerobee.errors import UsageError
 from aerobee.message import check_group_name, check_topic_name
 from aerobee.remoting import fastjson
@@ -48,6 +50,7 @@ class AdminGroupCalls:
         consumers: ConsumerRegistry,
         producers: ProducerRegistry,
         stats: BrokerStats,
+        clock: Clock,
     ) -> None:
         self._groups = groups
         self._topics = topics
@@ -55,11 +58,21 @@ class AdminGroupCalls:
         self._consumers = consumers
         self._producers = producers
         self._stats = stats
+        self._times = CreationTimes(
+            stats.registry,
+            "consumer_group_create_execution_time",
+            "Of requests that make or change groups, ms",
+            clock,
+        )
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._times.measured(
+                self.update, lambda _: False
+            ),
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self._times.measured(
+                self.update_list, lambda _: False
+            ),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_configs,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,

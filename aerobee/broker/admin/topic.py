@@ -11,6 +11,7 @@ import logging
 from itertools import islice
 from typing import Any
 
+from aerobee.broker.admin.creation_times import CreationTimes
 from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
 from aerobee.broker.background import to_the_end
@@ -23,6 +24,7 @@ from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
 from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
 from aerobee.broker.topic_table import TopicTable, check_creatable
+from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, MessageQueue
 from aerobee.remoting import fastjson
@@ -62,6 +64,7 @@ class AdminTopicCalls:
         store: MessageStore,
         live: LiveConfig,
         identity: BrokerIdentity,
+        clock: Clock,
     ) -> None:
         self._topics = topics
         self._mappings = mappings
@@ -72,11 +75,16 @@ class AdminTopicCalls:
         self._store = store
         self._live = live
         self._identity = identity
+        self._times = CreationTimes(
+            stats.registry, "topic_create_execution_time", "Of requests that make or change topics, ms", clock
+        )
 
     def handlers(self) -> dict[int, Handler]:
         return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
-            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._times.measured(
+                self.update, lambda request: self._topics.is_system(request.text("topic", ""))
+            ),
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._times.measured(self.update_list, lambda _: False),
             RequestCode.GET_ALL_TOPIC_CONFIG: self.all_configs,
             RequestCode.GET_TOPIC_STATS_INFO: self.status,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice
 
 from aerobee.broker.config import parse_labels
 from aerobee.broker.consumer.group_table import is_system_group
@@ -19,7 +19,7 @@ from aerobee.broker.exporter.lag_families import OTHER, group_families, lag_fami
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import replication_families
 from aerobee.broker.exporter.request_families import request_families
-from aerobee.broker.metrics import SIZE_ENDS, Kind, Labels, Latency, Metric, Sizes, Value
+from aerobee.broker.metrics import SIZE_ENDS, Kind, Labels, Latency, Metric, Sizes, Spread, Value
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.producer_registry import ClientChannel
 from aerobee.broker.replication.replication import ReplicationState
@@ -51,19 +51,40 @@ ROCKETMQ_NAMES = {
     "half_messages": "rocketmq_half_messages",
     "timing_messages": "rocketmq_timing_messages",
     "timer_enqueue_lag": "rocketmq_timer_enqueue_lag",
+    "timer_enqueue_latency": "rocketmq_timer_enqueue_latency",
+    "timer_dequeue_lag": "rocketmq_timer_dequeue_lag",
     "timer_dequeue_latency": "rocketmq_timer_dequeue_latency",
-    # Without the labels `topic` and `queue_id` that RocketMQ gives these:
+    "topic_create_execution_time": "rocketmq_topic_create_execution_time",
+    "consumer_group_create_execution_time": "rocketmq_consumer_group_create_execution_time",
+    "pop_revive_behind": "rocketmq_pop_revive_lag",
+    "pop_revive_latency": "rocketmq_pop_revive_latency",
+    "pop_checkpoints_buffered": "rocketmq_pop_checkpoint_buffer_size",
+    "pop_offsets_buffered": "rocketmq_pop_offset_buffer_size",
+    # Without the topic, group and kind that RocketMQ has as labels of these:
     "timer_enqueued": "rocketmq_timer_enqueue_total",
     "timer_dequeued": "rocketmq_timer_dequeue_total",
     "transactions_committed": "rocketmq_commit_messages_total",
     "transactions_rolled_back": "rocketmq_rollback_messages_total",
-    "pop_revive_behind": "rocketmq_pop_revive_lag",
+    "finish_message_latency": "rocketmq_finish_message_latency",
+    "delay_message_latency": "rocketmq_delay_message_latency",
+    "pop_revive_in": "rocketmq_pop_revive_in_message_total",
+    "pop_revive_out": "rocketmq_pop_revive_out_message_total",
+    "pop_revived": "rocketmq_pop_revive_retry_messages_total",
 }
 _TYPED = ("messages_in", "bytes_in", "message_size")  # with the type of the topic's messages as a label
 SAMPLES_A_SLICE = 256
 _STORAGE = label_text({"storage_type": "local", "storage_medium": "disk"})
-_KINDS = {Kind.COUNTER: COUNTER, Kind.GAUGE: GAUGE, Kind.LATENCY: HISTOGRAM, Kind.SIZES: HISTOGRAM}
-_ENDINGS = {Kind.COUNTER: "_total", Kind.GAUGE: "", Kind.LATENCY: "_seconds", Kind.SIZES: "_bytes"}
+_KINDS = {
+    Kind.COUNTER: COUNTER, Kind.GAUGE: GAUGE, Kind.LATENCY: HISTOGRAM, Kind.SIZES: HISTOGRAM, Kind.SPREAD: HISTOGRAM,
+}  # fmt: skip
+_ENDINGS = {
+    Kind.COUNTER: "_total",
+    Kind.GAUGE: "",
+    Kind.LATENCY: "_seconds",
+    Kind.SIZES: "_bytes",
+    Kind.SPREAD: "",
+}
+_CHANGE_IN_PLACE = (Kind.LATENCY, Kind.SPREAD)
 # Doublings from 7.6 us to 32 s: where buckets of Latency end too.
 _ENDS_S = tuple(2.0**exponent for exponent in range(-17, 6))
 
@@ -150,7 +171,7 @@ class BrokerFamilies:
         """What the registry says of one name. The numbers themselves are the token."""
         values = iter(self._bounded(metric) if "topic" in metric.labels else metric.read())
         while some := tuple(islice(values, SAMPLES_A_SLICE)):
-            token = (self._fresh, some) if metric.kind is not Kind.LATENCY else object()
+            token = (self._fresh, some) if metric.kind not in _CHANGE_IN_PLACE else object()
             yield Slice(token, partial(self._samples, metric, some))
 
     def _samples(self, metric: Metric, values: tuple[tuple[Labels, Value], ...]) -> _Samples:
@@ -164,6 +185,9 @@ class BrokerFamilies:
                 yield text, value
             elif isinstance(value, Latency):
                 yield text, _histogram(value)
+            elif isinstance(value, Spread):
+                within = tuple(accumulate(value.counts))
+                yield text, Histogram(tuple(zip(value.ends, within, strict=False)), within[-1], value.sum)
             elif isinstance(value, Sizes):
                 yield (
                     text,
@@ -208,7 +232,7 @@ class BrokerFamilies:
                 continue
             if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 continue  # a message that comes again is no further message
-            if isinstance(value, Latency):
+            if isinstance(value, Latency | Spread):
                 yield sample
                 continue
             summed = (*labels[:place], OTHER, *labels[place + 1 :])

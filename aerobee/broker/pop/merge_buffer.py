@@ -47,6 +47,11 @@ class MergeBuffer:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def offset_count(self) -> int:
+        """Offsets that wait until those before them may be committed."""
+        return sum(map(len, self._queues.values()))
+
     def next_offset(self, topic: str, group: str, queue_id: int) -> int | None:
         """Where the next pop of a queue begins; None when nothing of it is here."""
         queue = self._queues.get((topic, group, queue_id))

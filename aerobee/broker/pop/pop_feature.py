@@ -131,7 +131,32 @@ class Pop(Feature):
             "pop_invisible", "Handed out by pops, not settled", lambda: self.engine.in_flight.message_count
         )
         registry.gauge("pop_waiting", "Pops that wait for messages", lambda: self.waiting.count)
-        registry.gauge("pop_revive_behind", "Records of pops not looked at yet", lambda: self.reviver.unread)
+        reviver, queue_id = self.reviver, ("queue_id",)
+        registry.gauges(
+            "pop_revive_behind", "Records of pops not looked at yet", reviver.unread_by_queue, labels=queue_id
+        )
+        registry.gauges(
+            "pop_revive_latency",
+            "Age of the first of them, ms; 0 without one",
+            reviver.behind_ms_by_queue,
+            labels=queue_id,
+            unit="ms",
+        )
+        buffer = self.engine.buffer
+        registry.gauges(
+            "pop_checkpoints_buffered",
+            "Pops that are in memory alone; absent without enablePopBufferMerge",
+            lambda: [] if buffer is None else [((), len(buffer))],
+            labels=(),
+        )
+        registry.gauges(
+            "pop_offsets_buffered",
+            "Offsets of pops that wait for those before them; absent without enablePopBufferMerge",
+            lambda: [] if buffer is None else [((), buffer.offset_count)],
+            labels=(),
+        )
+        registry.counter("pop_revive_in", "Records of pops written", lambda: [((), self._log.record_count)])
+        registry.counter("pop_revive_out", "Records of pops looked at", lambda: [((), reviver.record_count)])
         registry.counter("pop_acked", "Acknowledged", lambda: [((), self._acks.ack_count)])
         registry.counter(
             "pop_revived", "Come again, not settled in time", lambda: [((), self.reviver.revived_count)]

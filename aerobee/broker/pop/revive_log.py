@@ -85,6 +85,7 @@ class ReviveLog:
                 codes=(_CODES[CK_TAG], _CODES[ACK_TAG], _CODES[BATCH_ACK_TAG]),
             )
         self._soonest_ms = 0  # until the first record of the run is due
+        self.record_count = 0  # written since the start
 
     def append(
         self,
@@ -102,6 +103,7 @@ class ReviveLog:
             and (points or acks)
             and (end := self._append_natively(self._records, now_ms, points, acks))
         ):
+            self.record_count += len(points) + len(acks)
             return end
         later: list[OwnRecord] = []
         keys: list[tuple[CheckPointKey, bool]] = []  # of `later`
@@ -143,6 +145,7 @@ class ReviveLog:
                 self.written.update(zip(offsets, keys, strict=True))
         for message in direct[point_count:]:
             end = self._store.append_batch((message,)).end
+        self.record_count += len(points) + len(acks)
         return end
 
     def close(self) -> None:

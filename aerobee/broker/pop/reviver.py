@@ -8,7 +8,7 @@ record it was made from (delivery_mark.py), so what a crash left done but not se
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from aerobee.broker.config import LiveConfig
@@ -55,6 +55,8 @@ class ReviveStore(Protocol):
 
     def max_offset(self, topic: str, queue_id: int) -> int: ...
 
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int: ...
+
     def append(self, message: StoredMessage) -> AppendResult: ...
 
 
@@ -100,6 +102,7 @@ class Reviver:
         self._soon = False
         self._running = False
         self.revived_count = 0
+        self.record_count = 0  # read since the start
 
     def start(self) -> None:
         """Begin where the group of revival has settled. load() of the offsets comes first."""
@@ -125,10 +128,25 @@ class Reviver:
     @property
     def unread(self) -> int:
         """Records of the revive topic that were not read yet."""
-        return sum(
-            max(0, self._store.max_offset(self._topic, queue_id) - queue.next_offset)
-            for queue_id, queue in self._queues.items()
-        )
+        return sum(count for _, _, count in self._unread())
+
+    def unread_by_queue(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """Records not read yet, by the revive queue's id."""
+        for queue_id, _, count in self._unread():
+            yield (str(queue_id),), count
+
+    def behind_ms_by_queue(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """Age of the first record that was not read yet, ms, by the revive queue's id; 0 without one."""
+        now_ms = self._clock.now_ms()
+        for queue_id, next_offset, count in self._unread():
+            stored_ms = self._store.store_time(self._topic, queue_id, next_offset) if count else -1
+            yield (str(queue_id),), max(0, now_ms - stored_ms) if stored_ms > 0 else 0
+
+    def _unread(self) -> Iterator[tuple[int, int, int]]:
+        """Each revive queue with the offset of its first unread record and how many there are."""
+        for queue_id, queue in self._queues.items():
+            end = self._store.max_offset(self._topic, queue_id)
+            yield queue_id, queue.next_offset, max(0, end - queue.next_offset)
 
     def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable; of interest are those of the revive topic."""
@@ -202,6 +220,7 @@ class Reviver:
                 queue.skip_to(result.next_offset)
                 continue
             for record in decode_records(result.body, check_crc=False):
+                self.record_count += 1
                 try:
                     point = queue.take(record.queue_offset, record.tag, record.body)
                 except MalformedFrame as error:

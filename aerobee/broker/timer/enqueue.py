@@ -204,6 +204,7 @@ class TimerEnqueue:
         for unit, topic in zip(units, topics, strict=False):
             if not unit.magic & DELETE:
                 counts[topic] = counts.get(topic, 0) + 1
+                progress.delays.add(max(0, unit.due_ms - now) // 1000)
             if unit.slot_time == read_time:
                 first_due = min(first_due, unit.due_ms) if unit.magic == DEFAULT else now
         progress.count_enqueued(counts, len(units), now)

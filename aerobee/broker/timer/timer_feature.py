@@ -102,6 +102,19 @@ class Timers(Feature):
             labels=(),
         )
         registry.gauges(
+            "timer_enqueue_latency",
+            "Age of the oldest message that is stored and not in the wheel yet, ms; 0 without one",
+            lambda: [((), self._enqueue_behind_ms())] if self._has_run else [],
+            labels=(),
+            unit="ms",
+        )
+        registry.gauges(
+            "timer_dequeue_lag",
+            "In the wheel, due or not",
+            lambda: [((), pending.total)] if self._has_run else [],
+            labels=(),
+        )
+        registry.gauges(
             "timer_dequeue_latency",
             "How late the wheel is, ms",
             lambda: [((), service.behind_ms)] if self._has_run else [],
@@ -119,6 +132,19 @@ class Timers(Feature):
         registry.counter(
             "timer_dequeued", "Taken out of the wheel", lambda: [((), service.progress.dequeued)]
         )
+        registry.spread(
+            "delay_message_latency",
+            "For how long messages are to wait when they come to the wheel, whole seconds",
+            lambda: [((), service.progress.delays)],
+            unit="s",
+        )
+
+    def _enqueue_behind_ms(self) -> int:
+        progress = self._service.progress
+        if not progress.behind_messages:
+            return 0
+        stored_ms = self._store.store_time(WHEEL_TIMER_TOPIC, 0, progress.queue_offset)
+        return max(0, self._parts.clock.now_ms() - stored_ms) if stored_ms > 0 else 0
 
     def handlers(self) -> Mapping[int, Handler]:
         return self._calls.handlers() if self._is_enabled else {}

@@ -10,8 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aerobee.broker.delay.delivery_lateness import DeliveryLateness
+from aerobee.broker.metrics import Spread
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
+
+# Of RocketMQ's rocketmq_delay_message_latency.
+DELAY_ENDS_S = (60.0, 600.0, 3_600.0, 43_200.0, 86_400.0, 259_200.0)
 
 
 class TimerQueue(Protocol):
@@ -40,6 +44,9 @@ class TimerProgress:
         self._precision_ms = precision_ms
         self.pending = pending
         self.lateness = DeliveryLateness()
+        self.delays = Spread(
+            DELAY_ENDS_S
+        )  # for how long messages were to wait when they came to the wheel, s
         self.queue_offset = 0
         self.read_time = 0
         self.scan_from = 0

@@ -138,6 +138,12 @@ class Transactions(Feature):
         registry.counter(
             "transactions_committed", "Committed", lambda: [((), transaction_store.committed_count)]
         )
+        registry.spread(
+            "finish_message_latency",
+            "Between half message and commit, whole seconds",
+            lambda: [((), transaction_store.finish_latency)],
+            unit="s",
+        )
         registry.counter(
             "transactions_rolled_back", "Rolled back", lambda: [((), transaction_store.rolled_back_count)]
         )

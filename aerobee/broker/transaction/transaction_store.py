@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from aerobee.broker.metrics import Spread
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
@@ -42,6 +43,8 @@ from aerobee.message import (
 from aerobee.store.stored_message import AppendResult, QueryResult, StoredMessage
 
 log = logging.getLogger(__name__)
+
+FINISH_ENDS_S = (5.0, 60.0, 600.0, 3_600.0, 43_200.0, 86_400.0)  # of rocketmq_finish_message_latency
 
 CANDIDATES_MAX = 64  # records of one key that are looked through for an outcome
 OP_RETRY_S = 1.0
@@ -86,6 +89,7 @@ class TransactionStore:
         self.table = TransactionTable()
         self.host = host
         self.committed_count = self.rolled_back_count = self.given_up_count = 0
+        self.finish_latency = Spread(FINISH_ENDS_S)
         self._store = store
         self._create_topic = create_topic
         self._writer = writer
@@ -169,6 +173,7 @@ class TransactionStore:
         """Its message is in the log: close it. decisions_made() follows, once for a burst."""
         self.table.decided(transaction, Outcome.COMMITTED)
         self.committed_count += 1
+        self.finish_latency.add(max(0, self._clock.now_ms() - transaction.stored_ms) // 1000)
 
     def rolled_back(self, transaction: OpenTransaction) -> None:
         """Close it without a delivery. decisions_made() follows, once for a burst."""

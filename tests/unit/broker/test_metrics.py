@@ -14,6 +14,7 @@ from aerobee.broker.metrics import (
     Latency,
     Registry,
     Sizes,
+    Spread,
     larger_of,
     upper_end_s,
 )
@@ -103,3 +104,10 @@ def test_sizes_lie_within_the_ends_that_they_do_not_exceed() -> None:
     stats.topic_put("t", len(sizes), sum(sizes), 1, larger_of(sizes))
     (counted,) = (value for metric, _, value in stats.registry.samples() if metric.name == "message_size")
     assert counted == both
+
+
+def test_a_spread_counts_each_number_at_the_first_end_that_holds_it() -> None:
+    spread = Spread((10.0, 100.0))
+    for number in (0, 10, 10.5, 100, 101, 5000):
+        spread.add(number)
+    assert (spread.counts, spread.sum) == ([2, 2, 2], 5221.5)
