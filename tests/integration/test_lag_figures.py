@@ -169,10 +169,18 @@ async def test_lag_of_an_ordered_group_counts_what_waits_behind_its_message() ->
             assert series["rocketmq_consumer_lag_messages"] == 4
             assert series["rocketmq_consumer_lag_latency"] == lag.latency_ms
             assert series["aerobee_consumer_lock_held_seconds"] >= 40
+            assert (
+                0
+                <= series["aerobee_consumer_lock_age_seconds"]
+                <= series["aerobee_consumer_lock_held_seconds"]
+            )
             go_on.set()
             await wait_until(lambda: broker.offsets.query("in-order", "line", 0) == 6)
             lag = await certain(cluster, "in-order", "line")
             assert (lag.messages, lag.latency_ms, lag.states) == (0, 0, (LagState.OK,))
+            series = await shown(cluster, "in-order")
+            assert series["rocketmq_consumer_lag_messages"] == series["rocketmq_consumer_lag_latency"] == 0
+            assert "aerobee_consumer_retention_left_seconds" not in series
         assert seen == [b"%d" % number for number in range(6)]
 
 
