@@ -29,16 +29,16 @@ from bench.load.workers import (
 def child(
     target: str, options: argparse.Namespace, worker: int, window_pipe: Connection, shared: dict
 ) -> None:
-    """Body of a worker process: say ready, take the window, run, hand back a Tally or an error."""
+    """Body of a worker process: say ready, take the window (a consumer begins at once), run, hand back a Tally or an error."""
     try:
         window_pipe.send("ready")
-        window = window_pipe.recv()
-        if target == "producer":
-            tally = run_e2e_producer(options, window, shared)
-        elif target == "consumer":
-            tally = run_e2e_consumer(options, window, shared)
+        if target == "consumer":
+            tally = run_e2e_consumer(options, shared)
+        elif target == "producer":
+            tally = run_e2e_producer(options, window_pipe.recv(), shared)
         else:
-            tally = {"pull": run_pull, "oneway": run_oneway}.get(target, run_send)(options, worker, window)
+            run = {"pull": run_pull, "oneway": run_oneway}.get(target, run_send)
+            tally = run(options, worker, window_pipe.recv())
         window_pipe.send(tally)
     except LoadError as error:
         window_pipe.send(f"worker {worker}: {error}")
@@ -54,7 +54,9 @@ class Run:
         self._context = multiprocessing.get_context("fork")
         self._counters = self._context.RawArray(ctypes.c_longlong, len(targets))
         count_in(self._counters)
-        self.shared = {name: self._context.Value("q", 0) for name in ("sent", "ready")}
+        self.shared = {
+            name: self._context.Value("q", 0) for name in ("sent", "ready", "measure_ns", "end_ns")
+        }
         self._workers = []
         for worker, target in enumerate(targets):
             ours, theirs = self._context.Pipe()
@@ -75,19 +77,28 @@ class Run:
             raise LoadError(answer)
         return answer
 
+    def _await_ready(self, consumers: int) -> None:
+        """Consumers have parked their pulls: what is sent before that would not be theirs."""
+        while self.shared["ready"].value < consumers:
+            for process, pipe, _target in self._workers:
+                if pipe.poll() or not process.is_alive():
+                    self._take(pipe)  # it failed
+            time.sleep(0.01)
+
     def measure(self) -> tuple[list[Tally], dict[str, float]]:
         options = self.options
         for _process, pipe, _target in self._workers:
             self._take(pipe)
+        self._await_ready(sum(target == "consumer" for _process, _pipe, target in self._workers))
         start = time.monotonic_ns() + 150_000_000 + 30_000_000 * len(self._workers)
-        if any(target == "consumer" for _p, _c, target in self._workers):
-            start += 1_000_000_000  # the consumer parks its pulls first
         by_count = bool(options.count) or (options.mode == "pull" and not options.duration)
         warm_ns = 0 if by_count else int(options.warmup * 1e9)
         end = 0 if by_count else start + warm_ns + int(options.duration * 1e9)
         window = Window(start, start + warm_ns, end)
-        for _process, pipe, _target in self._workers:
-            pipe.send(window)
+        self.shared["measure_ns"].value, self.shared["end_ns"].value = window.measure_ns, window.end_ns
+        for _process, pipe, target in self._workers:
+            if target != "consumer":
+                pipe.send(window)
         sleep_until(window.measure_ns)
         before, busy_before, clock_before = (
             sample_server(options.server_pid, self._counters),

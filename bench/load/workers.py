@@ -410,10 +410,8 @@ def run_e2e_producer(
     return tally
 
 
-def run_e2e_consumer(
-    options: argparse.Namespace, window: Window, shared: dict[str, multiprocessing.Value]
-) -> Tally:
-    """Long-poll every queue on one connection, as a push consumer does."""
+def run_e2e_consumer(options: argparse.Namespace, shared: dict[str, multiprocessing.Value]) -> Tally:
+    """Long-poll every queue on one connection, as a push consumer does; the window is that in `shared`."""
     link = Link(options.address)
     position = {queue: queue_bounds(link, options.topic, queue)[1] for queue in range(options.queues)}
     tally, latencies, opaque = Tally(), array.array("I"), OPAQUE_BASE
@@ -428,7 +426,8 @@ def run_e2e_consumer(
 
     for queue in position:
         ask(queue)
-    shared["ready"].value = 1
+    with shared["ready"].get_lock():
+        shared["ready"].value += 1
     while True:
         readable, _, _ = select.select([link.sock], [link.sock] if link.unwritten else [], [], 0.1)
         now = time.monotonic_ns()
@@ -460,7 +459,7 @@ def run_e2e_consumer(
                         continue
                     tally.total += 1
                     last_ns = now
-                    if window.measure_ns <= due < window.end_ns:
+                    if shared["measure_ns"].value <= due < shared["end_ns"].value:
                         latencies.append(max(0, now - due) // 1000)
             elif code in (PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY, PULL_OFFSET_MOVED):
                 position[queue] = int(reply_fields(kind, header)[0]["nextBeginOffset"])
