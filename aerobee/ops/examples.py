@@ -69,6 +69,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "aerobee topic allocate orders 10.0.0.1@1 10.0.0.2@1 10.0.0.3@1",
         "aerobee topic allocate orders a b c --strategy circle",
     ),
+    "topic static create": (
+        "aerobee topic static create ledger --queues 16",
+        "aerobee topic static create ledger --queues 32 --brokers broker-a,broker-b",
+    ),
+    "topic static move": ("aerobee topic static move ledger --brokers broker-b,broker-c --yes",),
+    "topic static describe": ("aerobee topic static describe ledger",),
     "topic stats": ("aerobee topic stats orders", "aerobee topic stats orders --watch 2s"),
     "group list": ("aerobee group list",),
     "group create": ("aerobee group create billing --retries 5",),

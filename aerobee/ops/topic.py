@@ -26,13 +26,15 @@ from aerobee.ops.run import Stop, run
 from aerobee.ops.times import moment_text
 from aerobee.ops.topic_allocate import allocate_queues
 from aerobee.ops.topic_change import create_topic, perm_text, update_topic
+from aerobee.ops.topic_static import app as static_app
 from aerobee.words import plural
 
 app = typer.Typer(
     name="topic",
-    help="Topics: list, create, update, delete, describe, stats, allocate.",
+    help="Topics: list, create, update, delete, describe, stats, allocate, static.",
     no_args_is_help=True,
 )
+app.add_typer(static_app)
 
 
 @app.command("list")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PushConsumer
+from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer
+from aerobee.client.static_plan import StaticTopic
 from aerobee.message import Message
 from tests.interop.conftest import targets
 from tests.interop.rocketmq import Driver, call
@@ -164,6 +165,34 @@ def test_more_queues_are_added_and_fewer_refused(mix: Mix, driver: Driver, topic
         mix.namesrv, "updateStaticTopic", "-c", "DefaultCluster", "-t", topic, "-qn", "2", with_errors=True
     )
     assert "Cannot decrease the queue num" in out
+
+
+def test_our_tool_and_mqadmin_go_on_with_each_others_topics(mix: Mix, driver: Driver, topic: str) -> None:
+    """Made by ours, more by mqadmin, moved by ours, moved back by mqadmin: Java finds everything where it was put."""
+
+    async def with_admin(act: Callable[[Admin], Awaitable[StaticTopic]]) -> StaticTopic:
+        async with Admin(mix.namesrv) as admin:
+            return await act(admin)
+
+    made = asyncio.run(with_admin(lambda admin: admin.create_static_topic(topic, 2, brokers=["broker-a"])))
+    assert set(made.leaders.values()) == {"broker-a"}
+    wait_for("two queues", lambda: sorted(leaders(mix, topic)) == [0, 1])
+    make(driver, mix, topic)
+    with driver.producer(mix.namesrv) as producer:
+        producer.send(batch(topic, "m", 2))
+    moved = asyncio.run(with_admin(lambda admin: admin.move_static_topic(topic, ["broker-b"])))
+    assert moved.is_whole
+    wait_for("all at broker-b", lambda: leaders(mix, topic) == dict.fromkeys(range(QUEUES), "broker-b"))
+    with driver.producer(mix.namesrv) as producer:
+        producer.send(batch(topic, "n", 1))
+    move(driver, mix, topic, "broker-a")
+    with driver.producer(mix.namesrv) as producer:
+        producer.send(batch(topic, "o", 1))
+    with driver.push(mix.namesrv, topic) as consumer:
+        received = bodies(consumer.received(QUEUES * 4))
+    wanted = [f"m{queue}-{n}" for queue in range(QUEUES) for n in range(2)]
+    assert received == sorted(wanted + [f"{letter}{queue}-0" for letter in "no" for queue in range(QUEUES)])
+    assert asyncio.run(with_admin(lambda admin: admin.static_topic(topic))).is_whole
 
 
 def test_our_client_and_java_share_the_queues_of_one_group(mix: Mix, driver: Driver, topic: str) -> None:

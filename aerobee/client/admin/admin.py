@@ -14,6 +14,7 @@ from aerobee.client.admin.explain import ExplainCalls
 from aerobee.client.admin.groups import GroupCalls
 from aerobee.client.admin.offsets import OffsetCalls
 from aerobee.client.admin.pops import PopModeCalls
+from aerobee.client.admin.static_topics import StaticTopicCalls
 from aerobee.client.admin.timers import TimerCalls
 from aerobee.client.admin.topics import TopicCalls
 from aerobee.client.admin.trace import TraceCalls
@@ -28,6 +29,7 @@ from aerobee.network import Network
 
 class Admin(
     TopicCalls,
+    StaticTopicCalls,
     GroupCalls,
     OffsetCalls,
     DeadLetterCalls,
