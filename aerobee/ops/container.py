@@ -6,7 +6,8 @@
 A key's value comes from, the later wins: the defaults below, /etc/aerobee/ROLE.conf (or the file that AEROBEE_CONFIG names),
 AEROBEE_KEY variables, flags. Three variables are of the container alone:
 
-    AEROBEE_ADVERTISED            host[:port] at which clients outside of the containers' network reach this broker
+    AEROBEE_ADVERTISED            host[:port] at which clients outside of the containers' network reach this broker; an IPv6
+                                  address without brackets needs its port
     AEROBEE_ADVERTISED_FILE       a file with the same; it is waited for, for whoever finds the address out may need a while
     AEROBEE_ADVERTISED_INTERNAL   the host's name for clients and brokers inside; the container's host name unless set
 
@@ -117,6 +118,9 @@ def advertised(environ: Mapping[str, str], wait_s: float = FILE_WAIT_S) -> str:
     text = text.strip()
     if not text:
         return ""
+    if text.count(":") > 1 and "[" not in text:  # a node's IPv6 address, as Kubernetes puts it before a port
+        host, _, port = text.rpartition(":")
+        text = f"[{host}]:{port}"
     if not text.rpartition(":")[2].isdigit():
         text = f"{text}:{INTERNAL_PORT}"
     (endpoint,) = parse_endpoints(text, source) or (None,)

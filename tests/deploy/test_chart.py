@@ -216,6 +216,11 @@ def test_host_ports_are_what_clients_outside_are_told(host: str, told: str) -> N
     assert "AEROBEE_NAMESRV_ADDR=" not in test["containers"][0]["args"][0]
 
 
+def test_one_address_for_the_replicas_of_a_group_is_refused() -> None:
+    with pytest.raises(AssertionError, match="external.host is one address"):
+        rendered(*COMBINATIONS["ha by host ports"], "--set", "external.host=203.0.113.7")
+
+
 def test_rules_and_dashboards_are_those_of_the_repository() -> None:
     manifests = rendered("-f", str(CHART / "profiles/production.yaml"))
     rules = {each["metadata"]["name"]: each["spec"] for each in manifests if each["kind"] == "PrometheusRule"}

@@ -84,7 +84,14 @@ def test_own_peer_is_the_one_whose_first_label_is_the_host_name() -> None:
 
 @pytest.mark.parametrize(
     ("text", "address"),
-    [("localhost", "localhost:10911"), ("h:7", "h:7"), (" h:7\n", "h:7"), ("", ""), ("[::1]:7", "[::1]:7")],
+    [
+        ("localhost", "localhost:10911"),
+        ("h:7", "h:7"),
+        (" h:7\n", "h:7"),
+        ("", ""),
+        ("[::1]:7", "[::1]:7"),
+        ("fd00::7:20911", "[fd00::7]:20911"),
+    ],
 )
 def test_advertised_takes_a_host_with_or_without_port(text: str, address: str) -> None:
     assert advertised({"AEROBEE_ADVERTISED": text}) == address
