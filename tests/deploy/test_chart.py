@@ -217,7 +217,7 @@ def test_host_ports_are_what_clients_outside_are_told(host: str, told: str) -> N
 
 
 def test_one_address_for_the_replicas_of_a_group_is_refused() -> None:
-    with pytest.raises(AssertionError, match="external.host is one address"):
+    with pytest.raises(AssertionError, match=r"external\.host is one address"):
         rendered(*COMBINATIONS["ha by host ports"], "--set", "external.host=203.0.113.7")
 
 
