@@ -326,7 +326,8 @@ def _drive_to_the_end(nameservers: str, directory: Path) -> None:
         said = log.read_bytes()[begin:].decode(errors="replace")
         if SLOW_START not in said:
             break
-    raise AssertionError(f"the last driver ended with {code}:\n{said[-4000:]}")
+    named = [line for line in said.splitlines() if "Exception" in line or "Error" in line]
+    raise AssertionError("\n".join((f"the last driver ended with {code}:", *named[:8], "…", said[-4000:])))
 
 
 def _wait_for_a_moment(
