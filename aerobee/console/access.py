@@ -81,7 +81,9 @@ class Access:
             return self._everybody
         header = self._config.user_header
         if header and request.remote in self._config.proxy_addresses:
-            name = request.headers.get(header, "")
+            names = request.headers.getall(header, ())
+            # Two: one may be the browser's own, which the proxy has let through.
+            name = names[0] if len(names) == 1 else ""
             user = (self._users or {}).get(name)
             if user is not None:
                 if name not in self._by_header:

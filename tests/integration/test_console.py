@@ -184,6 +184,20 @@ async def test_a_proxy_is_believed_only_where_it_stands(cluster: LocalCluster, t
             assert (await answer.json()).get("role") == wanted
 
 
+async def test_a_name_beside_that_of_the_proxy_is_nobodys(cluster: LocalCluster, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"users_file": users_file(tmp_path), "user_header": "X-User"}
+    async with console(cluster, **options) as server, aiohttp.ClientSession() as session:
+        for names, wanted in (
+            (["vera"], "viewer"),
+            (["ada", "vera"], None),
+            (["vera", "vera"], None),
+            ([], None),
+        ):
+            headers = [("X-User", name) for name in names]
+            async with session.get(f"{server.url}api/session", headers=headers) as answer:
+                assert (await answer.json()).get("role") == wanted
+
+
 async def test_a_hundred_pages_cost_the_brokers_what_one_costs(cluster: LocalCluster) -> None:
     async with cluster.producer() as producer:
         await producer.send(Message("orders", b"x"))
