@@ -363,7 +363,8 @@ class Applier:
         False when the broker has another State meanwhile.
         """
         deadline = self._clock.monotonic() + self._config.drain_s
-        since: float | None = None
+        since: float | None = None  # nothing is left to read
+        settled: float | None = None  # and nothing of POP may come again, either
         ends: dict[int, int] | None = None  # at the look before
         # While queues are caught up with nobody writes at all; otherwise those that stay are written.
         expected = State(step.end, 0 if step.kind is Kind.CATCH_UP else step.first)
@@ -373,16 +374,21 @@ class Applier:
             leaves = step.kind is Kind.DRAIN and not step.first
             reason = await self._not_drained(step.topic, step.broker, _ids(step), leaves=leaves)
             unsettled = await self._unsettled(step) if leaves and not reason else ""
+            if leaves and not reason and not unsettled:
+                # What POP has settled since the first look comes again, in a topic that was looked at then.
+                reason = await self._not_drained(step.topic, step.broker, _ids(step), leaves=leaves)
             now = self._clock.monotonic()
             found = await self._admin.ends(step.topic, step.broker, _ids(step))
             is_quiet = not reason and ends in (None, found)
             if not is_quiet:
-                since = None
+                since = settled = None
             ends = found
             if not reason:
-                if since is None:
-                    since = now
-                if now - since >= (max(grace_s, self._config.pop_s) if unsettled else grace_s):
+                since = now if since is None else since
+                settled = None if unsettled else now if settled is None else settled
+                if settled is not None and now - settled >= grace_s:
+                    return True
+                if now - since >= max(grace_s, self._config.pop_s):
                     return True
             if now > deadline and not is_quiet:  # the grace time is no part of it
                 raise DrainTimeout(

@@ -49,8 +49,17 @@ class JavaReplier:
 
 def test_java_asks_and_java_answers(cluster: Cluster, driver: Driver, topic: str) -> None:
     make_topic(driver, cluster, topic)
-    with JavaReplier(driver, cluster, topic):
-        reply = java_request(driver, cluster, topic, "ping")
+    for is_last in (False, False, True):
+        try:
+            with JavaReplier(driver, cluster, topic):
+                reply = java_request(driver, cluster, topic, "ping")
+        except AssertionError as error:
+            # Java's asker leaves its heartbeat out while another of its threads is sending one, and asks nevertheless: a broker
+            # that does not know it yet, of either product, has nobody to hand the answer to.
+            if is_last or "REPLY_TOPIC" not in str(error):
+                raise
+        else:
+            break
     assert reply["body"] == "reply to ping"
 
 
