@@ -383,14 +383,15 @@ async def test_rare_things_are_counted_in_rocketmqs_buckets(cluster: LocalCluste
 
     payers = cluster.transaction_producer("payers", checker=never)
     async with cluster.producer() as producer, payers:
-        for after_s in (30, 90, 4_000):
+        for after_s in (50, 300, 4_000):
             await producer.send(Message("made", b"later", deliver_after=after_s))
         async with payers.transaction(Message("made", b"paid")):
             pass
 
     found = await once(cluster, "rocketmq_timer_dequeue_lag", [3])
     assert of(found, "rocketmq_timer_enqueue_latency") == [0]
-    found = await once(cluster, "rocketmq_finish_message_latency_bucket", [1], le="5.0")
+    found = await once(cluster, "rocketmq_finish_message_latency_count", [1])
+    assert of(found, "rocketmq_finish_message_latency_bucket", le="86400.0") == [1]
     made = "rocketmq_topic_create_execution_time"
     for status, times in (("success", 1), ("failure", 1)):
         assert of(found, f"{made}_count", invocation_status=status, is_system="false") == [times]
@@ -404,7 +405,7 @@ async def test_rare_things_are_counted_in_rocketmqs_buckets(cluster: LocalCluste
         has["le"]: value for name, has, value in found if name == "rocketmq_delay_message_latency_bucket"
     }
     assert [delays[end] for end in ("60.0", "600.0", "3600.0", "43200.0", "+Inf")] == [1, 2, 2, 3, 3]
-    assert 30 + 90 + 4_000 - 9 <= of(found, "rocketmq_delay_message_latency_sum")[0] <= 30 + 90 + 4_000
+    assert 50 + 300 + 4_000 - 60 <= of(found, "rocketmq_delay_message_latency_sum")[0] <= 50 + 300 + 4_000
 
 
 @pytest.mark.parametrize("is_buffered", [False, True])
