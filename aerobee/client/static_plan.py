@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from aerobee.errors import UsageError
 from aerobee.remoting.body.queue_mapping import UNDECIDED, Items, QueueMapping, QueueMappingItem
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.words import plural
 
 BLOCK = 10_000  # logical offsets: a part begins at a multiple, well behind the one before
 EPOCH_STEP_MS = 1_000
@@ -99,7 +100,7 @@ def grown(now: StaticTopic, total: int, brokers: Collection[str], now_ms: int) -
         raise UsageError("name a broker, or a cluster that has some")
     if total < now.total:
         raise UsageError(
-            f"{now.topic} has {now.total} logical queues, and their number never becomes smaller"
+            f"{now.topic} has {plural(now.total, 'logical queue')}, and their number never becomes smaller"
         )
     counts = dict.fromkeys(sorted(brokers), 0)
     for leader in now.leaders.values():
