@@ -31,8 +31,9 @@ from aerobee.words import plural
 
 DIAL_TIMEOUT_S = 3.0
 SKEW_MAX_S = 5.0  # brokers tell their age in whole seconds, so less cannot be seen
-DISK_WARNING = 0.75  # RocketMQ's diskMaxUsedSpaceRatio: retention deletes early above
-DISK_FULL = 0.90  # diskSpaceWarningLevelRatio: writes are refused above
+# Percent, for a broker that does not say what it is set to: as RocketMQ and Aerobee are by default.
+DISK_DELETES_EARLY = 75  # diskMaxUsedSpaceRatio
+DISK_REFUSES = 90  # diskSpaceWarningLevelRatio
 REGISTRATION_AGE_MAX_S = 90.0  # a broker registers each 30 s and is forgotten after 120 s
 TROUBLE_LASTS_S = 5.0  # a slave tries again each second
 TROUBLE_LOOK_S = 0.5
@@ -272,7 +273,7 @@ def runtime_findings(
                 else "",
             )
         )
-    findings += _disk_findings(part, runtime)
+    findings += _disk_findings(part, runtime, config)
     findings += replication_findings(part, runtime)
     if runtime.get("brokerActive", "true").lower() == "false":
         findings.append(
@@ -352,16 +353,19 @@ def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]
     return findings
 
 
-def _disk_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
+def _disk_findings(part: str, runtime: Mapping[str, str], config: Mapping[str, str]) -> list[Finding]:
+    """Against the levels that this broker is set to: it acts on those, not on the defaults."""
+    early = first_rate(config.get("diskMaxUsedSpaceRatio")) or DISK_DELETES_EARLY
+    full = first_rate(config.get("diskSpaceWarningLevelRatio")) or DISK_REFUSES
     findings = []
     for key, what in (("commitLogDiskRatio", "commit log"), ("consumeQueueDiskRatio", "consume queues")):
         ratio = first_rate(runtime.get(key))
         if ratio is None or ratio < 0:
             continue
-        level = "fail" if ratio >= DISK_FULL else "warn" if ratio >= DISK_WARNING else "ok"
+        level = "fail" if ratio * 100 > full else "warn" if ratio * 100 > early else "ok"
         advice = {
-            "fail": "the broker refuses messages above 90 %: free space, or lower fileReservedTime",
-            "warn": "above 75 % old messages are deleted early; above 90 % new ones are refused",
+            "fail": f"the broker refuses messages above {full:g} %: free space, or lower fileReservedTime",
+            "warn": f"above {early:g} % old messages are deleted early; above {full:g} % new ones are refused",
             "ok": "",
         }[level]
         findings.append(

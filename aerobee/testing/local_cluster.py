@@ -57,6 +57,10 @@ SMALL_STORE: Mapping[str, Any] = {
     "max_hash_slot_num": 5_000,
     "max_index_num": 20_000,
     "commit_log_reserve_bytes": 1024 * 1024,
+    # What fills the disk of the machine that tests run on are others' files: a test of a few megabytes goes on beside them.
+    "disk_max_used_space_ratio": 95,
+    "disk_space_clean_forcibly_ratio": 98,
+    "disk_space_warning_level_ratio": 99,
 }
 # Brokers report to NameServers every 30 s and are forgotten after 120 s: a jump over both is made in steps, so that
 # what happens in between happens.
@@ -86,7 +90,8 @@ class LocalCluster:
     ) -> None:
         """The three `*_config` hold what is to be set otherwise, by RocketMQ's keys or by the fields of NameServerConfig,
         BrokerConfig and StoreConfig; `broker_config` takes the store's keys, too. Sends are refused as OVERLOAD when they have waited
-        for 30 s, not 200 ms, for tests hold the event loop that the brokers run on.
+        for 30 s, not 200 ms, for tests hold the event loop that the brokers run on. Old messages are deleted early and
+        new ones refused only on a disk that is 95 and 99 % full, not 75 and 90: others' files fill it.
 
         `clock`: an AdvancingClock unless given. `directory`: kept afterwards when given, else one that is removed.
         Starts nothing before start() or `async with`.

@@ -2,7 +2,7 @@
 // Arguments: the line of console_world.py, the folder for screenshots.
 
 import { createRequire } from "node:module";
-import { readFileSync, mkdirSync, mkdtempSync } from "node:fs";
+import { readFileSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import assert from "node:assert/strict";
@@ -15,7 +15,8 @@ const shots = process.argv[3];
 if (shots) mkdirSync(shots, { recursive: true });
 const only = process.env.CONSOLE_ONLY;
 
-const context = await chromium.launchPersistentContext(mkdtempSync(join(tmpdir(), "aerobee-chromium-")), {
+const profile = mkdtempSync(join(tmpdir(), "aerobee-chromium-"));
+const context = await chromium.launchPersistentContext(profile, {
   executablePath: process.env.CHROMIUM || "/usr/bin/chromium",
   headless: true,
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
@@ -446,4 +447,5 @@ try {
   process.exitCode = 1;
 } finally {
   await context.close();
+  rmSync(profile, { recursive: true, force: true, maxRetries: 3 });
 }

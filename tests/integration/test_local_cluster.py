@@ -16,6 +16,7 @@ from aerobee.client.results import SendStatus
 from aerobee.clock import AdvancingClock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import Message
+from aerobee.store.disk import RealDisk
 from aerobee.testing import LocalCluster, ThreadedCluster
 from tests.waiting import wait_until
 
@@ -173,6 +174,31 @@ async def test_a_directory_that_was_given_stays_and_another_one_goes(tmp_path: P
         directory = cluster.directory
         assert directory.is_dir()
     assert not directory.exists()
+
+
+async def test_a_disk_that_others_filled_neither_refuses_messages_nor_deletes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """93 % used: a broker by its defaults refuses messages, and deletes the oldest file of its log."""
+    looks: list[str] = []
+
+    def usage(_disk: RealDisk, path: str) -> tuple[int, int]:
+        looks.append(path)
+        return 93, 100
+
+    monkeypatch.setattr(RealDisk, "usage", usage)
+    async with (
+        LocalCluster(store_config={"mapped_file_size_commit_log": 65_536}) as cluster,
+        cluster.producer() as producer,
+    ):
+        await cluster.create_topic("orders", 1)
+        for number in range(6):
+            await producer.send(Message("orders", bytes([number]) * 30_000))
+        before = len(looks)
+        await cluster.advance_clock(60)
+        await wait_until(lambda: len(looks) > before)
+        await producer.send(Message("orders", b"last"))
+        assert (await receive(cluster, "orders", 7))[-1] == b"last"
 
 
 async def test_a_start_that_fails_leaves_nothing_behind() -> None:

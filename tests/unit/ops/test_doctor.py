@@ -59,6 +59,21 @@ def test_clock_disk_state_and_registration_are_judged() -> None:
     assert all(finding.advice for finding in found.values() if finding.level != "ok")
 
 
+def test_a_disk_is_judged_by_the_levels_that_its_broker_is_set_to() -> None:
+    runtime = RUNTIME | {"commitLogDiskRatio": "0.80", "consumeQueueDiskRatio": "0.97"}
+    config = {"diskMaxUsedSpaceRatio": "95", "diskSpaceWarningLevelRatio": "99"}
+    found = by_check(runtime_findings("broker a", runtime, config, 1_100.0))
+    assert found["disk of the commit log"].level == "ok"
+    assert found["disk of the consume queues"].level == "warn"
+    assert found["disk of the consume queues"].advice == (
+        "above 95 % old messages are deleted early; above 99 % new ones are refused"
+    )
+    early = config | {"diskMaxUsedSpaceRatio": "50", "diskSpaceWarningLevelRatio": "60"}
+    found = by_check(runtime_findings("broker a", runtime, early, 1_100.0))
+    assert found["disk of the commit log"].level == "fail"
+    assert "above 60 %" in found["disk of the commit log"].advice
+
+
 def test_advertised_listeners_replace_bound_ones_and_wildcards_are_left_out() -> None:
     config = {
         "listeners": "internal://0.0.0.0:10911,external://0.0.0.0:10921,local://127.0.0.1:1",
