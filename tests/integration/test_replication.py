@@ -253,6 +253,21 @@ async def test_a_slave_confirms_no_byte_that_it_was_not_sent(pair: Pair) -> None
     writer.close()
 
 
+async def test_who_is_sent_away_again_and_again_is_one_line(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = await pair.start("master")
+    host, _, port = master.identity.ha_address.rpartition(":")
+    for _ in range(20):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(encode_report(1 << 40))  # far behind the log's end
+        assert await reader.read() == b"", "it is sent away"
+        writer.close()
+    lines = [line for line in caplog.messages if "the connection of the slave at 127.0.0.1:" in line]
+    assert 0 < len(lines) < 20, lines
+    assert "it followed another master" in lines[0]
+
+
 async def test_the_slave_is_made_the_master_and_the_old_one_follows_it(pair: Pair, tmp_path: Path) -> None:
     """What waits, a delay level and a time, is delivered by the new master; the old one gives up what nobody confirmed."""
     sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "total_replicas": 2, "slave_timeout": 300}

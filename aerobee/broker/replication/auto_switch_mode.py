@@ -18,6 +18,7 @@ from aerobee.broker.ack import LEASE_IS_OVER, Shortage, too_few
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
 from aerobee.broker.replication.controller_files import Epochs
+from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.clock import Clock
@@ -51,6 +52,7 @@ class AutoSwitchMode:
         )
         self._store = store
         self._clock = clock
+        self._ended = EndedSlaves(clock)
         self._acks = acks
         self._copies = copies
         self._follower = follower
@@ -130,6 +132,7 @@ class AutoSwitchMode:
             on_ack=self._acknowledged,
             on_lost=self._lost,
             is_urgent=self._is_urgent,
+            ended=self._ended,
         )
 
     def _is_urgent(self) -> bool:

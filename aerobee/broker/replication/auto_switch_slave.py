@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import cast
 
 from aerobee.broker.replication.controller_files import Epochs
+from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import ReplicaState
 from aerobee.broker.replication.log_sender import LogSender
 from aerobee.clock import Clock, Timer
@@ -40,6 +41,7 @@ class AutoSwitchSlave(asyncio.Protocol):
         on_ack: Callable[[AutoSwitchSlave], None],
         on_lost: Callable[[AutoSwitchSlave], None],
         is_urgent: Callable[[], bool],
+        ended: EndedSlaves,
     ) -> None:
         """`is_urgent`: somebody waits until slaves have what is written.
 
@@ -58,6 +60,7 @@ class AutoSwitchSlave(asyncio.Protocol):
         self._on_ack = on_ack
         self._on_lost = on_lost
         self._is_urgent = is_urgent
+        self._ended = ended
         self._stream = SlaveStream()
         self._wants_last_file = False
         self._transport: asyncio.Transport | None = None
@@ -131,7 +134,7 @@ class AutoSwitchSlave(asyncio.Protocol):
         """Close the connection at once; connection_lost follows."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            log.warning("the connection of the slave at %s is closed: %s", self.address, reason)
+            self._ended.say(self.address, reason)
             if self._sender is not None:
                 self._sender.close()
             transport.abort()

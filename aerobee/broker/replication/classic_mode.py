@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.ack import Shortage, too_few
+from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.clock import Clock
@@ -46,6 +47,7 @@ class ClassicMode:
         """
         self._store = store
         self._clock = clock
+        self._ended = EndedSlaves(clock)
         self._acks = acks
         self._two_copies = copies
         self._make_follower = make_follower
@@ -76,6 +78,7 @@ class ClassicMode:
             on_ack=self._acknowledged,
             on_lost=self._lost,
             is_urgent=self._is_urgent,
+            ended=self._ended,
         )
 
     def _is_urgent(self) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import cast
 
 from aerobee.broker.replication.byte_rate import ByteRate
+from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import ReplicaState
 from aerobee.broker.replication.log_sender import LogSender
 from aerobee.clock import Clock, Timer
@@ -38,6 +39,7 @@ class SlaveConnection(asyncio.Protocol):
         on_ack: Callable[[SlaveConnection], None],
         on_lost: Callable[[SlaveConnection], None],
         is_urgent: Callable[[], bool],
+        ended: EndedSlaves,
     ) -> None:
         """`is_urgent`: somebody waits until slaves have what is written.
 
@@ -52,6 +54,7 @@ class SlaveConnection(asyncio.Protocol):
         self._on_ack = on_ack
         self._on_lost = on_lost
         self._is_urgent = is_urgent
+        self._ended = ended
         self._reports = Reports()
         self._transport: asyncio.Transport | None = None
         self._sender: LogSender | None = None
@@ -67,8 +70,7 @@ class SlaveConnection(asyncio.Protocol):
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
         refusal = self._admit(self)
         if refusal:
-            log.warning("the slave at %s is sent away: %s", self.address, refusal)
-            self._transport.abort()
+            self.end(refusal)
             return
         log.info("a slave has connected from %s", self.address)
         self._tick()
@@ -129,7 +131,7 @@ class SlaveConnection(asyncio.Protocol):
         """Close the connection at once; connection_lost follows."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            log.warning("the connection of the slave at %s is closed: %s", self.address, reason)
+            self._ended.say(self.address, reason)
             if self._sender is not None:
                 self._sender.close()
             transport.abort()
