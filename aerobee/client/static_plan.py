@@ -1,7 +1,8 @@
 """Which broker gets which logical queue of a static topic: made, grown, moved, and put right after a change that broke off. Core.
 
 A change is written to one broker after the other, so it can break off between two. What is known then is enough to end it: of two
-brokers that say they lead a queue the later epoch counts, and a queue that nobody has yet is given to somebody.
+brokers that say they lead a queue the later epoch counts. A queue that nobody leads is one that was never made, or one whose broker is
+away with its messages: brokers' words do not tell which, so it is given to somebody only when the caller says so (`gives_lost`).
 
 Source: TopicQueueMappingUtils, MQAdminUtils.remappingStaticTopic (RocketMQ), whose mappings these are.
 """
@@ -59,6 +60,11 @@ class StaticTopic:
             and not self.undecided
         )
 
+    @property
+    def leaderless(self) -> tuple[int, ...]:
+        """Queues that some broker knows of, and none says that it leads."""
+        return tuple(queue_id for queue_id in range(self.total) if queue_id not in self.queues)
+
 
 def gathered(topic: str, parts: Mapping[str, StaticPart]) -> StaticTopic:
     """Put together what brokers (by name) said. Raises UsageError for what cannot be changed safely."""
@@ -94,8 +100,15 @@ def gathered(topic: str, parts: Mapping[str, StaticPart]) -> StaticTopic:
     return StaticTopic(topic, epoch, total, queues, dict(parts))
 
 
-def grown(now: StaticTopic, total: int, brokers: Collection[str], now_ms: int) -> StaticTopic:
-    """The topic with `total` logical queues: those that are missing go to the brokers that lead fewest. Raises UsageError."""
+def grown(
+    now: StaticTopic, total: int, brokers: Collection[str], now_ms: int, *, gives_lost: bool = False
+) -> StaticTopic:
+    """The topic with `total` logical queues: those that are missing go to the brokers that lead fewest.
+
+    `gives_lost`: so do those without a leader, from offset 0 on. Raises UsageError, for these too unless it is set, and for one whose
+    leader a broker names that had it before.
+    """
+    _check_leaderless(now, gives_lost)
     if not brokers:
         raise UsageError("name a broker, or a cluster that has some")
     if total < now.total:
@@ -113,6 +126,23 @@ def grown(now: StaticTopic, total: int, brokers: Collection[str], now_ms: int) -
             counts[name] += 1
             change.put(queue_id, name, QueueMappingItem(0, change.next_queue(name), name, 0))
     return change.done()
+
+
+def _check_leaderless(now: StaticTopic, gives_lost: bool) -> None:
+    for queue_id in now.leaderless:
+        pasts = [
+            part.mapping.hosted.get(queue_id, ()) for part in now.parts.values() if part.mapping is not None
+        ]
+        if items := max(pasts, key=len):
+            raise UsageError(
+                f"{items[-1].broker_name} leads logical queue {queue_id} of {now.topic} and is away: start it, and try again"
+            )
+    if now.leaderless and not gives_lost:
+        raise UsageError(
+            f"nobody leads {plural(len(now.leaderless), 'logical queue')} of {now.topic} ({', '.join(map(str, now.leaderless))}): start "
+            f"the broker that has them, and try again. Where none has, or it will not come back, gives_lost (--give-lost) gives them to "
+            f"others, from offset 0 on: what a broker that comes back after that has of them is not found any more"
+        )
 
 
 def moved(now: StaticTopic, brokers: Collection[str], now_ms: int) -> StaticTopic:
@@ -142,9 +172,11 @@ def moved(now: StaticTopic, brokers: Collection[str], now_ms: int) -> StaticTopi
     return change.done()
 
 
-def settled(now: StaticTopic, brokers: Collection[str], now_ms: int) -> StaticTopic:
-    """What a change that broke off was about to be; queues that nobody has yet go to `brokers`."""
-    return grown(now, now.total, brokers, now_ms)
+def settled(
+    now: StaticTopic, brokers: Collection[str], now_ms: int, *, gives_lost: bool = False
+) -> StaticTopic:
+    """What a change that broke off was about to be. Queues that nobody leads: as by grown()."""
+    return grown(now, now.total, brokers, now_ms, gives_lost=gives_lost)
 
 
 def decided(now: StaticTopic, ends: Mapping[tuple[str, int], int]) -> StaticTopic:

@@ -1,6 +1,6 @@
 """`aerobee topic static`: topics whose logical queues stay the same while brokers come and go.
 
-What a change is about to do is shown first, and asked for. A change that broke off, for a broker was away, is ended by the same
+What a move is about to do is shown first, and asked for. A change that broke off, for a broker was away, is ended by the same
 command again.
 """
 
@@ -30,6 +30,13 @@ Brokers = Annotated[
     str | None,
     typer.Option("--brokers", "-b", metavar="NAME,NAME", help="At these brokers; at all unless set."),
 ]
+GiveLost = Annotated[
+    bool,
+    typer.Option(
+        "--give-lost",
+        help="Give queues that nobody leads to others, from offset 0 on; else the command refuses, for their broker may be away.",
+    ),
+]
 COLUMNS = {
     "queue": "queue",
     "broker": "broker",
@@ -54,6 +61,7 @@ def create(
     ],
     brokers: Brokers = None,
     cluster: ClusterName = None,
+    give_lost: GiveLost = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +71,7 @@ def create(
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             names = await _names(admin, brokers, cluster)
-            made = await admin.create_static_topic(topic, queues, brokers=names)
+            made = await admin.create_static_topic(topic, queues, brokers=names, gives_lost=give_lost)
         _tell(out, made, f"topic {topic} has {plural(made.total, 'logical queue')}")
 
     run(command)
@@ -74,6 +82,7 @@ def move(
     topic: TopicArgument,
     brokers: Brokers = None,
     cluster: ClusterName = None,
+    give_lost: GiveLost = False,
     assume_yes: Yes = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
@@ -96,7 +105,7 @@ def move(
                 f"{topic}: {plural(now.total, 'logical queue')} at {', '.join(names)}, {away} of them away from where they are{note}?",
                 assume_yes,
             )
-            there = await admin.move_static_topic(topic, names)
+            there = await admin.move_static_topic(topic, names, gives_lost=give_lost)
         _tell(
             out, there, f"the queues of topic {topic} are at {', '.join(sorted(set(there.leaders.values())))}"
         )
@@ -114,7 +123,10 @@ def describe(
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             found = await admin.static_topic(topic)
-        _tell(out, found, "" if found.is_whole else "a change broke off: the same command again ends it")
+        text = "" if found.is_whole else "a change broke off: the same command again ends it"
+        if lost := found.leaderless:
+            text = f"nobody leads {', '.join(map(str, lost))}: a broker is away, or the making broke off"
+        _tell(out, found, text)
 
     run(command)
 

@@ -110,6 +110,32 @@ async def test_the_same_call_ends_a_move_that_broke_off(
         assert sorted(seen) == [b"%d" % number for number in range(8)]
 
 
+async def test_queues_of_a_broker_that_is_away_stay_its_own(cluster: LocalCluster) -> None:
+    a, b, _ = cluster.broker_names
+    async with cluster.admin() as admin, cluster.producer() as producer:
+        made = await admin.create_static_topic(TOPIC, 4, brokers=(a, b))
+        for number in range(8):
+            await producer.send(Message(TOPIC, b"%d" % number))
+        await cluster.stop_broker(1)
+        for change in (
+            admin.create_static_topic(TOPIC, 4, brokers=(a,)),
+            admin.move_static_topic(TOPIC, (a,)),
+        ):
+            with pytest.raises(UsageError, match="nobody leads 2 logical queues of ledger"):
+                await change
+        await cluster.start_broker(1)
+        assert (await admin.static_topic(TOPIC)).leaders == made.leaders
+        seen: set[bytes] = set()
+        config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+        async with cluster.push_consumer(
+            "all", subscriptions={TOPIC: "*"}, handler=lambda each: seen.add(each.body), config=config
+        ):
+            await wait_until(lambda: len(seen) == 8)
+        await cluster.stop_broker(1)
+        given = await admin.create_static_topic(TOPIC, 4, brokers=(a,), gives_lost=True)
+        assert counts(given) == {a: 4}
+
+
 async def test_what_cannot_be_done_is_said(cluster: LocalCluster) -> None:
     a, b, _ = cluster.broker_names
     await cluster.create_topic("ordinary", queues=2)
@@ -155,6 +181,8 @@ def test_the_commands_make_move_and_show(run: Run) -> None:
     assert [(row["queue"], row["broker"], row["begins_at"], row["parts"]) for row in rows] == [
         (n, "broker-b", 10_000, 2) for n in range(4)
     ]
+    code, _, error = run("topic", "static", "create", TOPIC, "--queues", "4", "--give-lost")
+    assert (code, error) == (0, "")
     code, _, error = run("topic", "static", "describe", "nowhere")
     assert code != 0
     assert "nowhere" in error

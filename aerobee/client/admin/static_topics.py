@@ -5,7 +5,7 @@ Source: UpdateStaticTopicSubCommand, RemappingStaticTopicSubCommand, MQAdminUtil
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from aerobee.client.admin.base import AdminCalls
 from aerobee.client.static_plan import StaticPart, StaticTopic, decided, gathered, grown, moved, settled
@@ -37,29 +37,39 @@ class StaticTopicCalls(AdminCalls):
         return gathered(topic, parts)
 
     async def create_static_topic(
-        self, topic: str, queue_count: int, *, brokers: Collection[str] | None = None
+        self,
+        topic: str,
+        queue_count: int,
+        *,
+        brokers: Collection[str] | None = None,
+        gives_lost: bool = False,
     ) -> StaticTopic:
         """Make a static topic of so many logical queues, or give one more; at `brokers` (names), or at all masters.
 
-        Every broker has its part on return. The same call again ends what broke off. Raises UsageError, RemoteError.
+        Every broker has its part on return. The same call again ends what broke off. Queues without a leader are refused: their
+        broker may be away. With `gives_lost` others get them, from offset 0 on. Raises UsageError, RemoteError.
         """
         now, wanted = await self._known(topic, brokers)
-        target = grown(now, queue_count, wanted, self._session.clock.now_ms())
+        target = grown(now, queue_count, wanted, self._session.clock.now_ms(), gives_lost=gives_lost)
         if now.is_whole and target.queues == now.queues:
             return now
         return await self._carry_out(target)
 
-    async def move_static_topic(self, topic: str, brokers: Collection[str]) -> StaticTopic:
+    async def move_static_topic(
+        self, topic: str, brokers: Collection[str], *, gives_lost: bool = False
+    ) -> StaticTopic:
         """Move the logical queues to these brokers (names) alone, as few of them as can be; sends go on meanwhile.
 
         A moved queue goes on at a logical offset behind those of before: nothing is copied, and consumers read the old part from
-        the broker that has it. The same call again ends what broke off. Raises UsageError, RemoteError.
+        the broker that has it. The same call again ends what broke off. `gives_lost`: as create_static_topic(). Raises UsageError,
+        RemoteError.
         """
         now, wanted = await self._known(topic, brokers)
         if not now.parts:
             raise TopicNotExist(17, f"no broker has topic {topic}")
         if not now.is_whole:
-            now = await self._carry_out(settled(now, wanted, self._session.clock.now_ms()))
+            target = settled(now, wanted, self._session.clock.now_ms(), gives_lost=gives_lost)
+            now = await self._carry_out(target)
         target = moved(now, wanted, self._session.clock.now_ms())
         return now if target.leaders == now.leaders else await self._carry_out(target)
 
@@ -112,11 +122,7 @@ class StaticTopicCalls(AdminCalls):
     async def _write(self, target: StaticTopic, names: Collection[str]) -> None:
         masters = await self._masters_by_name()
         for name in sorted(names):
-            part, address = target.parts[name], masters.get(name)
-            if address is None:
-                raise UsageError(
-                    f"{name} has a part of {target.topic} and no master: start it, and try again"
-                )
+            part, address = target.parts[name], _address_of(name, masters, target.topic)
             if part.mapping is None:
                 continue
             config = part.config
@@ -138,7 +144,8 @@ class StaticTopicCalls(AdminCalls):
         masters = await self._masters_by_name()
         ends = {}
         for name in sorted(names):
-            answer = await self._call(masters[name], RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            address = _address_of(name, masters, topic)
+            answer = await self._call(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
             for queue, offsets in TopicStatsTable.decode(answer.body).offset_table.items():
                 ends[queue.broker_name, queue.queue_id] = offsets.max_offset
         return ends
@@ -161,3 +168,10 @@ class StaticTopicCalls(AdminCalls):
         return {
             info.broker_name: info.address for info in await self.brokers() if info.broker_id == MASTER_ID
         }
+
+
+def _address_of(name: str, masters: Mapping[str, str], topic: str) -> str:
+    address = masters.get(name)
+    if address is None:
+        raise UsageError(f"{name} has a part of {topic} and no master: start it, and try again")
+    return address

@@ -120,14 +120,27 @@ def test_a_broken_off_change_is_ended_before_another_one() -> None:
         moved(gathered(T, target.parts), ("c",), 3_000_000)
 
 
-def test_a_topic_whose_making_broke_off_gets_the_queues_that_are_missing() -> None:
+def test_queues_that_nobody_leads_are_given_away_on_demand_alone() -> None:
+    """Their broker may be away: what it has of them would not be found any more."""
     whole = made(6, "a", "b", "c")
     partly = gathered(T, {name: whole.parts[name] for name in ("a", "b")})
-    assert not partly.is_whole
-    end = gathered(T, grown(partly, 6, ("a", "b", "c"), 1).parts)
+    assert partly.leaderless == (2, 5)
+    for change in (grown, lambda now, total, *more: settled(now, *more)):
+        with pytest.raises(UsageError, match=r"nobody leads 2 logical queues of ledger \(2, 5\)"):
+            change(partly, 6, ("a", "b"), 1)
+    end = gathered(T, grown(partly, 6, ("a", "b", "c"), 1, gives_lost=True).parts)
     assert end.is_whole
     assert counts(end) == {"a": 2, "b": 2, "c": 2}
     assert all(end.queues[n] == items for n, items in partly.queues.items())
+
+
+def test_a_queue_whose_leader_is_known_and_away_is_given_to_nobody() -> None:
+    whole = with_ends(moved(made(2, "a"), ("b",), 2_000_000))
+    without_b = gathered(T, {"a": whole.parts["a"]})
+    assert without_b.leaderless == (0, 1)
+    for gives_lost in (False, True):
+        with pytest.raises(UsageError, match="b leads logical queue 0 of ledger and is away"):
+            grown(without_b, 2, ("a", "c"), 1, gives_lost=gives_lost)
 
 
 @pytest.mark.parametrize(
