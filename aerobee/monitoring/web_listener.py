@@ -1,7 +1,8 @@
 """A listener for HTTP that strangers cannot fill, by aiohttp.
 
 aiohttp takes as many connections as come, and each may be silent for an hour: at a broker they would take the descriptors that its store
-and its clients need. Here a connection beyond the bound ends the oldest one. What is not HTTP, and a peer
+and its clients need. Here a connection beyond the bound ends the oldest one. Of connections that come at once the event loop takes up to
+BACKLOG before the first of them is one of the server's, so that many more are open for a turn of it. What is not HTTP, and a peer
 that went away before its answer, is a debug line; aiohttp would write a traceback for each.
 """
 
@@ -42,6 +43,7 @@ class WebListener:
         )
         self._connections_max = connections_max
         self._throttle = LogThrottle(log, monotonic)
+        self._look: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None
         self.address: tuple[str, int] = ("", 0)  # after start()
 
@@ -58,6 +60,9 @@ class WebListener:
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         await self._runner.cleanup()
 
     async def _start(self, **where: Any) -> None:
@@ -74,12 +79,22 @@ class WebListener:
     def _connected(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
+        if self._look is None:
+            # With no delay, and yet behind connection_made() of all that come in this turn of the loop.
+            self._look = asyncio.get_running_loop().call_later(0.0, self._end_oldest)
+        return server()
+
+    def _end_oldest(self) -> None:
+        self._look = None
+        server = self._runner.server
+        if server is None:
+            return
         is_open = [
             each
             for each in server.connections
             if each.transport is not None and not each.transport.is_closing()
         ]
-        for each in is_open[: max(0, len(is_open) + 1 - self._connections_max)]:
+        for each in is_open[: max(0, len(is_open) - self._connections_max)]:
             self._throttle.warn(
                 "full",
                 "%d connections are open at %s:%d: the oldest is ended for one more",
@@ -88,7 +103,6 @@ class WebListener:
             )
             assert isinstance(each.transport, asyncio.WriteTransport)
             each.transport.abort()  # a peer that does not read would keep what is merely closed
-        return server()
 
 
 def _requests_log() -> logging.Logger:

@@ -71,6 +71,24 @@ async def test_connections_that_only_take_room_make_room_for_a_request(
         writer.close()
 
 
+async def test_of_connections_that_come_at_once_no_more_stay_than_may_be_open(server: HttpServer) -> None:
+    peers = [socket.socket() for _ in range(10 * BOUND)]
+    for peer in peers:  # all of them wait in the kernel when the loop takes the first
+        peer.connect(server.address)
+    assert server._listener is not None
+    runner = server._listener._runner
+    assert runner.server is not None
+    await wait_until(lambda: runner.server.connections)
+    await wait_until(lambda: len(runner.server.connections) <= BOUND)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url(server, "livez")) as answer,
+    ):
+        assert answer.status == 200
+    for peer in peers:
+        peer.close()
+
+
 async def test_who_does_not_read_a_page_is_left_in_time(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
