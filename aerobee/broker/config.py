@@ -183,7 +183,9 @@ class BrokerConfig(MetricsConfig):
         True  # QUERY_ASSIGNMENT gives each member its share; false: all queues, and members share them out
     )
     default_message_request_mode: str = "PULL"  # of groups without a choice of their own: PULL or POP
-    default_pop_share_queue_num: int = -1  # with POP: queues beyond its share that a member may read; -1: all
+    default_pop_share_queue_num: int = (
+        -1
+    )  # with POP: next members whose shares a member reads, too; -1: any queue
     # popping
     pop_from_retry_probability: int = 20  # percent of pops that look at the retry topic first
     pop_from_retry_probability_for_priority: int = 0  # the same for pops that heed priorities

@@ -77,7 +77,7 @@ class NameServerConfig(MetricsConfig):
         False  # brokers of a group are told when the lowest id of them changes
     )
     enable_all_topic_list: bool = True  # GET_ALL_TOPIC_LIST_FROM_NAMESERVER is served
-    enable_topic_list: bool = True  # the other lists of topics are served
+    enable_topic_list: bool = True  # the lists of a cluster's topics and of unit topics are served
     enable_controller_in_namesrv: bool = (
         False  # this process is one of the controllers, too (ControllerConfig's keys)
     )

@@ -56,8 +56,8 @@ class StoreConfig:
     max_index_num: int = 20_000_000  # keys of an index file
     message_index_enable: bool = True  # keys are written into the index; false: messages are not found by key
     max_message_size: int = 4_194_304  # bytes of a body; a larger message is refused
-    max_msgs_num_batch: int = 64  # messages that a look-up by key returns
-    default_query_max_num: int = 32  # messages of a look-up by key that names no number
+    max_msgs_num_batch: int = 64  # messages that a look-up by key returns at most
+    default_query_max_num: int = 32  # messages that a look-up by unique key returns at most
 
     broker_role: BrokerRole = BrokerRole.ASYNC_MASTER  # ASYNC_MASTER answers by itself, SYNC_MASTER when a slave has the message, SLAVE copies brokerName's master
     # replication
