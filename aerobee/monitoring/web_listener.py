@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import resource
 import socket
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,8 @@ class WebListener:
     """One port of an application. start() once, then stop(); stop() without start() does nothing."""
 
     def __init__(self, app: web.Application, *, connections_max: int) -> None:
-        """Beyond `connections_max` the oldest connection is ended, with what is being sent on it."""
+        """Beyond `connections_max`, or half of the files that this process may open, the oldest connection is ended, with what is
+        being sent on it."""
         web_runner = importlib.import_module("aiohttp.web_runner")
         self._runner: web.AppRunner = web_runner.AppRunner(
             app,
@@ -41,7 +43,9 @@ class WebListener:
             keepalive_timeout=KEEP_ALIVE_S,
             logger=_requests_log(),
         )
-        self._connections_max = connections_max
+        self._connections_max = min(
+            connections_max, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        )
         self._throttle = LogThrottle(log, monotonic)
         self._look: asyncio.TimerHandle | None = None
         self._listener: asyncio.Server | None = None

@@ -22,6 +22,7 @@ from aerobee.ops.serving import (
     stopping_with_stdin,
 )
 from aerobee.ops.shared_options import client_config
+from aerobee.store.descriptors import raise_limit
 
 PORT = 8_080
 
@@ -85,6 +86,7 @@ def console(
         out.document({"password": users_module.hash_password(given)}, users_module.hash_password(given))
         return
     set_log_level(log_level)
+    raise_limit()  # of open files: half of it is for connections
     settings: dict[str, Any] = {
         "nameserver": nameserver,
         "host": host,

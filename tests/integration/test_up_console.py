@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -112,3 +113,27 @@ def test_its_address_stands_in_what_up_says() -> None:
 def test_without_a_console() -> None:
     with up("--json", "--no-console") as process:
         assert ready(process)["console"] is None
+
+
+def test_a_console_may_open_as_many_files_as_the_system_lets_it() -> None:
+    """Most systems give a process 1,024 at first: a browser's tabs, and strangers, had used them up long before their bound."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    (port,) = free_ports(1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1_000), hard))
+    try:
+        process = subprocess.Popen(
+            [*AEROBEE, "console", "--port", str(port), "-n", "127.0.0.1:1", "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with process:
+        try:
+            ready(process)
+            (line,) = re.findall(
+                r"Max open files +(\d+) +(\d+)", Path(f"/proc/{process.pid}/limits").read_text()
+            )
+            assert line == (str(hard), str(hard))
+        finally:
+            process.kill()

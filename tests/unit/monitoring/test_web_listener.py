@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
+import aiohttp.web
 import pytest
 
 from aerobee.monitoring import http_server
 from aerobee.monitoring.exposition import GAUGE, Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.http_server import HttpServer, takes_gzip
+from aerobee.monitoring.web_listener import WebListener
 from tests.waiting import wait_until
 
 LINES = 200_000  # more than buffers of the kernel hold
@@ -85,6 +88,21 @@ async def test_of_connections_that_come_at_once_no_more_stay_than_may_be_open(se
         session.get(url(server, "livez")) as answer,
     ):
         assert answer.status == 200
+    for peer in peers:
+        peer.close()
+
+
+async def test_half_of_the_files_that_the_process_may_open_is_a_bound_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 4_096))
+    listener = WebListener(aiohttp.web.Application(), connections_max=1_000)
+    await listener.start("127.0.0.1", 0)
+    peers = [socket.create_connection(listener.address) for _ in range(30)]
+    server = listener._runner.server
+    assert server is not None
+    await wait_until(lambda: len(server.connections) == 20)
+    await listener.stop()
     for peer in peers:
         peer.close()
 
