@@ -87,22 +87,24 @@ class History:
 def forget(history: History, before_ms: int) -> int:
     """Delete samples older than that from a Parquet history of this machine; returns how many files. Raises ConfigError.
 
-    Each look is a file of its own (append()), so it is as old as its samples. Who reads the history at that moment may miss one.
+    Each look is a file of its own (append()), so it is as old as its samples. Two jobs may keep one history; who reads a file while it
+    is deleted fails.
     """
-    old = [
-        path
-        for path in Path(history.path).glob("part-*.parquet")
-        if path.stat().st_mtime_ns // 1_000_000 < before_ms
-    ]
-    try:
-        for path in old:
+    count = 0
+    for path in Path(history.path).glob("part-*.parquet"):
+        try:
+            if path.stat().st_mtime_ns // 1_000_000 >= before_ms:
+                continue
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             path.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"old samples in {history.path} (--keep) cannot be deleted: {error.strerror}"
-        ) from error
-    return len(old)
+        except FileNotFoundError:
+            continue  # another job was here
+        except OSError as error:
+            raise ConfigError(
+                f"old samples in {history.path} (--keep) cannot be deleted: {error.strerror}"
+            ) from error
+        count += 1
+    return count
 
 
 def evaluation(history: Any, now_ms: int, *, window_ms: int = WINDOW_MS) -> Any:
@@ -268,6 +270,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.keep and (args.format != "parquet" or ":" in args.history):
         raise ConfigError(
             f"--keep {args.keep:g}: only samples of --format parquet in a directory of this machine can be deleted"
+        )
+    read_s = WINDOWS_READ * args.window
+    if 0 < args.keep * 3600 < read_s:
+        raise ConfigError(
+            f"--keep {args.keep:g} is {args.keep * 3600:g} s: a state is judged by the last {read_s:g} s (--window {args.window:g})"
         )
     options = dict(each.partition("=")[::2] for each in args.option)
     history = History(args.format, args.history, options)

@@ -128,6 +128,30 @@ def test_a_job_that_goes_on_begins_before_any_group_and_forgets(
         assert [each.name for each in history.glob(".part-*")] == [f".{left.name}.crc"]
 
 
+def test_samples_by_which_a_state_is_judged_are_kept(tmp_path: Path) -> None:
+    words = ["--nameservers", "127.0.0.1:1", "--history", str(tmp_path), "--keep", "0.05"]
+    with pytest.raises(ConfigError, match=r"--keep 0\.05 is 180 s: a state is judged by the last 360 s"):
+        lag_job.main(words)
+
+
+def test_files_that_another_job_has_deleted_are_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / f"part-{name}.parquet").touch()
+    stat = Path.stat
+
+    def gone(path: Path, **how: Any) -> os.stat_result:
+        if path.name == "part-a.parquet":
+            path.unlink(missing_ok=True)
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", gone)
+    history = lag_job.History("parquet", str(tmp_path), {})
+    assert lag_job.forget(history, 1 << 62) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("where", [("jdbc", ""), ("parquet", "s3a://bucket/lag"), ("delta", "lag")])
 def test_only_samples_in_a_directory_are_deleted(where: tuple[str, str]) -> None:
     words = ["--nameservers", "127.0.0.1:1", "--format", where[0], "--history", where[1], "--keep", "1"]
