@@ -131,6 +131,7 @@ class HttpServer:
                 await response.prepare(request)
                 for part in joined_to(parts, WRITE_BYTES):
                     await response.write(part)
+                    await asyncio.sleep(0)  # write() waits only for a peer that is slower than this
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()

@@ -127,6 +127,26 @@ async def test_who_does_not_read_a_page_is_left_in_time(
     peer.close()
 
 
+async def test_a_peer_that_reads_as_fast_as_it_is_written_to_does_not_hold_the_others(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+    seen: list[int] = []
+
+    async def write(response: aiohttp.web.StreamResponse, data: bytes) -> None:
+        seen.append(turns)
+
+    monkeypatch.setattr(aiohttp.web.StreamResponse, "write", write)
+    _, writer = await connected(server, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    async with asyncio.timeout(60.0):
+        while len(seen) < 20:
+            turns += 1
+            await asyncio.sleep(0)
+    assert seen == sorted(set(seen))  # somebody else had a turn between any two
+    writer.close()
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [
