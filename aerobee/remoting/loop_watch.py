@@ -49,14 +49,16 @@ class LoopWatch:
 
     def note_turn(self, what: str, address: str, held_s: float) -> None:
         """The fast path served what had arrived at many connections in `held_s`; `what` and `address` name the largest."""
-        self._held(what, address, held_s)
+        self._held(what, address, held_s, kind="a turn")  # `what` counts, and differs each time
 
-    def _held(self, what: str, address: str, held_s: float) -> None:
+    def _held(self, what: str, address: str, held_s: float, *, kind: str = "") -> None:
         self.held_count += 1
         self.held_s += held_s
         if held_s > self.longest_s:
             self.longest_s, self.longest = held_s, f"{what} of {address}"
-        self._throttle.warn(what, "%s of %s held the event loop for %.0f ms", what, address, held_s * 1000)
+        self._throttle.warn(
+            kind or what, "%s of %s held the event loop for %.0f ms", what, address, held_s * 1000
+        )
 
     def runtime_info(self) -> dict[str, str]:
         return {

@@ -345,7 +345,7 @@ class FastPath:
             stored, handed_out = self._backend.take_totals()
             self._stats.count_totals(stored, handed_out)
             topics = {topic for topic, *_ in stored}
-            place = f"topic {topics.pop()}" if len(topics) == 1 else "several topics"
+            place = f"topic {topics.pop()}" if len(topics) == 1 else plural(len(topics), "topic")
             self._watch.note_turn(f"a turn with {plural(stored_count, 'send')}", place, elapsed_s)
         else:
             self._watch.note_turn(f"a turn with {plural(len(results), 'pull')}", peer.address, elapsed_s)

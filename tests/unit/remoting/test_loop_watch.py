@@ -38,3 +38,17 @@ def test_only_requests_that_are_no_sends_count_as_stalls() -> None:
     watch.note(RequestCode.HEART_BEAT, "p", 2.0)
     assert watch.stalled_s == 2.0
     assert watch.held_count == 2
+
+
+def test_turns_with_other_numbers_are_one_kind_of_warning(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    watch = LoopWatch(clock.monotonic)
+    for count in range(10, 20):
+        watch.note_turn(f"a turn with {count} sends", "topic T", 0.1)
+    clock.advance(10)
+    watch.note_turn("a turn with 7 pulls", "10.0.0.1:5", 0.1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "a turn with 10 sends of topic T held the event loop for 100 ms",
+        "a turn with 7 pulls of 10.0.0.1:5 held the event loop for 100 ms (9 more like it before)",
+    ]
+    assert watch.held_count == 11
