@@ -1,7 +1,8 @@
 """A listener for HTTP that strangers cannot fill, by aiohttp.
 
 aiohttp takes as many connections as come, and each may be silent for an hour: at a broker they would take the descriptors that its store
-and its clients need. Here a connection beyond the bound ends the oldest one. Of connections that come at once the event loop takes up to
+and its clients need. Here a connection beyond the bound ends one of the address that has most, its oldest: who opens connection after
+connection pushes out its own, not that of Prometheus or an administrator elsewhere. Of connections that come at once the event loop takes up to
 BACKLOG before the first of them is one of the server's, so that many more are open for a turn of it. What is not HTTP, and a peer
 that went away before its answer, is a debug line; aiohttp would write a traceback for each.
 """
@@ -13,6 +14,7 @@ import importlib
 import logging
 import resource
 import socket
+from heapq import heapify, heapreplace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +34,8 @@ class WebListener:
     """One port of an application. start() once, then stop(); stop() without start() does nothing."""
 
     def __init__(self, app: web.Application, *, connections_max: int) -> None:
-        """Beyond `connections_max`, or half of the files that this process may open, the oldest connection is ended, with what is
-        being sent on it."""
+        """Beyond `connections_max`, or half of the files that this process may open, connections are ended, with what is being sent
+        on them."""
         web_runner = importlib.import_module("aiohttp.web_runner")
         self._runner: web.AppRunner = web_runner.AppRunner(
             app,
@@ -85,28 +87,35 @@ class WebListener:
         assert server is not None
         if self._look is None:
             # With no delay, and yet behind connection_made() of all that come in this turn of the loop.
-            self._look = asyncio.get_running_loop().call_later(0.0, self._end_oldest)
+            self._look = asyncio.get_running_loop().call_later(0.0, self._end_most)
         return server()
 
-    def _end_oldest(self) -> None:
+    def _end_most(self) -> None:
         self._look = None
         server = self._runner.server
         if server is None:
             return
-        is_open = [
-            each
-            for each in server.connections
-            if each.transport is not None and not each.transport.is_closing()
-        ]
-        for each in is_open[: max(0, len(is_open) - self._connections_max)]:
+        by_address: dict[str, list[asyncio.WriteTransport]] = {}  # the oldest last
+        for each in reversed(server.connections):
+            transport = each.transport
+            if transport is not None and not transport.is_closing():
+                assert isinstance(transport, asyncio.WriteTransport)
+                peer = transport.get_extra_info("peername") or ("",)
+                by_address.setdefault(peer[0], []).append(transport)
+        count = sum(map(len, by_address.values()))
+        most_first = [(-len(transports), address) for address, transports in by_address.items()]
+        heapify(most_first)
+        for _ in range(count - self._connections_max):
+            number, address = most_first[0]
+            heapreplace(most_first, (number + 1, address))
             self._throttle.warn(
                 "full",
-                "%d connections are open at %s:%d: the oldest is ended for one more",
+                "%d connections are open at %s:%d: the oldest of %s, which has most, is ended for one more",
                 self._connections_max,
                 *self.address,
+                address,
             )
-            assert isinstance(each.transport, asyncio.WriteTransport)
-            each.transport.abort()  # a peer that does not read would keep what is merely closed
+            by_address[address].pop().abort()  # a peer that does not read would keep what is merely closed
 
 
 def _requests_log() -> logging.Logger:

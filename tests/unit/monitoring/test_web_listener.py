@@ -92,6 +92,22 @@ async def test_of_connections_that_come_at_once_no_more_stay_than_may_be_open(se
         peer.close()
 
 
+async def test_who_opens_most_pushes_out_its_own(
+    server: HttpServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere, _ = other = await asyncio.open_connection(*server.address, local_addr=("127.0.0.2", 0))
+    many = [await connected(server) for _ in range(3 * BOUND)]
+    assert server._listener is not None
+    runner = server._listener._runner
+    assert runner.server is not None
+    await wait_until(lambda: len(runner.server.connections) <= BOUND)
+    assert "the oldest of 127.0.0.1, which has most, is ended" in caplog.text
+    other[1].write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await elsewhere.readline()).startswith(b"HTTP/1.1 200")
+    for _, writer in (other, *many):
+        writer.close()
+
+
 async def test_half_of_the_files_that_the_process_may_open_is_a_bound_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
