@@ -193,6 +193,19 @@ async def test_a_recall_takes_back_no_message_of_another_topic(
     assert record.body == b"kept"
 
 
+async def test_a_message_that_names_a_record_takes_back_none_of_another_topic(
+    cluster: LocalCluster, producer: Producer
+) -> None:
+    broker = cluster.broker()
+    await producer.send(Message(TOPIC, b"kept", deliver_after=30))
+    (waiting,) = stored(broker, WHEEL_TIMER_TOPIC)
+    forged = {"TIMER_DEL_UNIQKEY": "any", "AEROBEE_DEL_OFFSET": str(waiting.physical_offset)}
+    await producer.send(Message("Other", b"takes back", deliver_after=30, properties=forged))
+    clock_of(cluster).advance(32)
+    (record,) = await until_stored(broker, TOPIC, 1)
+    assert record.body == b"kept"
+
+
 async def test_a_recall_may_come_in_the_second_before(cluster: LocalCluster, producer: Producer) -> None:
     now = cluster.clock.now_ms()
     result = await producer.send(Message(TOPIC, b"soon", deliver_at=(now - now % 1000 + 2500) / 1000))

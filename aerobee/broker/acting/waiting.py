@@ -18,7 +18,6 @@ from aerobee.broker.property_names import (
     REAL_TOPIC,
     TIMER_DELAYS,
     TIMER_DELETE_KEY,
-    TIMER_DELETE_OFFSET,
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
@@ -26,7 +25,7 @@ from aerobee.broker.property_names import (
     TRANSACTION_ID,
 )
 from aerobee.broker.send.timer_properties import due_time, number
-from aerobee.broker.timer.delete_key import cancelled_key, waiting_key
+from aerobee.broker.timer.delete_key import cancelled_key, waiting_keys
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock
 from aerobee.errors import MalformedRecord
@@ -90,7 +89,7 @@ async def waiting_timers(
     queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
     if queue is None:
         return []
-    found: list[tuple[Waits, str]] = []
+    found: list[tuple[Waits, tuple[str, str]]] = []
     cancelled: set[str] = set()
     for offset in range(queue.min_offset, queue.readable_max):
         if offset % LOOKS_PER_PASS == 0:
@@ -103,8 +102,7 @@ async def waiting_timers(
             continue
         properties = message.properties
         if TIMER_DELETE_KEY in properties:
-            named = properties.get(TIMER_DELETE_OFFSET)
-            cancelled.add(f"@{named}" if named else cancelled_key(properties) or "")
+            cancelled.add(cancelled_key(properties) or "")
             continue
         out_ms = number(properties.get(TIMER_OUT_MS))
         if out_ms is None:
@@ -112,8 +110,8 @@ async def waiting_timers(
         due_ms = due_time(
             properties, out_ms, store_timestamp=message.store_timestamp, precision_ms=precision_ms
         )
-        found.append((Waits(due_ms, entry[0]), waiting_key(properties)))
-    return [each for each, key in found if cancelled.isdisjoint((key, f"@{each.physical_offset}"))]
+        found.append((Waits(due_ms, entry[0]), waiting_keys(properties, entry[0])))
+    return [each for each, keys in found if cancelled.isdisjoint(keys)]
 
 
 def leaving(store: WaitingStore, waits: Waits, inner_group: str) -> Escaping | None:

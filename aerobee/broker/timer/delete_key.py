@@ -2,14 +2,15 @@
 
 A cancelling message names a waiting one in TIMER_DEL_UNIQKEY: its unique id, or `topic+id` with
 appendTopicForTimerDeleteKey. Both forms are read whatever the setting says, so a change of it loses no recall. With the short form
-RocketMQ takes back whatever has that id, in any topic; here the cancelling message's own topic counts. Core.
+RocketMQ takes back whatever has that id, in any topic; here the cancelling message's own topic counts. So it does of one that
+names the record (AEROBEE_DEL_OFFSET): who may send to one topic takes back nothing of another. Core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aerobee.broker.property_names import REAL_TOPIC, TIMER_DELETE_KEY, UNIQUE_KEY
+from aerobee.broker.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_DELETE_OFFSET, UNIQUE_KEY
 
 
 def written_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
@@ -22,10 +23,21 @@ def waiting_key(properties: Mapping[str, str]) -> str:
     return f"{properties.get(REAL_TOPIC, '')}+{properties.get(UNIQUE_KEY, '')}"
 
 
+def waiting_keys(properties: Mapping[str, str], physical_offset: int) -> tuple[str, str]:
+    """The keys by which a waiting message is taken back: of all that have its topic and id, of its own record."""
+    return waiting_key(properties), _record_key(properties.get(REAL_TOPIC, ""), str(physical_offset))
+
+
 def cancelled_key(properties: Mapping[str, str]) -> str | None:
     """The key of the message that a cancelling one takes back; None for a message that cancels nothing."""
     named = properties.get(TIMER_DELETE_KEY)
     if named is None:
         return None
-    topic = properties.get(REAL_TOPIC, "")
+    topic, offset = properties.get(REAL_TOPIC, ""), properties.get(TIMER_DELETE_OFFSET)
+    if offset:
+        return _record_key(topic, offset)
     return named if named.startswith(f"{topic}+") else f"{topic}+{named}"
+
+
+def _record_key(topic: str, physical_offset: str) -> str:
+    return f"@{physical_offset}+{topic}"  # no topic's name has an @

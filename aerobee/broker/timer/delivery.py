@@ -22,7 +22,7 @@ from aerobee.broker.property_names import (
 )
 from aerobee.broker.send.timer_properties import number
 from aerobee.broker.stats import BrokerStats
-from aerobee.broker.timer.delete_key import waiting_key
+from aerobee.broker.timer.delete_key import waiting_keys
 from aerobee.broker.timer.slots_at_hand import LOADS_PER_PASS, SlotsAtHand, TimerMessages
 from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.waiting_slot import OFFSET_BITS, OFFSET_MASK, WaitingSlot
@@ -244,4 +244,4 @@ class TimerDelivery:
 
 
 def _is_deleted(slot: WaitingSlot, message: WaitingMessage) -> bool:
-    return not slot.deleted.isdisjoint((waiting_key(message.properties), f"@{message.physical_offset}"))
+    return not slot.deleted.isdisjoint(waiting_keys(message.properties, message.physical_offset))

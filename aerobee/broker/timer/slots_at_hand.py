@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from aerobee.broker.delay.redelivery import WaitingMessage
-from aerobee.broker.property_names import TIMER_DELETE_OFFSET, TIMER_OUT_MS
+from aerobee.broker.property_names import TIMER_OUT_MS
 from aerobee.broker.send.timer_properties import due_time, number
 from aerobee.broker.timer.delete_key import cancelled_key
 from aerobee.broker.timer.timer_progress import TimerProgress
@@ -71,10 +71,7 @@ class TimerMessages:
     def delete_key_of(self, unit: TimerUnit) -> str | None:
         """What a unit cancels; None when that cannot be read."""
         message = self.read(unit.physical_offset)
-        if message is None:
-            return None
-        offset = message.properties.get(TIMER_DELETE_OFFSET)
-        return f"@{offset}" if offset else cancelled_key(message.properties)
+        return None if message is None else cancelled_key(message.properties)
 
 
 class SlotsAtHand:

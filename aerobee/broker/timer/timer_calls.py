@@ -40,7 +40,7 @@ from aerobee.broker.refusal import store_refusal
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.timer_properties import due_time, number
-from aerobee.broker.timer.delete_key import cancelled_key, waiting_key, written_key
+from aerobee.broker.timer.delete_key import cancelled_key, waiting_key, waiting_keys, written_key
 from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
@@ -282,12 +282,10 @@ class TimerCalls:
     def _is_cancelled(self, message: WaitingMessage) -> bool:
         """Whether a message that cancels this one is on its way as well, to a slot that is not looked at yet."""
         key, out_text = message.properties.get(UNIQUE_KEY, ""), message.properties.get(TIMER_OUT_MS)
+        keys = waiting_keys(message.properties, message.physical_offset)
         answer = self._store.query(WHEEL_TIMER_TOPIC, key, count_max=64)
         return any(
-            cancelled_key(record.properties) == waiting_key(message.properties)
-            and record.properties.get(TIMER_OUT_MS) == out_text
-            and record.properties.get(TIMER_DELETE_OFFSET, str(message.physical_offset))
-            == str(message.physical_offset)
+            cancelled_key(record.properties) in keys and record.properties.get(TIMER_OUT_MS) == out_text
             for record in decode_records(answer.body)
         )
 
@@ -334,13 +332,12 @@ class TimerCalls:
                     continue
                 if unit.magic & DELETE:
                     if not unit.magic & ROLL:
-                        offset = message.properties.get(TIMER_DELETE_OFFSET)
-                        gone.add(f"@{offset}" if offset else cancelled_key(message.properties) or "")
+                        gone.add(cancelled_key(message.properties) or "")
                 elif waiting is None or unit.physical_offset in waiting:
                     found.append((unit.due_ms, message))
             for due_ms, message in found:
                 real_topic = message.properties.get(REAL_TOPIC, "")
-                is_gone = {waiting_key(message.properties), f"@{message.physical_offset}"} & gone
+                is_gone = not gone.isdisjoint(waiting_keys(message.properties, message.physical_offset))
                 due = due_ms or self._due_of(message)
                 if not is_gone and _is_on_its_way(message, slot.time_ms) and self._is_cancelled(message):
                     continue
