@@ -145,27 +145,31 @@ def _end_transaction(request: RemotingCommand, cluster_name: str) -> Iterator[Ne
 
 
 def _body(request: RemotingCommand) -> Any:
-    return fastjson.loads_object(request.body, "the body")
+    return fastjson.loads_object(request.body, "the body", fastjson.REQUEST_DIALECT_BYTES_MAX)
 
 
 def _heartbeat(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
-    for consumer in _dicts(_body(request), "consumerDataSet"):
-        yield Need(group(str(consumer.get("groupName", ""))), SUB)
-        for subscription in _dicts(consumer, "subscriptionDataSet"):
-            yield topic_or_group(str(subscription.get("topic", "")), SUB, SUB)
+    consumers = _dicts(_body(request), "consumerDataSet")
+    for name in _names(consumers, "groupName"):
+        yield Need(group(name), SUB)
+    subscriptions = [each for consumer in consumers for each in _dicts(consumer, "subscriptionDataSet")]
+    for name in _names(subscriptions, "topic"):
+        yield topic_or_group(name, SUB, SUB)
 
 
 def _locks(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     body = _body(request)
     yield Need(group(str(body.get("consumerGroup", ""))), SUB)
-    for name in {str(queue.get("topic", "")) for queue in _dicts(body, "mqSet")}:
+    for name in _names(_dicts(body, "mqSet"), "topic"):
         yield topic_or_group(name, SUB, SUB)
 
 
 def _batch_ack(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
-    for entry in _dicts(_body(request), "acks"):
-        yield Need(group(str(entry.get("c", ""))), SUB)
-        yield topic_or_group(str(entry.get("t", "")), SUB, SUB)
+    entries = _dicts(_body(request), "acks")
+    for name in _names(entries, "c"):
+        yield Need(group(name), SUB)
+    for name in _names(entries, "t"):
+        yield topic_or_group(name, SUB, SUB)
 
 
 def _body_names(
@@ -203,6 +207,11 @@ def _dicts(fields: Any, key: str) -> list[dict[str, Any]]:
     if isinstance(found, dict):
         found = list(found.values())
     return [each for each in found or () if isinstance(each, dict)]
+
+
+def _names(entries: list[dict[str, Any]], key: str) -> dict[str, None]:
+    """Each name once, in the order in which they come: a body may repeat one some ten thousand times."""
+    return dict.fromkeys(str(each.get(key, "")) for each in entries)
 
 
 _topic, _group, _both = ("topic",), ("group",), ("consumerGroup",)

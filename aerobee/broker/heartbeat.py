@@ -33,7 +33,6 @@ from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, Produce
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
-from aerobee.remoting.body_limits import body_too_large
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
@@ -101,8 +100,6 @@ class HeartbeatCalls:
 
     def heartbeat(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
         """34. A plain call, but for the first heartbeat of a group, which waits for the disk and the nameservers."""
-        if len(request.body) > self._live.value.heartbeat_bytes_max:
-            raise body_too_large(request, self._live.value.heartbeat_bytes_max, "heartbeatBytesMax")
         data = HeartbeatData.decode(request.body)
         self._check(peer, data)
         groups = self._groups.find_or_create_all(consumer.group_name for consumer in data.consumer_data_set)

@@ -54,7 +54,8 @@ from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.topic_table import SCHEDULE_TOPIC
 from aerobee.errors import AerobeeError, StoreError
-from aerobee.remoting.body_limits import BROKER_BODIES, limit_bodies
+from aerobee.remoting.body_limits import BROKER_BODIES, MovingLimit, limit_bodies
+from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.config import BrokerRole, StoreConfig
@@ -353,8 +354,12 @@ class Serving:
         )
         handlers: dict[int, Handler] = {}
         for part in (*calls, base.access.calls):
-            handlers.update(limit_bodies(part.handlers(), BROKER_BODIES))
-        return base.access.gate.guard(handlers)
+            handlers.update(part.handlers())
+        # A body's size before the gate: what a request asks for may stand in the body, and whoever has a key could have it read.
+        heartbeats = MovingLimit("heartbeatBytesMax", lambda: base.live.value.heartbeat_bytes_max)
+        return limit_bodies(
+            base.access.gate.guard(handlers), BROKER_BODIES, {RequestCode.HEART_BEAT: heartbeats}
+        )
 
     def _make_fast_path(self) -> FastPath:
         """What serves ordinary frames before the handlers do."""

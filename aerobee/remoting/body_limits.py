@@ -1,12 +1,14 @@
 """How many bytes the body of a request may have, by request code.
 
 A frame has up to 16 MiB, and a body of JSON costs a server up to a microsecond of its loop for each byte: what needs no
-large body is refused before it is read.
+large body is refused before it is read, by the gate too, for which a body may name what is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from aerobee.errors import RemoteError
@@ -24,7 +26,6 @@ BROKER_BODIES: Mapping[int, int] = {
     RequestCode.SEND_BATCH_MESSAGE: UNLIMITED,
     RequestCode.SEND_REPLY_MESSAGE: UNLIMITED,
     RequestCode.SEND_REPLY_MESSAGE_V2: UNLIMITED,
-    RequestCode.HEART_BEAT: UNLIMITED,  # heartbeatBytesMax
     RequestCode.UPDATE_BROKER_CONFIG: UNLIMITED,  # CONFIG_BYTES_MAX, 1 MiB
     RequestCode.LOCK_BATCH_MQ: MIB,
     RequestCode.UNLOCK_BATCH_MQ: MIB,
@@ -39,20 +40,38 @@ NAMESERVER_BODIES: Mapping[int, int] = {
 }
 
 
-def limit_bodies(handlers: Mapping[int, Handler], limits: Mapping[int, int]) -> dict[int, Handler]:
+@dataclass(frozen=True, slots=True)
+class MovingLimit:
+    """A limit that is a setting, which may change at run time."""
+
+    key: str
+    value: Callable[[], int]
+
+
+def limit_bodies(
+    handlers: Mapping[int, Handler],
+    limits: Mapping[int, int],
+    moving: Mapping[int, MovingLimit] = MappingProxyType({}),
+) -> dict[int, Handler]:
     """Return the handlers, each of which answers INVALID_PARAMETER to a body that is too large."""
-    return {
-        code: handler
-        if (limit := limits.get(code, BODY_BYTES_MAX)) == UNLIMITED
-        else _limited(handler, limit)
-        for code, handler in handlers.items()
-    }
+    limited: dict[int, Handler] = {}
+    for code, handler in handlers.items():
+        limit = limits.get(code, BODY_BYTES_MAX)
+        if code in moving:
+            limited[code] = _limited(handler, moving[code])
+        else:
+            limited[code] = handler if limit == UNLIMITED else _limited(handler, _fixed(limit))
+    return limited
 
 
-def _limited(handler: Handler, limit: int) -> Handler:
+def _fixed(limit: int) -> MovingLimit:
+    return MovingLimit("", lambda: limit)
+
+
+def _limited(handler: Handler, limit: MovingLimit) -> Handler:
     def handle(peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
-        if len(request.body) > limit:
-            raise body_too_large(request, limit)
+        if len(request.body) > limit.value():
+            raise body_too_large(request, limit.value(), limit.key)
         return handler(peer, request)
 
     return handle

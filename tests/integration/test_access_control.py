@@ -319,6 +319,21 @@ async def test_hostile_frames_without_keys_change_nothing(tmp_path: Path) -> Non
             assert {broker.broker_name for broker in await admin.brokers()} == {"broker-a"}
 
 
+async def test_a_body_that_is_too_large_is_not_read_to_find_out_what_it_asks_for(tmp_path: Path) -> None:
+    """Of somebody who may do nothing: each byte of such a body cost the loop a microsecond."""
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        await make_alice(cluster)
+        remoting = RemotingClient(
+            clock=SystemClock(), network=AsyncioNetwork(), credentials=Credentials("alice", "alicesecret")
+        )
+        for size, code, said in ((600_000, 29, "heartbeatBytesMax"), (40_000, 16, "not standard JSON")):
+            body = b"{clientID:'" + b"c" * size + b"'}"
+            request = RemotingCommand(RequestCode.HEART_BEAT, {}, body)
+            reply = await remoting.invoke(cluster.broker.address, request, timeout_s=60)
+            assert (reply.code, said in (reply.remark or "")) == (code, True), reply.remark
+        await remoting.close()
+
+
 async def test_accounts_are_read_again_when_the_file_changes(tmp_path: Path) -> None:
     settings = tmp_path / "broker.conf"
     settings.write_text("")

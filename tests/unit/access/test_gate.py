@@ -170,6 +170,18 @@ def needed(code: int, body: dict[str, Any] | None = None, **ext: str) -> list[st
             ),
             ["Sub on Group:g", "Sub on Topic:t", "Sub on Group:g"],
         ),
+        # a name that a body repeats is asked for once
+        (
+            needed(
+                RequestCode.HEART_BEAT,
+                {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [{"topic": "t"}] * 3}] * 2},
+            ),
+            ["Sub on Group:g", "Sub on Topic:t"],
+        ),
+        (
+            needed(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{"c": "g", "t": "t"}] * 3}),
+            ["Sub on Group:g", "Sub on Topic:t"],
+        ),
         (
             needed(
                 RequestCode.LOCK_BATCH_MQ, {"consumerGroup": "g", "mqSet": [{"topic": "t"}, {"topic": "t"}]}
