@@ -2,7 +2,8 @@
 
 Source: PlainPermissionManager, PlainAccessResource, AclUtils (RocketMQ 4.9). What decides, in this order: the global white list; an
 access key that nobody has: no; the account's white address: yes, unsigned; the signature; a send to the trace topic: yes; an
-administrator: yes; an administrator's request: no; for each topic and group what the account names, else its default, else no.
+administrator: yes; an administrator's request, or another that changes the cluster (RocketMQ has none: its NameServer knows no
+accounts): no; for each topic and group what the account names, else its default, else no.
 """
 
 from __future__ import annotations
@@ -52,8 +53,11 @@ class Account:
     groups: Mapping[str, frozenset[Action]] = field(default_factory=dict)
 
     def may(self, need: Need) -> bool:
-        """Whether it is allowed. What is neither sent nor consumed needs no more than the signature, as in RocketMQ."""
+        """Whether it is allowed. What is neither sent nor consumed needs no more than the signature, as in RocketMQ; but what changes
+        the cluster is an administrator's: brokers and controllers are, who register, and say who is master."""
         name, kind = need.resource.name, need.resource.kind
+        if kind is ResourceType.CLUSTER and Action.UPDATE in need.actions:
+            return self.is_admin
         wanted = need.actions & {Action.PUB, Action.SUB}
         if not wanted:
             return True

@@ -77,6 +77,12 @@ def asked(
         (asked(RequestCode.UPDATE_AND_CREATE_TOPIC, key="rocketmq2", topic="topicB"), "rocketmq2"),
         (asked(SEND, key="rocketmq2", secret="whatever", host="192.168.1.9", b="x"), "rocketmq2"),
         (asked(SEND, key="rocketmq2", secret="whatever", b="x"), "Check signature failed"),
+        # What brokers and controllers say to each other and to NameServers.
+        (asked(RequestCode.REGISTER_BROKER, brokerName="b"), "No default permission for Cluster:c"),
+        (asked(RequestCode.UNREGISTER_BROKER, brokerName="b"), "No default permission for Cluster:c"),
+        (asked(RequestCode.EXCHANGE_BROKER_HA_INFO), "No default permission for Cluster:c"),
+        (asked(RequestCode.REGISTER_BROKER, key="rocketmq2", brokerName="b"), "rocketmq2"),
+        (asked(99_999), "No default permission for Cluster:c"),
         # What is neither sent nor consumed takes the signature alone.
         (asked(RequestCode.GET_MAX_OFFSET, topic="topicC"), "RocketMQ"),
     ],
