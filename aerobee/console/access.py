@@ -94,12 +94,26 @@ class Access:
             return None
         return session
 
+    def shut_out(self, request: web.Request) -> str:
+        """Why nobody may try a password from this address now; "" when somebody may."""
+        address = request.remote or ""
+        if len(self._tries_of(address)) < TRIES_MAX:
+            return ""
+        return f"{TRIES_MAX} wrong passwords from {address}: wait a minute"
+
+    def _tries_of(self, address: str) -> list[float]:
+        now = self._clock.monotonic()
+        return [at for at in self._tries.get(address, ()) if now - at < TRIES_S]
+
     async def login(self, request: web.Request, name: str, password: str) -> tuple[str, Session] | str:
         """A new session with its cookie's value, or why not. The answer does not tell whether the name exists."""
+        if refusal := self.shut_out(request):
+            return refusal
         now, address = self._clock.monotonic(), request.remote or ""
-        tries = [at for at in self._tries.get(address, ()) if now - at < TRIES_S]
-        if len(tries) >= TRIES_MAX:
-            return f"{TRIES_MAX} wrong passwords from {address}: wait a minute"
+        # Before it is known to be wrong: of a hundred that come at once no more are tried than of those that come in turn.
+        self._tries[address] = [*self._tries_of(address), now]
+        if len(self._tries) > SESSIONS_MAX:
+            self._tries.pop(next(iter(self._tries)))
         user = (self._users or {}).get(name)
         is_of_cluster = user is None
         # An unknown name costs what a known one does.
@@ -108,14 +122,12 @@ class Access:
             try:
                 user = await self._by_cluster.verified(name, password, address)
             except AerobeeError as error:
-                self._tries[address] = [*tries, now]
                 return error.plain
             is_right = user is not None
         if user is None or not is_right:
-            self._tries[address] = [*tries, now]
-            if len(self._tries) > SESSIONS_MAX:
-                self._tries.pop(next(iter(self._tries)))
             return "the name or the password is wrong"
+        if now in (tries := self._tries.get(address, [])):
+            tries.remove(now)
         self._sessions = {key: each for key, each in self._sessions.items() if each.until_s > now}
         while len(self._sessions) >= SESSIONS_MAX:
             self._sessions.pop(next(iter(self._sessions)))
@@ -188,7 +200,8 @@ class Access:
                 return 403, f"a page of {origin} asks: only pages of this console may"
             if request.path != "/api/login":
                 token = request.headers.get("X-CSRF-Token", "")
-                if session is None or not hmac.compare_digest(token.encode(), session.csrf.encode()):
+                given = token.encode(errors="surrogateescape")  # as the header's bytes were
+                if session is None or not hmac.compare_digest(given, session.csrf.encode()):
                     return 403, "the request has not the token of this session: load the page again"
         if session is None and request.path not in OPEN_PATHS:
             return 401, "nobody is logged in"

@@ -11,7 +11,8 @@ from aerobee.clock import Clock
 
 log = logging.getLogger("aerobee.console.audit")
 SECRETS = ("password", "secret", "token")
-TEXT_MAX = 500
+TEXT_MAX = 500  # of each text of a line
+FIELDS_MAX = 40  # of a line; no action has so many
 
 
 class Audit:
@@ -22,16 +23,23 @@ class Audit:
         self._clock = clock
 
     def write(self, *, user: str, address: str, action: str, fields: dict[str, Any], result: str) -> None:
-        """`result`: asked, done, or why not. Raises OSError when the file cannot be written. Bodies of messages are cut."""
+        """`result`: asked, done, or why not. Raises OSError when the file cannot be written.
+
+        Long texts are cut: who may only look, or nobody has let in, writes here too.
+        """
         line = {
             "time_ms": self._clock.now_ms(),
-            "user": user,
+            "user": _cut(user),
             "address": address,
             "action": action,
-            "fields": {name: _shown(name, value) for name, value in fields.items()},
-            "result": result,
+            "fields": {_cut(name): _shown(name, fields[name]) for name in list(fields)[:FIELDS_MAX]},
+            "result": _cut(result),
         }
-        text = json.dumps(line, ensure_ascii=False)
+        if len(fields) > FIELDS_MAX:
+            line["fields_left_out"] = len(fields) - FIELDS_MAX
+        text = json.dumps(
+            line
+        )  # ASCII: no character of a name ends the line, or commands the terminal that shows it
         if self._path is None:
             log.info("%s", text)
             return
@@ -43,4 +51,8 @@ def _shown(name: str, value: Any) -> Any:
     if any(secret in name.lower() for secret in SECRETS):
         return "***"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return value if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
+    return value if len(text) <= TEXT_MAX else _cut(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"

@@ -171,6 +171,73 @@ async def test_wrong_passwords_are_counted(cluster: LocalCluster, tmp_path: Path
             assert "wait a minute" in (await answer.json())["error"]
 
 
+async def test_passwords_that_come_at_once_are_counted_as_those_that_come_in_turn(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    audit = tmp_path / "audit.log"
+    async with (
+        console(cluster, users_file=users_file(tmp_path), audit_file=audit) as server,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def tried(password: str) -> str:
+            login = {"name": "ada", "password": password}
+            async with session.post(f"{server.url}api/login", json=login) as answer:
+                return str((await answer.json()).get("error", ""))
+
+        assert await tried("secret") == ""  # one that is right counts for nothing
+        said = await asyncio.gather(*(tried(f"wrong {number}") for number in range(30)))
+        assert said.count("the name or the password is wrong") == 5
+        assert "wait a minute" in await tried("secret")
+        assert len(audit.read_text().splitlines()) == 6  # what is not looked at is not written
+
+
+async def test_what_strangers_write_on_record_is_short_and_one_line(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    audit = tmp_path / "audit.log"
+    users = users_file(tmp_path)
+    async with (
+        console(cluster, users_file=users, audit_file=audit) as server,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session,
+    ):
+        for name in ("x" * 100_000, "a\u2028\x85\x9b31m\nb"):
+            login = {"name": name, "password": "wrong"}
+            async with session.post(f"{server.url}api/login", json=login) as answer:
+                assert answer.status == 403
+        login = {"name": "vera", "password": "secret"}
+        async with session.post(f"{server.url}api/login", json=login) as answer:
+            assert answer.status == 200
+        many = {f"{number}" * 1_000: "v" * 400 for number in range(1_000)}
+        assert (await act(session, server.url, "send", many))[0] == 403
+    lines = audit.read_text(encoding="ascii").splitlines()
+    assert [json.loads(line)["action"] for line in lines] == ["login", "login", "login", "send"]
+    assert max(map(len, lines)) < 60_000
+
+
+@pytest.mark.parametrize("body", [b'{"name":"\\ud800"}', b"[" * 100_000, b"\xff", b"[]"])
+async def test_bodies_that_nobody_can_read_are_refused(
+    cluster: LocalCluster, tmp_path: Path, body: bytes
+) -> None:
+    headers = {"Content-Type": "application/json; charset=none"}
+    async with (
+        console(cluster, users_file=users_file(tmp_path)) as server,
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.url}api/login", data=body, headers=headers) as answer,
+    ):
+        assert answer.status == 400
+
+
+async def test_a_token_that_is_no_text_is_no_token(cluster: LocalCluster) -> None:
+    async with console(cluster) as server:
+        host, _, port = server.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = "POST /api/act/send HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\nX-CSRF-Token: "
+        writer.write(head.encode() + b"\xff\xfe\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+        writer.close()
+
+
 async def test_a_proxy_is_believed_only_where_it_stands(cluster: LocalCluster, tmp_path: Path) -> None:
     users = users_file(tmp_path)
     headers = {"X-User": "otto"}
