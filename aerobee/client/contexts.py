@@ -51,6 +51,7 @@ VARIABLES = (
     *TLS_VARIABLES.values(),
     *KEY_VARIABLES.values(),
 )
+SECRET_KEYS = frozenset({"secret_key", "tls_key_password"})  # in the file, never on the screen
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -163,18 +164,30 @@ def read_contexts(path: Path) -> ContextFile:
 
 
 def write_contexts(file: ContextFile) -> None:
-    """Replace the file whole, readable for its owner only: it may hold a key's password. Raises OSError."""
-    lines = [f"current = {json.dumps(file.current)}", ""] if file.current else []
+    """Replace the file whole, readable for its owner only: it may hold a key's password. Raises OSError, ConfigError."""
+    lines = [f"current = {_toml(file.current)}", ""] if file.current else []
     for name, context in sorted(file.contexts.items()):
-        lines.append(f"[context.{json.dumps(name)}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in context.as_document().items()]
+        lines.append(f"[context.{_toml(name)}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in context.as_document().items()]
         lines.append("")
     file.path.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.path.with_suffix(".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # Made here: one that is there already may be for others to read, or a link to another file.
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as target:
         target.write("\n".join(lines))
     os.replace(temporary, file.path)
+
+
+def _toml(value: str | bool) -> str:
+    """A value as TOML has it: JSON's form, but no character in two halves, and no DEL. Raises ConfigError."""
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("a name or a value holds bytes that are no UTF-8") from None
+    return text
 
 
 def _context_of(table: object, place: str) -> Context:
@@ -186,8 +199,9 @@ def _context_of(table: object, place: str) -> Context:
             raise ConfigError(f"{place}: unknown key {key}; known are {', '.join(sorted(known))}")
         wanted = bool if key == "tls" else str
         if not isinstance(value, wanted):
+            said = "no text" if key in SECRET_KEYS else repr(value)
             raise ConfigError(
-                f"{place}: {key} is {value!r}, must be {'true or false' if wanted is bool else 'text'}"
+                f"{place}: {key} is {said}, must be {'true or false' if wanted is bool else 'text'}"
             )
     return Context(**table)
 

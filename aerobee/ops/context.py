@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from aerobee.client.contexts import (
+    SECRET_KEYS,
     Context,
     ContextFile,
     cluster,
@@ -27,9 +28,6 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-SECRETS = frozenset({"secret_key", "tls_key_password"})  # in the file, never on the screen
 
 
 def _held_by(variable: str | None, option: str) -> str | None:
@@ -204,7 +202,7 @@ def _keep(name: str, given: Context, *, as_json: bool) -> None:
         {
             "context": name,
             "current": file.current,
-            **{key: value for key, value in context.as_document().items() if key not in SECRETS},
+            **{key: value for key, value in context.as_document().items() if key not in SECRET_KEYS},
         },
         f"context {name} is kept in {file.path}"
         + ("" if file.current != name else "; it is the current one"),

@@ -89,3 +89,34 @@ def test_a_context_that_is_not_there_is_said_with_those_that_are(environ: dict[s
         cluster(context="nope", environ=environ)
     with pytest.raises(ConfigError, match="AEROBEE_TLS is 'maybe'"):
         cluster(environ={**environ, "AEROBEE_TLS": "maybe"})
+
+
+def test_what_a_file_of_text_can_hold_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "client.toml"
+    odd = Context(nameserver="h:1", access_key='a\x7f\n"\\', secret_key="\U0001f511 \u2028 é", tls=False)
+    write_contexts(ContextFile(path, "\U0001f511", {"\U0001f511": odd, "a.b\x7f]": PROD}))
+    file = read_contexts(path)
+    assert (file.current, file.contexts) == ("\U0001f511", {"\U0001f511": odd, "a.b\x7f]": PROD})
+    with pytest.raises(ConfigError, match="no UTF-8"):
+        write_contexts(ContextFile(path, "", {"half \udc80": PROD}))
+    assert read_contexts(path) == file
+
+
+def test_what_lies_where_the_new_file_is_made_gets_no_secret(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "client.toml", tmp_path / "elsewhere"
+    elsewhere.write_text("mine")
+    path.with_suffix(".tmp").symlink_to(elsewhere)
+    write_contexts(ContextFile(path, "", {"prod": Context(secret_key="hidden")}))
+    assert (elsewhere.read_text(), path.is_symlink()) == ("mine", False)
+    path.with_suffix(".tmp").write_text("of a run that died")
+    path.with_suffix(".tmp").chmod(0o666)
+    write_contexts(ContextFile(path, "", {"prod": Context(secret_key="hidden")}))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_secret_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "client.toml"
+    path.write_text("[context.prod]\nsecret_key = 13579\n")
+    with pytest.raises(ConfigError, match="secret_key is no text") as raised:
+        read_contexts(path)
+    assert "13579" not in str(raised.value)
