@@ -145,7 +145,7 @@ def _escape(text: str, separators: str = "") -> str:
 
 
 def check_wire_settings(changes: Mapping[str, str]) -> None:
-    """Raise ConfigError for what no peer may set: where files lie, who may do what, values of more than one line.
+    """Raise ConfigError for what no peer may set: where files lie, who may do what, values of more than one line, or no text.
 
     Source: the fix of CVE-2023-33246 and CVE-2023-37582 in RocketMQ (configBlackList); here no list can be emptied.
     """
@@ -156,6 +156,8 @@ def check_wire_settings(changes: Mapping[str, str]) -> None:
             raise ConfigError(f"{key} says who may do what: set it in the configuration file and restart")
         if any(ord(char) < 0x20 and char != "\t" for char in key + value):
             raise ConfigError(f"{key[:80]!r} or its value holds a line break or a control character")
+        if any(0xD800 <= ord(char) <= 0xDFFF for char in key + value):
+            raise ConfigError(f"{key[:80]!r} or its value holds half of a character, which no file can")
 
 
 def environment_settings(environ: Mapping[str, str], kinds: Iterable[type[Any]]) -> dict[str, Setting]:

@@ -51,6 +51,7 @@ async def test_a_value_of_a_nameserver_writes_no_second_line(tmp_path: Path) -> 
             f"productEnvName=x\\rkvConfigPath={target}",
             f"productEnvName=y\nkvConfigPath={target}",
             f"configBlackList=nothing\nkvConfigPath={target}",
+            "productEnvName=half \\ud800",
         ):
             assert (await stranger.call(318, {}, body.encode())).code != 0, body
         assert (await stranger.call(318, {}, b"productEnvName=back\\\\nslash=1")).code == 0
@@ -80,11 +81,15 @@ async def test_a_value_of_a_broker_writes_no_second_line(tmp_path: Path) -> None
             "msgTraceTopicName=../../x",
             "startAcceptSendRequestTimeStamp=9223372036854775807",
             "startAcceptSendRequestTimeStamp=-1",
+            "metricsLabel=half:\\ud800",
         ):
-            assert (await stranger.call(25, {}, body.encode())).code != 0, body
+            reply = await stranger.call(25, {}, body.encode())
+            assert reply.code != 0, body
+            assert "Error" not in (reply.remark or ""), "a fault is no refusal"
         assert (await stranger.call(25, {}, b"startAcceptSendRequestTimeStamp=253402300799999")).code == 0
         assert (await stranger.send_message("t")).code == 1
         assert (await stranger.call(28)).code == 0
+        assert (await stranger.call(26)).code == 0
     assert set(parse_properties(conf.read_text(), "")) == {"brokerName", "startAcceptSendRequestTimeStamp"}
 
 
