@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 LINE_CHARS_MAX = 10_000
 _DECIMAL = re.compile(r"(\d)_(\d)")
+_NOT_ESCAPED = re.compile(r"[\x7f-\x9f]")  # by JSON, which escapes what is below a blank
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -57,7 +58,7 @@ class Output:
         from rich.table import Table
 
         table = Table(
-            title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+            title=visible(title) or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
         )
         for key, heading in columns.items():
             numeric = all(isinstance(row.get(key), (int, float)) for row in rows)
@@ -72,7 +73,7 @@ class Output:
             self._write(dict(document))
             return
         if title:
-            self.console.print(title, style="bold", markup=False)
+            self.console.print(visible(title), style="bold", markup=False)
         width = max((len(key) for key in document), default=0)
         for key, value in document.items():
             # p99_9_ms reads "p99.9 ms".
@@ -120,8 +121,9 @@ def _console(*, stderr: bool) -> Console:
 
 
 def to_json(document: Any) -> str:
-    """JSON on one line. Dataclasses are objects, bytes are text when they are UTF-8, else hex."""
-    return orjson.dumps(document, default=_plain, option=JSON_OPTIONS).decode()
+    """JSON on one line. Dataclasses are objects, bytes are text when they are UTF-8, else hex; what could steer a terminal is escaped."""
+    text = orjson.dumps(document, default=_plain, option=JSON_OPTIONS).decode()
+    return _NOT_ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def cell_text(value: object) -> str:
