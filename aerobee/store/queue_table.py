@@ -11,16 +11,18 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from aerobee.errors import RecordInvalid
-from aerobee.message import INNER_BATCH, decode_properties
+from aerobee.message import INNER_BATCH, decode_properties, encode_properties
 from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.dispatch import SCHEDULE_TOPIC, DispatchRecord, batch_size_of, entry_tags_code
 from aerobee.store.extended_queue import Bitmap, ExtendedQueue, QueueExtension
 from aerobee.store.queue_files import QUEUE_ID_MAX, FilePool, check_component
+from aerobee.store.stored_message import StoredMessage
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 MULTI_DISPATCH, MULTI_OFFSET = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
+_MULTI_OFFSET = MULTI_OFFSET.encode()
 LIGHT_PREFIX, LIGHT_QUEUE_ID = "%LMQ%", 0
 
 
@@ -279,3 +281,16 @@ def is_queue_name(topic: str, queue_id: int) -> bool:
     except RecordInvalid:
         return False
     return 0 <= queue_id <= QUEUE_ID_MAX
+
+
+def without_light_offsets(message: StoredMessage) -> StoredMessage:
+    """A message that gets no entry in light queues says nothing of places in them: recovery would write entries there, over
+    those of others. Clients can send the property, and a copy (a retry, a delayed message) has that of its original."""
+    if _MULTI_OFFSET not in message.properties:
+        return message
+    properties = decode_properties(message.properties.decode(errors="surrogateescape"))
+    if properties.pop(MULTI_OFFSET, None) is None:
+        return message
+    return dataclasses.replace(
+        message, properties=encode_properties(properties).encode(errors="surrogateescape")
+    )

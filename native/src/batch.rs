@@ -55,7 +55,7 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
     for entry in &entries {
         std::str::from_utf8(entry.properties).map_err(|_| Stop::Slow)?;
         let pairs = read_properties(entry.properties, &shared.special);
-        if !pairs.is_paired() {
+        if !pairs.is_paired() || pairs.light_offsets {
             return Err(Stop::Slow);
         }
         let tag_code = shared.hash(topic, &pairs, &mut hashes);

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import struct
 
 import pytest
 
 from aerobee import Message, MessageQueue
+from aerobee.broker.fastpath.choice import VARIABLE, choose_backend
 from aerobee.client import ConsumeFrom, Producer, PullConsumerConfig
-from aerobee.errors import MessageIllegal, RemoteError
-from aerobee.message import decode_records
+from aerobee.clock import SystemClock
+from aerobee.errors import ConfigError, MessageIllegal, RemoteError
+from aerobee.message import decode_records, encode_properties
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.client.test_client_cluster import drain
 
@@ -96,3 +103,59 @@ async def test_without_the_keys_the_property_means_nothing():
         await cluster.create_topic("orders", queues=1)
         await send(cluster, "a")
         assert ("%LMQ%a", 0) not in cluster.broker().store.queues
+
+
+FORGED = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0"}
+
+
+def batch_of_one(body, properties):
+    text = encode_properties(properties).encode()
+    size = 22 + len(body) + len(text)
+    return struct.pack(">5i", size, 0, 0, 0, len(body)) + body + struct.pack(">H", len(text)) + text
+
+
+def a_send(code, properties, body):
+    ext = dict(
+        zip("abcdefghijk", ("p", "orders", "TBW102", "4", "0", "0", "1", "0", "", "0", "false"), strict=True)
+    )
+    ext["i"] = encode_properties(properties)
+    return RemotingCommand(
+        code, {**ext, "m": "true"} if code == RequestCode.SEND_BATCH_MESSAGE else ext, body
+    )
+
+
+@pytest.mark.parametrize("backend", ["python", "native"])
+@pytest.mark.parametrize("kind", ["batch", "delayed", "given back"])
+async def test_offsets_in_light_queues_are_the_brokers_to_write(monkeypatch, backend, kind):
+    """Clients can send them, and what is given back has those of its original: no entry of others is written over."""
+    try:
+        choose_backend(backend)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv(VARIABLE, backend)
+    async with LocalCluster(store_config=SETTINGS) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        await send(cluster, "a", count=3)
+        store = cluster.broker().store
+        first = store.queue("%LMQ%a", 0).entry(0)[0]
+        request = {
+            "batch": a_send(
+                RequestCode.SEND_BATCH_MESSAGE,
+                {"UNIQ_KEY": "AB"},
+                batch_of_one(b"forged", {"UNIQ_KEY": "AB", **FORGED}),
+            ),
+            "delayed": a_send(RequestCode.SEND_MESSAGE_V2, {"DELAY": "5", **FORGED}, b"forged"),
+            "given back": RemotingCommand(
+                RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": str(first), "group": "g", "delayLevel": "5"}
+            ),
+        }[kind]
+        remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+        assert (await remoting.invoke(cluster.broker().address, request, timeout_s=60)).code == 0
+        await remoting.close()
+        await cluster.kill_broker()
+        await cluster.start_broker()
+        store = cluster.broker().store
+        found = [
+            record.body for record in decode_records(store.get_messages("%LMQ%a", 0, 0, count_max=32).body)
+        ]
+        assert found == [b"0", b"1", b"2"]

@@ -20,9 +20,11 @@ from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import SMALL_BYTES
 from aerobee.remoting.codes import RequestCode
+from aerobee.store.queue_table import MULTI_OFFSET
 from aerobee.store.stored_message import record_sizes
 
 _SIZE_BYTES = 2  # of a properties text's length
+_MULTI_OFFSET = MULTI_OFFSET.encode()
 
 
 class Batches:
@@ -53,6 +55,7 @@ class Batches:
                 "DELAY" in outer
                 or sys_flag & ~ORDINARY_SYS_FLAG
                 or len(body) > shared.store.config.max_message_size
+                or _MULTI_OFFSET in body  # the handlers read whether it is a property, and take it out
                 or not (unique_key.isalnum() and unique_key.isascii())
             ):
                 raise ValueError

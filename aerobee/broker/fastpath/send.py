@@ -26,11 +26,12 @@ from aerobee.broker.fastpath.topic import SMALL_BYTES
 from aerobee.broker.property_names import TIMER_REQUESTS
 from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX
 from aerobee.remoting.codes import RequestCode
+from aerobee.store.queue_table import MULTI_OFFSET
 
 # A message with one of these is more than a message to store, or the broker would have to replace what it says.
 SPECIAL_PROPERTIES = frozenset(
     {
-        "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "REAL_TOPIC", "INNER_MULTI_DISPATCH", "INNER_NUM", "INNER_BASE",
+        "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "REAL_TOPIC", "INNER_MULTI_DISPATCH", MULTI_OFFSET, "INNER_NUM", "INNER_BASE",
         "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#", "TIMER_OUT_MS", "DEDUP_KEY", "ACK_LEVEL", PRIORITY,
         *TIMER_REQUESTS,
     }
