@@ -17,7 +17,7 @@ from aerobee.access.addresses import is_loopback
 from aerobee.access.admin_requests import ADMIN
 from aerobee.access.audit import AuditLog
 from aerobee.errors import AerobeeError, RemoteError
-from aerobee.remoting.codes import ResponseCode, request_name
+from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.signature import ACCESS_KEY
@@ -129,6 +129,18 @@ class Gate:
             return self._keeper.grant(request, host)
         except AerobeeError:
             return None
+
+    def may_send(self, principal: str, peer: Peer, topic: str) -> bool:
+        """Whether this peer, whose heartbeat `principal` signed, might have sent a message of the topic: what is asked of the sender
+        of a half message shows it, and whoever likes calls itself a member of his group."""
+        if self.exempts(peer):
+            return True
+        host = peer.host_port[0]
+        if not principal:  # nobody signs where heartbeats need no signature
+            return self.grant(RemotingCommand(RequestCode.HEART_BEAT), host) is not None
+        send = RemotingCommand(RequestCode.SEND_MESSAGE_V2, {ACCESS_KEY: principal, "b": topic})
+        grant = self.grant(send, host)
+        return grant is not None and grant.allows()
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """As Keeper.on_change; an open gate never changes."""

@@ -35,8 +35,16 @@ from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.peer import Peer
 from aerobee.store.disk import Disk
 from aerobee.store.message_store import MessageStore
+
+MaySend = Callable[[str, Peer, str], bool]  # principal, the peer, a topic
+
+
+def anybody_may_send(principal: str, peer: Peer, topic: str) -> bool:
+    """What holds without access control."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +89,4 @@ class BrokerParts:
     )  # into the configuration file, where there is one
     spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker
     make_pop_records: MakePopRecords | None = None  # natively, where that can be had
+    may_send: MaySend = anybody_may_send  # access control

@@ -8,6 +8,7 @@ group what became of a transaction, so any live member of the group will do.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.clock import Clock
@@ -26,6 +27,7 @@ class ClientChannel:
     version: int
     seen: float  # monotonic seconds of the last heartbeat
     seen_ms: int  # the same by the wall clock
+    principal: str = ""  # who signed that heartbeat
 
 
 class ProducerRegistry:
@@ -47,12 +49,13 @@ class ProducerRegistry:
         channel = members.get(peer)
         if channel is not None and channel.client_id == client_id:
             channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
+            channel.principal = peer.principal
             return False
         if channel is None:
             self._member_count += 1
         elif self._client_ids.get(channel.client_id) is peer:
             del self._client_ids[channel.client_id]  # it calls itself otherwise now
-        members[peer] = ClientChannel(peer, client_id, language, version, now, now_ms)
+        members[peer] = ClientChannel(peer, client_id, language, version, now, now_ms, peer.principal)
         groups = self._groups_of.get(peer)
         if groups is None:
             groups = self._groups_of[peer] = set()
@@ -118,7 +121,10 @@ class ProducerRegistry:
         peer = self._client_ids.get(client_id)
         return peer if peer is not None and peer.is_open else None
 
-    def channel_of(self, group: str) -> ClientChannel | None:
-        """Return an open member of the group, another one each time, or None."""
+    def channel_of(
+        self, group: str, may: Callable[[ClientChannel], bool] = lambda channel: True
+    ) -> ClientChannel | None:
+        """Return an open member of the group that `may`, another one each time, or None."""
         members = [channel for channel in self._groups.get(group, {}).values() if channel.peer.is_open]
-        return members[next(self._turn) % len(members)] if members else None
+        begin = next(self._turn) % len(members) if members else 0
+        return next((channel for channel in (*members[begin:], *members[:begin]) if may(channel)), None)

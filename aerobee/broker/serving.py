@@ -329,6 +329,7 @@ class Serving:
             save_settings=base.files.save_settings,
             spawn=base.background.spawn,
             make_pop_records=self._choice.make_pop_records,
+            may_send=base.access.gate.may_send,
         )
 
     def _make_handlers(self) -> dict[int, Handler]:

@@ -334,6 +334,49 @@ async def test_a_body_that_is_too_large_is_not_read_to_find_out_what_it_asks_for
         await remoting.close()
 
 
+async def test_who_may_not_send_is_not_asked_about_transactions(tmp_path: Path) -> None:
+    """What is asked holds the half message, and whoever likes calls itself a member of the producer group."""
+    asked_about: list[str] = []
+
+    def handlers(name: str) -> dict[int, Any]:
+        return {RequestCode.CHECK_TRANSACTION_STATE: lambda peer, request: asked_about.append(name)}
+
+    def remoting(name: str, keys: Credentials) -> RemotingClient:
+        return RemotingClient(
+            clock=SystemClock(), network=AsyncioNetwork(), credentials=keys, handlers=handlers(name)
+        )
+
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        await make_alice(cluster)
+        address = cluster.broker.address
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            for topic in ("bills", "orders"):
+                await admin.create_topic(topic, queue_count=1)
+            alice, root = remoting("alice", Credentials("alice", "alicesecret")), remoting("root", ROOT)
+            heartbeat = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "billing"}]}).encode()
+            for topic in ("bills", "orders"):
+                half = {
+                    "topic": topic, "producerGroup": "billing", "queueId": "0", "sysFlag": "4", "bornTimestamp": "1",
+                    "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "flag": "0", "reconsumeTimes": "0",
+                    "properties": f"TRAN_MSG\x01true\x02PGROUP\x01billing\x02UNIQ_KEY\x01{topic}\x02",
+                }  # fmt: skip
+                sent = await root.invoke(address, RemotingCommand(10, half, b"hidden"), timeout_s=60)
+                assert sent.code == 0, sent.remark
+            assert (await alice.invoke(address, RemotingCommand(34, {}, heartbeat), timeout_s=60)).code == 0
+            assert (await admin.resolve_transaction("orders", "check")).outcome == "asked"
+            with pytest.raises(AerobeeError, match="who may send to bills"):
+                await admin.resolve_transaction("bills", "check")
+            assert (await root.invoke(address, RemotingCommand(34, {}, heartbeat), timeout_s=60)).code == 0
+            for _ in range(3):
+                await admin.resolve_transaction("bills", "check")
+            async with asyncio.timeout(60):
+                while len(asked_about) < 4:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert asked_about == ["alice", "root", "root", "root"]
+        await alice.close()
+        await root.close()
+
+
 async def test_accounts_are_read_again_when_the_file_changes(tmp_path: Path) -> None:
     settings = tmp_path / "broker.conf"
     settings.write_text("")

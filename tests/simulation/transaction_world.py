@@ -24,6 +24,7 @@ from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.parts import anybody_may_send
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.role import Role, RoleState
 from aerobee.broker.send.message_writer import MessageWriter
@@ -158,6 +159,7 @@ class World:
             stats=BrokerStats(clock=self.clock, cluster="c"),
             producers=self.producers,
             ack=AckPolicy(store=self.store, clock=self.clock, timeout_ms=3_600_000),
+            may_send=anybody_may_send,
             schedule=None,  # for the fast path, which is not part of this world
         )  # fmt: skip
         self.part = Transactions(parts)

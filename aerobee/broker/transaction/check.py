@@ -15,6 +15,7 @@ from collections import Counter
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.parts import MaySend, anybody_may_send
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.half_message import HalfMessage, check_body
@@ -48,8 +49,10 @@ class Checker:
         config: StoreConfig,
         identity: BrokerIdentity,
         clock: Clock,
+        may_send: MaySend = anybody_may_send,
     ) -> None:
         self._transaction_store = transaction_store
+        self._may_send = may_send
         self._producers = producers
         self._live = live
         self._config = config
@@ -81,7 +84,7 @@ class Checker:
 
     def ask(self, transaction: OpenTransaction, half: HalfMessage) -> bool:
         """Ask a producer of its group now; False when none is connected. Raises StoreError; nothing is counted then."""
-        peer = self._connection_of(transaction.group)
+        peer = self._connection_of(transaction)
         if peer is None:
             return False
         due_ms = self._clock.now_ms() + self._live.value.transaction_check_interval
@@ -103,9 +106,13 @@ class Checker:
         self.opened(transaction)
         return True
 
-    def _connection_of(self, group: str) -> Peer | None:
+    def _connection_of(self, transaction: OpenTransaction) -> Peer | None:
+        """A member of the group, which whoever says so is: the message is for those who might have sent it."""
         for _ in range(CHANNEL_TRIES):
-            channel = self._producers.channel_of(group)
+            channel = self._producers.channel_of(
+                transaction.group,
+                lambda each: self._may_send(each.principal, each.peer, transaction.topic),
+            )
             if channel is None:
                 return None
             if not channel.peer.congested:
@@ -141,7 +148,9 @@ class Checker:
                 self._transaction_store.table.put_off(transaction, now_ms + ERROR_PAUSE_MS)
         for group, count in unsent.items():
             log.warning(
-                "%d open transactions wait for producer group %s: nobody of it is connected", count, group
+                "%d open transactions wait for producer group %s: nobody of it, and with the permission, is connected",
+                count,
+                group,
             )
         self._arm()
 

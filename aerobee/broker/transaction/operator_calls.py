@@ -278,8 +278,8 @@ class TransactionOperatorCalls:
         if not self._checker.ask(transaction, half):
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
-                f"nobody of producer group {transaction.group} is connected to broker {self._identity.name}: start a "
-                "producer of that group, or decide the transaction yourself",
+                f"nobody of producer group {transaction.group} who may send to {transaction.topic} is connected to broker "
+                f"{self._identity.name}: start a producer of that group, or decide the transaction yourself",
             )
         return {"outcome": "asked", "checks": str(transaction.checks)}
 

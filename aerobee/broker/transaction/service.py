@@ -92,6 +92,7 @@ class Transactions(Feature):
             config=parts.store.config,
             identity=parts.identity,
             clock=parts.clock,
+            may_send=parts.may_send,
         )
         self.ends = EndTransactionCalls(
             transaction_store=self.transaction_store,
