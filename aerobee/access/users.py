@@ -144,11 +144,12 @@ class Users:
         self._changed()
 
     def remove(self, name: str) -> None:
-        """A user goes with all that was allowed to him."""
+        """A user goes with all that was allowed to him, which goes first: after a crash between the two nothing of it waits for
+        the next user of that name."""
+        self.remove_acl(SUBJECT_PREFIX + name)
         self._user_table.remove(name)
         self.users.pop(name, None)
         self._changed()
-        self.remove_acl(SUBJECT_PREFIX + name)
 
     def put_acl(self, acl: Acl) -> None:
         """Raises UsageError when there is no such user, StoreError."""

@@ -330,6 +330,21 @@ def test_users_are_kept() -> None:
         made.put_acl(acl_from_info({"subject": "User:alice", "policies": []}))
 
 
+def test_a_removal_that_ends_half_way_leaves_no_permissions_for_the_next_of_that_name() -> None:
+    class Refusing(MemoryTable):
+        def remove(self, key: str) -> None:
+            raise StoreError("the disk is full")
+
+    accounts, acls = MemoryTable(), MemoryTable()
+    for half in (Users(Refusing(), acls), Users(accounts, Refusing())):
+        half.put(User("alice", "alicesecret"))
+        allow(half, "Topic:*", "All")
+        with pytest.raises(StoreError):
+            half.remove("alice")
+        # Who is still there may still do what is still said, and nothing is said of anybody who is not there.
+        assert {f"User:{name}" for name in half.users} >= set(half.acls)
+
+
 @pytest.mark.parametrize("value", [b"{", b"[]", b'{"password":""}', b'{"password":"x","userType":9}'])
 def test_a_damaged_entry_lets_nobody_in(value: bytes) -> None:
     accounts = MemoryTable()
