@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerobee.access.resource import Action, Resource, ResourceType, cluster, every, group, topic
-from aerobee.message import RETRY_PREFIX
+from aerobee.message import RETRY_PREFIX, decode_properties
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode as R
 from aerobee.remoting.command import RemotingCommand
@@ -24,6 +24,7 @@ GET, LIST = frozenset({Action.GET}), frozenset({Action.LIST})
 SUB_OR_GET, SUB_OR_UPDATE = SUB | GET, SUB | UPDATE
 ROUTE = PUB | SUB | GET
 POP_RETRY_SEPARATOR = "+"
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names light queues (store/queue_table.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +107,17 @@ def _fields(
     return rule
 
 
-def _sends_to(field_name: str) -> Rule:
-    """The field that the handler reads, and no other: a request may carry both."""
+def _sends_to(field_name: str, properties_name: str = "") -> Rule:
+    """The field that the handler reads, and no other: a request may carry both. And the light queues that a message enters, too:
+    of one that names such the fast path, which asks for the topic alone, takes none."""
 
     def rule(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
         yield topic_or_group(_text(request, field_name), PUB, SUB)
+        properties = _text(request, properties_name) if properties_name else ""
+        if MULTI_DISPATCH in properties:
+            for name in decode_properties(properties).get(MULTI_DISPATCH, "").split(","):
+                if name:
+                    yield Need(topic(name), PUB)
 
     return rule
 
@@ -218,8 +225,9 @@ _topic, _group, _both = ("topic",), ("group",), ("consumerGroup",)
 _READ_CLUSTER, _CHANGE_CLUSTER = _on_cluster(GET), _on_cluster(UPDATE)
 
 RULES: dict[int, Rule] = {
-    **dict.fromkeys((R.SEND_MESSAGE, R.SEND_REPLY_MESSAGE, R.RECALL_MESSAGE), _sends_to("topic")),
-    **dict.fromkeys((R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.SEND_REPLY_MESSAGE_V2), _sends_to("b")),
+    **dict.fromkeys((R.SEND_MESSAGE, R.SEND_REPLY_MESSAGE), _sends_to("topic", "properties")),
+    **dict.fromkeys((R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.SEND_REPLY_MESSAGE_V2), _sends_to("b", "i")),
+    R.RECALL_MESSAGE: _sends_to("topic"),
     R.END_TRANSACTION: _end_transaction, R.GET_ROUTEINFO_BY_TOPIC: _route,
     R.PULL_MESSAGE: _consume, R.LITE_PULL_MESSAGE: _consume, R.POP_MESSAGE: _consume, R.PEEK_MESSAGE: _consume,
     R.ACK_MESSAGE: _consume, R.CHANGE_MESSAGE_INVISIBLETIME: _consume, R.NOTIFICATION: _consume,

@@ -205,6 +205,9 @@ async def test_what_is_signed_is_served_by_the_fast_path(
             await asyncio.gather(*(producer.send(Message("orders", b"%d" % number)) for number in range(100)))
             assert checked[RequestCode.SEND_MESSAGE_V2] == 0
             assert cluster.broker.store.max_offset("orders", 0) == 100
+            light = Message("orders", b"light", properties={"INNER_MULTI_DISPATCH": "%LMQ%hidden"})
+            with pytest.raises(AerobeeError, match="Pub on Topic:%LMQ%hidden"):
+                await producer.send(light)
             gone = await asked(
                 cluster.broker.address, RequestCode.AUTH_DELETE_USER, {"username": "alice"}, None, ROOT
             )
