@@ -8,9 +8,9 @@ Source: Exposition formats (Prometheus documentation).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from math import inf, isnan
+from math import inf, isfinite, isnan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
@@ -34,10 +34,14 @@ Value = float | Histogram
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some samples of a family. Those of two slices with equal tokens at the same place are the same."""
+    """Some samples of a family. Those of two slices with equal tokens at the same place are the same.
+
+    `common`: labels that all of them have before their own, of which none may be without then.
+    """
 
     token: Hashable
     samples: Callable[[], Iterable[tuple[str, Value]]]
+    common: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +76,19 @@ def heading(family: Family) -> str:
     )
 
 
-def sample_lines(name: str, samples: Iterable[tuple[str, Value]]) -> Iterator[str]:
-    """A line for each sample, several for a histogram. Most samples are whole numbers: they take no call."""
-    for labels, value in samples:
-        if type(value) is int:
-            yield f"{name}{{{labels}}} {value}\n"
-        elif isinstance(value, Histogram):
-            yield from _histogram_lines(name, labels, value)
-        else:
-            yield f"{name}{{{labels}}} {number_text(value)}\n"
+def sample_text(name: str, samples: Iterable[tuple[str, Value]], common: str = "") -> str:
+    """A line for each sample, several for a histogram."""
+    begin = f"{common}," if common else ""
+    head = f"{name}{{{begin}"
+    return "".join(
+        [
+            # As number_text() says, without its call: there may be a million of them.
+            f"{head}{labels}}} {value}\n"
+            if type(value) is int or (isinstance(value, float) and isfinite(value))
+            else _lines(name, f"{begin}{labels}", value)
+            for labels, value in samples
+        ]
+    )
 
 
 def number_text(value: float) -> str:
@@ -94,10 +102,12 @@ def number_text(value: float) -> str:
     return repr(value)
 
 
-def _histogram_lines(name: str, labels: str, histogram: Histogram) -> Iterator[str]:
+def _lines(name: str, labels: str, value: Value) -> str:
+    if not isinstance(value, Histogram):
+        return f"{name}{{{labels}}} {number_text(value)}\n"
     begin = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
-    for end, count in histogram.buckets:
-        yield f'{begin}le="{number_text(end)}"}} {count}\n'
-    yield f'{begin}le="+Inf"}} {histogram.count}\n'
-    yield f"{name}_count{{{labels}}} {histogram.count}\n"
-    yield f"{name}_sum{{{labels}}} {number_text(histogram.sum)}\n"
+    lines = [f'{begin}le="{number_text(end)}"}} {count}\n' for end, count in value.buckets]
+    lines.append(f'{begin}le="+Inf"}} {value.count}\n')
+    lines.append(f"{name}_count{{{labels}}} {value.count}\n")
+    lines.append(f"{name}_sum{{{labels}}} {number_text(value.sum)}\n")
+    return "".join(lines)

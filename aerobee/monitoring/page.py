@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
+from typing import NamedTuple
 
-from aerobee.monitoring.exposition import Family, heading, sample_lines
+from aerobee.monitoring.exposition import Family, heading, sample_text
 
-LINES_A_PIECE = 256
+SAMPLES_A_PIECE = 64  # a histogram has many lines
 _LEVEL = 1  # numbers and labels shrink to a twentieth at any level
 _RAW = -15
 _GZIP_BEGIN = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -42,10 +43,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One finished page."""
+    """Pieces one behind the other. `is_whole`: with all families, each of which is there as a whole or not at all."""
 
     pieces: tuple[Piece, ...]
     crc: int
+    is_whole: bool = True
+
+    def with_last(self, families: Iterable[Family]) -> Page:
+        """The same with further families at the end."""
+        text = "".join(heading(family) + sample_text(family.name, family.samples) for family in families)
+        piece = _piece(None, text)
+        return replace(self, pieces=(*self.pieces, piece), crc=_combined(self.crc, piece))
 
     @property
     def length(self) -> int:
@@ -71,46 +79,72 @@ class Page:
             yield zlib.decompress(piece.packed + _LAST_BLOCK, _RAW)
 
 
+class _Placed(NamedTuple):
+    """The piece of a slice, and the checksum of its family's slices up to it."""
+
+    piece: Piece
+    crc: int
+
+
 class PageMaker:
     """Makes pages one after the other."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], Piece] = {}
-        self.made_count = 0  # pieces that were made for the last page, not kept
+        self._kept: dict[str, list[_Placed]] = {}  # by the name of the family
+        self._pieces: list[Piece] = []  # of the families that are through
+        self._crc = 0
+        self.length = 0  # bytes of text that the page has by now, of the family that is not through yet too
+        self.made_count = 0  # pieces of it that were made, not kept
+
+    @property
+    def so_far(self) -> Page:
+        """What there is of the page that is being made: the families that are through."""
+        return Page(tuple(self._pieces), self._crc, is_whole=False)
 
     def make(self, families: Iterable[Family]) -> Iterator[Page | None]:
         """None after each step, between which others may have their turn; the page at last."""
-        pieces: list[Piece] = []
-        kept: dict[tuple[str, int], Piece] = {}
-        crc = made = 0
+        self._pieces, self._crc, self.length, self.made_count = [], 0, 0, 0
+        names: set[str] = set()
         for family in families:
-            is_empty = True
-            for number, piece in self._pieces(family):
-                if is_empty and piece.length:
-                    is_empty = False
-                    pieces.append(_piece(None, heading(family)))
-                    crc = _combined(crc, pieces[-1])
-                key = (family.name, number)
-                made += self._kept.get(key) is not piece
-                if number >= 0:
-                    kept[key] = piece
-                if piece.length:
-                    pieces.append(piece)
-                    crc = _combined(crc, piece)
-                yield None
-        self._kept, self.made_count = kept, made
-        yield Page(tuple(pieces), crc)
+            names.add(family.name)
+            yield from self._add(family)
+        for name in self._kept.keys() - names:
+            del self._kept[name]
+        yield Page(tuple(self._pieces), self._crc)
 
-    def _pieces(self, family: Family) -> Iterator[tuple[int, Piece]]:
-        """What a family has to say, each piece with the number of its slice; -1 for samples that are in none."""
-        lines = sample_lines(family.name, family.samples)
-        while text := "".join(islice(lines, LINES_A_PIECE)):
-            yield -1, _piece(None, text)
+    def _add(self, family: Family) -> Iterator[None]:
+        """Put a family behind the others when all of it is there. One without samples is left out."""
+        loose = [_piece(None, heading(family))]
+        samples = iter(family.samples)
+        while some := list(islice(samples, SAMPLES_A_PIECE)):
+            loose.append(_piece(None, sample_text(family.name, some)))
+            self.length += loose[-1].length
+            self.made_count += 1
+            yield None
+        before = self._kept.get(family.name, [])
+        kept: list[_Placed] = []
+        crc = length = 0
+        are_same = True  # up to here
         for number, part in enumerate(family.slices):
-            piece = self._kept.get((family.name, number))
-            if piece is None or piece.token != part.token:
-                piece = _piece(part.token, "".join(sample_lines(family.name, part.samples())))
-            yield number, piece
+            known = before[number] if number < len(before) else None
+            if known is not None and known.piece.token == part.token:
+                piece = known.piece
+            else:
+                are_same = False
+                piece = _piece(part.token, sample_text(family.name, part.samples(), part.common))
+                self.made_count += 1
+            crc = known.crc if known is not None and are_same else _combined(crc, piece)
+            kept.append(_Placed(piece, crc))
+            length += piece.length
+            self.length += piece.length
+            yield None
+        self._kept[family.name] = kept
+        if length or len(loose) > 1:
+            for piece in loose:
+                self._crc = _combined(self._crc, piece)
+            self._crc = _product(_shift_of(length), self._crc) ^ crc
+            self._pieces += loose
+            self._pieces += (placed.piece for placed in kept if placed.piece.length)
 
 
 def _piece(token: Hashable, text: str) -> Piece:

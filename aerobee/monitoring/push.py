@@ -15,7 +15,7 @@ from time import perf_counter, time_ns
 from typing import Protocol
 
 from aerobee.monitoring.deltas import Deltas, Point
-from aerobee.monitoring.exposition import Family, sample_lines
+from aerobee.monitoring.exposition import Family, Value, joined, sample_text
 from aerobee.monitoring.otlp import OtlpReceiver, Taken
 from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S
 
@@ -182,8 +182,8 @@ class LogSink:
     async def add(self, point: Point, help_text: str) -> tuple[list[Point], Taken]:
         shown = point if self._deltas is None else self._deltas.since(point)
         if shown is not None:
-            for line in sample_lines(shown.name, ((shown.labels, shown.value),)):
-                numbers_log.info("%s", line.rstrip("\n"))
+            for line in sample_text(shown.name, ((shown.labels, shown.value),)).rstrip("\n").split("\n"):
+                numbers_log.info("%s", line)
         return [point], NOTHING
 
     async def flush(self) -> tuple[list[Point], Taken]:
@@ -194,6 +194,11 @@ class LogSink:
 
 def _points(families: Iterable[Family], begin_ns: int) -> Iterator[tuple[Family, Point]]:
     for family in families:
-        slices = (part.samples() for part in family.slices)
-        for labels, value in chain(family.samples, chain.from_iterable(slices)):
+        for labels, value in chain(family.samples, _sliced(family)):
             yield family, Point(family.name, family.kind, labels, value, begin_ns)
+
+
+def _sliced(family: Family) -> Iterator[tuple[str, Value]]:
+    for part in family.slices:
+        for labels, value in part.samples():
+            yield joined(part.common, labels), value

@@ -20,7 +20,7 @@ from aerobee.monitoring.exposition import (
     label_text,
     number_text,
 )
-from aerobee.monitoring.page import LINES_A_PIECE, Page, PageMaker
+from aerobee.monitoring.page import SAMPLES_A_PIECE, Page, PageMaker
 
 
 def parsed(page: str) -> dict[str, list[tuple[str, dict[str, str], float]]]:
@@ -76,9 +76,9 @@ def test_a_histogram_has_its_buckets_its_count_and_its_sum() -> None:
 
 
 def test_a_long_page_comes_in_pieces() -> None:
-    many = [(label_text({"n": str(n)}), n) for n in range(3 * LINES_A_PIECE)]
+    many = [(label_text({"n": str(n)}), n) for n in range(3 * SAMPLES_A_PIECE)]
     assert len(list(PageMaker().make([Family("n", GAUGE, "", many)]))) > 3
-    assert len(parsed(render([Family("n", GAUGE, "", many)]))["n"]) == 3 * LINES_A_PIECE
+    assert len(parsed(render([Family("n", GAUGE, "", many)]))["n"]) == 3 * SAMPLES_A_PIECE
 
 
 def test_a_slice_is_made_again_only_when_its_token_changes() -> None:
