@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import frexp
@@ -199,16 +199,40 @@ Labels = tuple[str, ...]
 Value = int | float | Latency | Sizes | Spread
 
 
+Read = Callable[[], Iterable[tuple[Labels, Value]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBlock:
+    """Some samples of a metric: `labels` and `values` give one for each. Which block it is says `place`.
+
+    The samples are the same as long as `token` is, their labels as long as `labels_token` is.
+    """
+
+    place: Hashable
+    token: Hashable
+    labels_token: Hashable
+    labels: Callable[[], Sequence[Labels]]
+    values: Callable[[], Sequence[Value]]
+
+
+Blocks = Callable[[], Iterable[SampleBlock]]
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number, or one for each value of its labels, such as a topic. `read` gives what they are now."""
+    """One number, or one for each value of its labels, such as a topic. `read` gives what they are now.
+
+    `blocks`, where there are many: the same samples in blocks, of which only those need be read that have changed.
+    """
 
     name: str
     kind: Kind
     unit: str
     meaning: str
     labels: tuple[str, ...]
-    read: Callable[[], Iterable[tuple[Labels, Value]]]
+    read: Read
+    blocks: Blocks | None = None
 
 
 class Registry:
@@ -221,13 +245,14 @@ class Registry:
         self,
         name: str,
         meaning: str,
-        read: Callable[[], Iterable[tuple[Labels, Value]]],
+        read: Read,
         *,
         labels: tuple[str, ...] = (),
         unit: str = "messages",
+        blocks: Blocks | None = None,
     ) -> None:
         """A number that only grows. Names are unique: a second one raises ValueError."""
-        self._add(Metric(name, Kind.COUNTER, unit, meaning, labels, read))
+        self._add(Metric(name, Kind.COUNTER, unit, meaning, labels, read, blocks))
 
     def gauge(self, name: str, meaning: str, read: Callable[[], float], *, unit: str = "") -> None:
         """A number that is what it is when it is read."""
@@ -237,7 +262,7 @@ class Registry:
         self,
         name: str,
         meaning: str,
-        read: Callable[[], Iterable[tuple[Labels, Value]]],
+        read: Read,
         *,
         labels: tuple[str, ...],
         unit: str = "messages",
@@ -249,18 +274,19 @@ class Registry:
         self,
         name: str,
         meaning: str,
-        read: Callable[[], Iterable[tuple[Labels, Value]]],
+        read: Read,
         *,
         labels: tuple[str, ...],
+        blocks: Blocks | None = None,
     ) -> None:
         """Sizes of records."""
-        self._add(Metric(name, Kind.SIZES, "bytes", meaning, labels, read))
+        self._add(Metric(name, Kind.SIZES, "bytes", meaning, labels, read, blocks))
 
     def spread(
         self,
         name: str,
         meaning: str,
-        read: Callable[[], Iterable[tuple[Labels, Value]]],
+        read: Read,
         *,
         labels: tuple[str, ...] = (),
         unit: str,

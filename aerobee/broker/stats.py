@@ -22,9 +22,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any, Protocol
+from functools import partial
+from operator import attrgetter
+from typing import Any, Protocol, TypedDict
 
-from aerobee.broker.metrics import SIZE_ENDS, Registry, Sizes, larger_of
+from aerobee.broker.item_blocks import Block, ItemBlocks
+from aerobee.broker.metrics import SIZE_ENDS, Blocks, Read, Registry, SampleBlock, Sizes, Value, larger_of
 from aerobee.clock import Clock, Timer, in_step
 
 MINUTE_STEP_S, MINUTE_KEPT = 10, 7
@@ -102,13 +105,22 @@ TakeTotals = Callable[[], tuple[Sequence[Stored], Sequence[HandedOut]]]
 _Snapshot = tuple[float, int, int, int]  # monotonic seconds, count, size, times
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Item:
     labels: tuple[str, ...] = ()  # topic, or topic and group, of what is counted by them
     counter: Counter = field(default_factory=Counter)
     minute: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=MINUTE_KEPT))
     hour: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=HOUR_KEPT))
     day: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=DAY_KEPT))
+    block: Block[_Item] = field(default_factory=Block)  # of topics and readers, which are many
+
+
+class _Shown(TypedDict):
+    read: Read
+    blocks: Blocks
+
+
+_COUNT, _SIZE = attrgetter("counter.count"), attrgetter("counter.size")  # they take no step of Python's
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +142,8 @@ class BrokerStats:
         self._cluster = cluster
         self._put_items: dict[str, _Item] = {}  # topic
         self._get_items: dict[str, _Item] = {}  # topic@group
+        self._put_blocks: ItemBlocks[_Item] = ItemBlocks()
+        self._get_blocks: ItemBlocks[_Item] = ItemBlocks()
         self._others: dict[str, dict[str, _Item]] = {}  # name -> key -> item
         self._all_put, self._all_get = _Item(), _Item()
         self._lost = _Item()  # counts for keys beyond ITEMS_MAX
@@ -167,7 +181,8 @@ class BrokerStats:
         empty for none, None for a message whose size is `size`."""
         item = self._put_items.get(topic)
         if item is None:
-            item = self._new_item(self._put_items, topic)
+            item = self._new_item(self._put_items, topic, blocks=self._put_blocks)
+        item.block.version += 1
         times = times or count
         counter = item.counter
         counter.count += count
@@ -185,7 +200,8 @@ class BrokerStats:
         key = f"{topic}@{group}"
         item = self._get_items.get(key)
         if item is None:
-            item = self._new_item(self._get_items, key, (topic, group))
+            item = self._new_item(self._get_items, key, (topic, group), blocks=self._get_blocks)
+        item.block.version += 1
         counter = item.counter
         counter.count += count
         counter.size += size
@@ -323,7 +339,9 @@ class BrokerStats:
 
     def remove_topic(self, topic: str) -> None:
         """Drop the items of a topic that was deleted."""
-        self._puts.pop(topic, None)
+        item = self._puts.pop(topic, None)
+        if item is not None:
+            self._put_blocks.remove(item, item.block)
         self._drop(lambda parts: topic in parts)
 
     def remove_group(self, group: str) -> None:
@@ -439,16 +457,26 @@ class BrokerStats:
             return (self._broker_put if name == BROKER_PUT_NUMS else self._broker_get), use_size
         return self._others.get(name, {}).get(key), use_size
 
-    def _new_item(self, table: dict[str, _Item], key: str, labels: tuple[str, ...] = ()) -> _Item:
+    def _new_item(
+        self,
+        table: dict[str, _Item],
+        key: str,
+        labels: tuple[str, ...] = (),
+        blocks: ItemBlocks[_Item] | None = None,
+    ) -> _Item:
         if len(table) >= ITEMS_MAX:
             return self._lost
         item = table[key] = _Item(labels or (key,))
+        if blocks is not None:
+            item.block = blocks.add(item)
         return item
 
     def _drop(self, matches: Any) -> None:
         for table in (self._gets, *self._others.values()):
             for key in [key for key in table if matches(key.split("@"))]:
-                del table[key]
+                item = table.pop(key)
+                if table is self._get_items:
+                    self._get_blocks.remove(item, item.block)
 
     def _totals(self, now: float) -> _Totals:
         return _Totals(now, self.put_total, self._found, self._miss, self.get_total)
@@ -477,30 +505,47 @@ class BrokerStats:
 
     def _register(self) -> None:
         counter = self.registry.counter
-
-        def puts(name: str) -> Iterator[tuple[tuple[str, ...], int]]:
-            for item in list(self._puts.values()):
-                yield item.labels, getattr(item.counter, name)
-
-        def gets(name: str) -> Iterator[tuple[tuple[str, ...], int]]:
-            for item in list(self._gets.values()):
-                yield item.labels, getattr(item.counter, name)
-
-        def sizes() -> Iterator[tuple[tuple[str, ...], Sizes]]:
-            for item in list(self._puts.values()):
-                yield item.labels, item.counter.sizes()
-
-        self.registry.sizes("message_size", "Bytes of the records stored", sizes, labels=("topic",))
-        counter("messages_in", "Messages stored", lambda: puts("count"), labels=("topic",))
-        counter("bytes_in", "Their records", lambda: puts("size"), labels=("topic",), unit="bytes")
-        counter("messages_out", "Messages handed out", lambda: gets("count"), labels=("topic", "group"))
-        counter("bytes_out", "Their records", lambda: gets("size"), labels=("topic", "group"), unit="bytes")
+        topic, pair = ("topic",), ("topic", "group")
+        sizes = self._shown(self._put_blocks, lambda item: item.counter.sizes())
+        self.registry.sizes("message_size", "Bytes of the records stored", **sizes, labels=topic)
+        puts, put_bytes = self._shown(self._put_blocks, _COUNT), self._shown(self._put_blocks, _SIZE)
+        counter("messages_in", "Messages stored", **puts, labels=topic)
+        counter("bytes_in", "Their records", **put_bytes, labels=topic, unit="bytes")
+        gets, get_bytes = self._shown(self._get_blocks, _COUNT), self._shown(self._get_blocks, _SIZE)
+        counter("messages_out", "Messages handed out", **gets, labels=pair)
+        counter("bytes_out", "Their records", **get_bytes, labels=pair, unit="bytes")
         counter("pulls_found", "Pulls that found messages", lambda: [((), self._found)], unit="requests")
         counter("pulls_missed", "Pulls that found nothing", lambda: [((), self._miss)], unit="requests")
         counter("puts_failed", "Sends that were refused", lambda: [((), self._put_failed)], unit="requests")
 
+    def _shown(self, kept: ItemBlocks[_Item], read: Callable[[_Item], Value]) -> _Shown:
+        def blocks() -> Iterator[SampleBlock]:
+            self.count_noted()
+            for block in kept:
+                yield SampleBlock(
+                    block,
+                    (block, block.version),
+                    block.items_version,
+                    partial(_labels, block),
+                    partial(_values, block, read),
+                )
+
+        def samples() -> Iterator[tuple[tuple[str, ...], Value]]:
+            for block in blocks():
+                yield from zip(block.labels(), block.values(), strict=True)
+
+        return {"read": samples, "blocks": blocks}
+
     def _date(self) -> date:
         return datetime.fromtimestamp(self._clock.now_ms() / 1000).date()
+
+
+def _labels(block: Block[_Item]) -> list[tuple[str, ...]]:
+    return [item.labels for item in block.items]
+
+
+def _values(block: Block[_Item], read: Callable[[_Item], Value]) -> list[Value]:
+    return list(map(read, block.items))
 
 
 def windows_json(windows: Mapping[str, WindowStats]) -> dict[str, Any]:

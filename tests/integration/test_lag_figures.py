@@ -12,7 +12,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
-from aerobee.broker.exporter.lag_families import OTHER, lag_families
+from aerobee.broker.exporter.lag_families import OTHER, LagChunks, lag_families
 from aerobee.broker.exporter.lag_sampler import Lag
 from aerobee.client import ConsumeFrom, ConsumerConfig, MessageModel, ReceivedMessage
 from aerobee.clock import SystemClock
@@ -246,7 +246,8 @@ async def test_topics_beyond_the_bound_are_one_series_for_each_group() -> None:
         assert exporter._shown is not None
         assert exporter._lags is not None
         parts = exporter._shown._parts
-        families = lag_families(parts, exporter._lags.sample, 'a="b"', frozenset({"first"}))
+        chunks, shown = LagChunks(), frozenset({"first"})
+        families = lag_families(parts, exporter._lags.sample, chunks, 'a="b"', shown)
         page = list(PageMaker().make(families))[-1]
         assert page is not None
         text = b"".join(page.texts()).decode()

@@ -194,6 +194,37 @@ async def test_topics_beyond_the_bound_are_summed() -> None:
     assert of(found, "rocketmq_messages_in_total", topic="four") == []
 
 
+async def test_what_changes_between_two_pages_is_shown_and_what_is_deleted_is_gone() -> None:
+    async with LocalCluster(broker_config={**METRICS, "metrics_topics_max": 2}) as cluster:
+        names = ("one", "two", "three", "four")
+        stats = cluster.broker().stats
+        async with cluster.producer() as producer:
+            for name in names:
+                await cluster.create_topic(name, queues=1)
+                await producer.send(Message(name, b"x"))
+                stats.group_get("readers", name, 1, 10)
+            await numbers(cluster)
+            await producer.send(Message("two", b"x"))
+            await producer.send(Message("four", b"x"))
+            stats.group_get("readers", "one", 1, 10)
+        found = await numbers(cluster)
+        topics = ("one", "two", "other")
+        assert [of(found, "rocketmq_messages_in_total", topic=name) for name in topics] == [[1], [2], [3]]
+        assert [of(found, "rocketmq_message_size_count", topic=name) for name in topics] == [[1], [2], [3]]
+        assert [of(found, "rocketmq_messages_out_total", topic=name) for name in topics] == [[2], [1], [2]]
+        async with cluster.admin() as admin:
+            await admin.delete_topic("one")  # now the third of them is shown by itself
+            await admin.delete_topic("four")
+        found = await numbers(cluster)
+        assert not any("one" in has.values() or "four" in has.values() for _, has, _ in found)
+        topics = ("two", "three", "other")
+        for name, wanted in (
+            ("rocketmq_messages_in_total", [[2], [1], []]),
+            ("rocketmq_messages_out_total", [[1], [1], []]),
+        ):
+            assert [of(found, name, topic=topic) for topic in topics] == wanted, name
+
+
 async def test_a_hundred_who_ask_at_once_get_the_same_page(cluster: LocalCluster) -> None:
     exporter = cluster.broker().exporter
     assert exporter is not None

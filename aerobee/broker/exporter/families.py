@@ -9,17 +9,19 @@ Source: DefaultStoreMetricsManager, BrokerMetricsManager, BrokerMetricsConstant 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, compress, islice
+from typing import Any
 
 from aerobee.broker.config import parse_labels
 from aerobee.broker.consumer.group_table import is_system_group
-from aerobee.broker.exporter.lag_families import OTHER, group_families, lag_families
+from aerobee.broker.exporter.lag_families import OTHER, LagChunks, group_families, lag_families
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import replication_families
 from aerobee.broker.exporter.request_families import request_families
-from aerobee.broker.metrics import SIZE_ENDS, Kind, Labels, Latency, Metric, Sizes, Spread, Value
+from aerobee.broker.metrics import SIZE_ENDS, Kind, Labels, Latency, Metric, SampleBlock, Spread, Value
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.producer_registry import ClientChannel
 from aerobee.broker.replication.replication import ReplicationState
@@ -84,11 +86,21 @@ _ENDINGS = {
     Kind.SIZES: "_bytes",
     Kind.SPREAD: "",
 }
+_NUMBERS = (Kind.COUNTER, Kind.GAUGE)
 _CHANGE_IN_PLACE = (Kind.LATENCY, Kind.SPREAD)
 # Doublings from 7.6 us to 32 s: where buckets of Latency end too.
 _ENDS_S = tuple(2.0**exponent for exponent in range(-17, 6))
 
 _Samples = Iterator[tuple[str, float | Histogram]]
+
+
+@dataclass(slots=True)
+class _Layout:
+    """What the labels of a block look like, and which of its samples are shown by themselves; None: all."""
+
+    labels_token: Hashable
+    texts: list[str]
+    shown: list[bool] | None = None
 
 
 class BrokerFamilies:
@@ -113,6 +125,10 @@ class BrokerFamilies:
         self._shown: frozenset[str] = frozenset()  # topics with series of their own
         self._counted: frozenset[str] = frozenset()  # of them those whose messages are no second try
         self._fresh: tuple[int, int, str] | None = None  # what the labels were made from
+        self._layouts: dict[tuple[tuple[str, ...], Hashable], _Layout] = {}  # by names of labels and block
+        # Of each block of a metric what is summed under OTHER, with the token that it was read with.
+        self._rests: dict[tuple[str, Hashable], tuple[Hashable, dict[Labels, Any]]] = {}
+        self._lag_chunks = LagChunks()
         self._generation = 0  # of topics: their attributes are labels
         parts.topics.on_change(self._topics_changed)
 
@@ -125,7 +141,11 @@ class BrokerFamilies:
         self._generation += 1
 
     def families(self) -> Iterator[Family]:
-        """All of them, each read when its turn comes: numbers of the last are a little later than those of the first."""
+        """All of them, each read when its turn comes: numbers of the last are a little later than those of the first.
+
+        Those of the whole broker first, then of topics, of groups, and of pairs of both: a page that has to leave soon goes
+        without the last ones (monitoring/http_server.py).
+        """
         parts = self._parts
         config, identity = parts.live.value, parts.identity
         labels = {
@@ -145,11 +165,15 @@ class BrokerFamilies:
         yield from request_families(self._requests, parts.ack, common)
         if parts.role.role in (Role.MASTER, Role.ACTING):  # a slave's copy would be counted twice
             yield from _dead_letters(parts, common)
-        for metric in parts.stats.registry.metrics():
-            name = ROCKETMQ_NAMES.get(metric.name) or f"aerobee_{metric.name}{_ENDINGS[metric.kind]}"
-            yield Family(name, _KINDS[metric.kind], metric.meaning, slices=self._slices(metric))
+        metrics = list(parts.stats.registry.metrics())
+        yield from (self._family(metric) for metric in metrics if "group" not in metric.labels)
         yield from group_families(parts, common)
-        yield from lag_families(parts, self._lags.sample, common, self._shown)
+        yield from (self._family(metric) for metric in metrics if "group" in metric.labels)
+        yield from lag_families(parts, self._lags.sample, self._lag_chunks, common, self._shown)
+
+    def _family(self, metric: Metric) -> Family:
+        name = ROCKETMQ_NAMES.get(metric.name) or f"aerobee_{metric.name}{_ENDINGS[metric.kind]}"
+        return Family(name, _KINDS[metric.kind], metric.meaning, slices=self._slices(metric))
 
     def _refresh(self, common: str, topics_max: int) -> None:
         """Which topics have series of their own: the oldest of the table, so that they stay the same ones."""
@@ -159,6 +183,8 @@ class BrokerFamilies:
         self._fresh = generation
         self._common = common
         self._texts.clear()
+        self._layouts.clear()
+        self._rests.clear()
         parts = self._parts
         names = [name for name in parts.topics.topics if not parts.topics.is_system(name)]
         retries = [name for name in names if name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
@@ -168,35 +194,53 @@ class BrokerFamilies:
         self._shown = self._counted.union(retries[:topics_max])
 
     def _slices(self, metric: Metric) -> Iterator[Slice]:
-        """What the registry says of one name. The numbers themselves are the token."""
-        values = iter(self._bounded(metric) if "topic" in metric.labels else metric.read())
-        while some := tuple(islice(values, SAMPLES_A_SLICE)):
-            token = (self._fresh, some) if metric.kind not in _CHANGE_IN_PLACE else object()
-            yield Slice(token, partial(self._samples, metric, some))
+        """What the registry says of one name: topics that are shown by themselves, the rest summed under OTHER, for a monitoring
+        system pays for every series."""
+        rest: dict[Labels, Any] = {}
+        for block in metric.blocks() if metric.blocks is not None else _blocks(metric):
+            layout = self._layout(metric, block)
+            if layout.shown is not None:
+                for labels, value in self._rest(metric, block).items():
+                    rest[labels] = rest[labels] + value if labels in rest else value
+            yield Slice((self._fresh, block.token), partial(_samples, metric.kind, block, layout))
+        names = self._names(metric)
+        for block in _cut((metric.name, OTHER), rest.items()):
+            layout = _Layout(block.labels_token, [self._text(names, labels) for labels in block.labels()])
+            yield Slice((self._fresh, block.token), partial(_samples, metric.kind, block, layout))
 
-    def _samples(self, metric: Metric, values: tuple[tuple[Labels, Value], ...]) -> _Samples:
-        names = metric.labels if metric.name not in _TYPED else (*metric.labels, "message_type")
-        texts = self._texts.setdefault(names, {})
-        for labels, value in values:
-            text = texts.get(labels)
-            if text is None:
-                text = texts[labels] = self._text(names, labels)
-            if type(value) is int:
-                yield text, value
-            elif isinstance(value, Latency):
-                yield text, _histogram(value)
-            elif isinstance(value, Spread):
-                within = tuple(accumulate(value.counts))
-                yield text, Histogram(tuple(zip(value.ends, within, strict=False)), within[-1], value.sum)
-            elif isinstance(value, Sizes):
-                yield (
-                    text,
-                    Histogram(
-                        tuple(zip(map(float, SIZE_ENDS), value.within(), strict=True)), value.count, value.sum
-                    ),
-                )
-            else:
-                yield text, value
+    def _layout(self, metric: Metric, block: SampleBlock) -> _Layout:
+        """Made anew when other samples are in the block. What changes between the two calls is in the next page, for then its
+        token is another one."""
+        names = self._names(metric)
+        layout = self._layouts.get((names, block.place))
+        if layout is None or layout.labels_token != block.labels_token:
+            labels = block.labels()
+            layout = _Layout(block.labels_token, [self._text(names, each) for each in labels])
+            if "topic" in metric.labels and metric.kind not in _CHANGE_IN_PLACE:
+                place = metric.labels.index("topic")
+                shown = [each[place] in self._counted for each in labels]
+                layout.shown = None if all(shown) else shown
+            self._layouts[names, block.place] = layout
+        return layout
+
+    def _rest(self, metric: Metric, block: SampleBlock) -> dict[Labels, Any]:
+        """The sums of what is not shown by itself, by its labels with OTHER."""
+        known = self._rests.get((metric.name, block.place))
+        if known is not None and known[0] == block.token:
+            return known[1]
+        place = metric.labels.index("topic")
+        rest: dict[Labels, Any] = {}
+        for labels, value in zip(block.labels(), block.values(), strict=True):
+            topic = labels[place]
+            # A message that comes again is no further message.
+            if topic not in self._counted and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+                summed = (*labels[:place], OTHER, *labels[place + 1 :])
+                rest[summed] = rest[summed] + value if summed in rest else value
+        self._rests[metric.name, block.place] = (block.token, rest)
+        return rest
+
+    def _names(self, metric: Metric) -> tuple[str, ...]:
+        return metric.labels if metric.name not in _TYPED else (*metric.labels, "message_type")
 
     def _text(self, names: tuple[str, ...], labels: Labels) -> str:
         """What all series with these labels have between the braces. `names` may have one more: the type of the topic's messages."""
@@ -217,31 +261,6 @@ class BrokerFamilies:
         if "group" in named:
             named["consumer_group"] = named.pop("group")
         return joined(self._common, label_text(named))
-
-    def _bounded(self, metric: Metric) -> Iterable[tuple[Labels, Value]]:
-        """Topics that are shown by themselves, the rest summed under OTHER: a monitoring system pays for every series."""
-        place = metric.labels.index("topic")
-        rest: dict[Labels, int | float] = {}
-        sizes: dict[Labels, Sizes] = {}
-        counted = self._counted
-        for sample in metric.read():
-            labels, value = sample
-            topic = labels[place]
-            if topic in counted:
-                yield sample
-                continue
-            if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-                continue  # a message that comes again is no further message
-            if isinstance(value, Latency | Spread):
-                yield sample
-                continue
-            summed = (*labels[:place], OTHER, *labels[place + 1 :])
-            if isinstance(value, Sizes):
-                sizes[summed] = sizes[summed] + value if summed in sizes else value
-            else:
-                rest[summed] = rest.get(summed, 0) + value
-        yield from rest.items()
-        yield from sizes.items()
 
 
 def _broker(parts: BrokerParts, watch: LoopWatch, common: str) -> Iterator[Family]:
@@ -353,6 +372,40 @@ def _counts(counts: Mapping[str, int], common: str) -> _Samples:
 def _client(channel: ClientChannel) -> dict[str, str]:
     language = LANGUAGE_NAMES.get(channel.language, "OTHER").lower()
     return {"language": language, "version": str(channel.version), "protocol_type": "remoting"}
+
+
+def _blocks(metric: Metric) -> Iterator[SampleBlock]:
+    """The numbers themselves are the token, but for what changes in place."""
+    for block in _cut(metric.name, metric.read()):
+        yield block if metric.kind not in _CHANGE_IN_PLACE else replace(block, token=object())
+
+
+def _cut(name: Hashable, samples: Iterable[tuple[Labels, Value]]) -> Iterator[SampleBlock]:
+    rest = iter(samples)
+    number = 0
+    while some := tuple(islice(rest, SAMPLES_A_SLICE)):
+        labels, values = zip(*some, strict=True)
+        yield SampleBlock((name, number), some, labels, partial(tuple, labels), partial(tuple, values))
+        number += 1
+
+
+def _samples(kind: Kind, block: SampleBlock, layout: _Layout) -> Iterable[tuple[str, Any]]:
+    """What of a block is shown."""
+    values = block.values()
+    samples = zip(layout.texts, values if kind in _NUMBERS else map(_shown_value, values), strict=True)
+    return samples if layout.shown is None else compress(samples, layout.shown)
+
+
+def _shown_value(value: Value) -> float | Histogram:
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, Latency):
+        return _histogram(value)
+    if isinstance(value, Spread):
+        within = tuple(accumulate(value.counts))
+        return Histogram(tuple(zip(value.ends, within, strict=False)), within[-1], value.sum)
+    within = value.within()
+    return Histogram(tuple(zip(map(float, SIZE_ENDS), within, strict=True)), value.count, value.sum)
 
 
 def _histogram(latency: Latency) -> Histogram:

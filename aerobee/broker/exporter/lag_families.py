@@ -3,67 +3,69 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from operator import attrgetter
 
 from aerobee.broker.consumer.group_table import is_system_group
-from aerobee.broker.exporter.lag_sampler import Lag, LagSample, state_counts
+from aerobee.broker.exporter.lag_sampler import Lag, LagSample
 from aerobee.broker.parts import BrokerParts
 from aerobee.monitoring.exposition import GAUGE, Family, Slice, joined, label_text
 from aerobee.monitoring.lag_state import LagState
 
 OTHER = "other"  # the topic under which everything beyond metricsTopicsMax is summed
 PAIRS_A_SLICE = 256
+_STATE_LABELS = {state: f',state="{state.value}"' for state in LagState}
 
-_Samples = Iterator[tuple[str, float]]
-_FAMILIES: tuple[tuple[str, str, Callable[[Lag], float | None]], ...] = (
-    ("rocketmq_consumer_lag_messages", "Not consumed", lambda lag: lag.messages),
-    (
-        "aerobee_consumer_lag_filtered_messages",
-        "Not consumed, and the group's filter takes them; absent without a filter",
-        lambda lag: lag.wanted,
-    ),
-    ("rocketmq_consumer_inflight_messages", "Handed out, not committed", lambda lag: lag.in_flight),
-    ("rocketmq_consumer_ready_messages", "Not handed out yet", lambda lag: lag.ready),
-    ("rocketmq_consumer_lag_latency", "Age of the first not consumed, ms", lambda lag: lag.latency_ms),
-    (
-        "rocketmq_consumer_queueing_latency",
-        "Age of the first not handed out, ms",
-        lambda lag: lag.queueing_ms,
-    ),
-    ("aerobee_consumer_unknown_queues", "Without a committed offset", lambda lag: lag.unknown_queues),
-    (
-        "aerobee_consumer_retention_left_seconds",
-        "Until the first message that is not consumed is as old as fileReservedTime",
-        lambda lag: None if lag.retention_ms is None else lag.retention_ms / 1000,
-    ),
-    (
-        "aerobee_consumer_drain_seconds",
-        "Until all is consumed if it goes on as in the last two minutes; absent when it will not be",
-        lambda lag: lag.drain_s,
-    ),
-)
+_Samples = Iterable[tuple[str, float]]
+
+
+class Chunk:
+    """Some pairs, which do not change. Two are equal when they are one."""
+
+    __slots__ = ("labels", "lags")
+
+    def __init__(self, lags: tuple[Lag, ...]) -> None:
+        self.lags = lags
+        self.labels = [lag.labels for lag in lags]
+
+
+class LagChunks:
+    """The pairs of a measurement in chunks. One in which nothing has changed since the measurement before is the same object."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk] = []
+        self._made_of: tuple[LagSample, frozenset[str]] | None = None
+
+    def of(self, sample: LagSample, shown: frozenset[str]) -> Iterable[Chunk]:
+        """Made one after the other at the first time: to go through 100,000 pairs takes some milliseconds."""
+        known = self._made_of
+        if known is not None and known[0] is sample and known[1] is shown:
+            return self._chunks
+        return self._make(sample, shown)
+
+    def _make(self, sample: LagSample, shown: frozenset[str]) -> Iterator[Chunk]:
+        before, chunks = self._chunks, list[Chunk]()
+        for number, lags in enumerate(_cut(sample.lags, shown)):
+            known = before[number] if number < len(before) else None
+            chunks.append(known if known is not None and known.lags == lags else Chunk(lags))
+            yield chunks[-1]
+        self._chunks, self._made_of = chunks, (sample, shown)
 
 
 def lag_families(
-    parts: BrokerParts, sample: LagSample, common: str, shown: frozenset[str]
+    parts: BrokerParts, sample: LagSample, chunks: LagChunks, common: str, shown: frozenset[str]
 ) -> Iterator[Family]:
-    """`shown`: topics with series of their own."""
+    """`shown`: topics with series of their own. `chunks`: those of the page before."""
     if sample.measured_at is None:
         return
     age_s = max(0.0, parts.clock.monotonic() - sample.measured_at)
     yield Family("aerobee_lag_sample_age_seconds", GAUGE, "Since lag was measured", ((common, age_s),))
-    lags = _bounded(sample.lags, shown)
-    chunks = [lags[begin : begin + PAIRS_A_SLICE] for begin in range(0, len(lags), PAIRS_A_SLICE)]
-    for name, meaning, read in _FAMILIES:
-        slices = (Slice((common, chunk), partial(_samples, chunk, common, read)) for chunk in chunks)
+    for name, meaning, samples in _FAMILIES:
+        slices = (
+            Slice((common, chunk), partial(samples, chunk), common) for chunk in chunks.of(sample, shown)
+        )
         yield Family(name, GAUGE, meaning, slices=slices)
-    slices = (Slice((common, chunk), partial(_states, chunk, common)) for chunk in chunks)
-    meaning = "Queues of a group in this state: OK WARN STALL STOP REWIND BLOCKED MISMATCH UNKNOWN"
-    yield Family("aerobee_consumer_lag_state", GAUGE, meaning, slices=slices)
-    slices = (Slice((common, chunk), partial(_queue_states, chunk, common)) for chunk in chunks)
-    meaning = "1 for each queue that is not OK"
-    yield Family("aerobee_consumer_queue_lag_state", GAUGE, meaning, slices=slices)
 
 
 def group_families(parts: BrokerParts, common: str) -> Iterator[Family]:
@@ -103,38 +105,93 @@ def group_families(parts: BrokerParts, common: str) -> Iterator[Family]:
     )
 
 
-def _samples(lags: tuple[Lag, ...], common: str, read: Callable[[Lag], float | None]) -> _Samples:
-    for lag in lags:
-        value = read(lag)
-        if value is not None:
-            yield f"{common},{lag.labels}", value
+def _numbers(name: str) -> Callable[[Chunk], _Samples]:
+    """What of a Lag is shown. A number that is not known is left out."""
+    read: Callable[[Lag], float | None] = attrgetter(name)
+
+    def samples(chunk: Chunk) -> _Samples:
+        pairs = zip(chunk.labels, map(read, chunk.lags), strict=True)
+        return [(labels, value) for labels, value in pairs if value is not None]
+
+    return samples
 
 
-def _states(lags: tuple[Lag, ...], common: str) -> _Samples:
-    for lag in lags:
-        counts = {lag.states[0].value: 1} if len(lag.states) == 1 else state_counts(lag.states)
-        for state, count in counts.items():
-            yield f'{common},{lag.labels},state="{state}"', count
+def _retention_left(chunk: Chunk) -> _Samples:
+    return [(lag.labels, lag.retention_ms / 1000) for lag in chunk.lags if lag.retention_ms is not None]
 
 
-def _queue_states(lags: tuple[Lag, ...], common: str) -> _Samples:
-    for lag in lags:
-        if lag.topic == OTHER:
-            continue
-        for queue_id, state in enumerate(lag.states):
-            if state is not LagState.OK:
-                yield f'{common},{lag.labels},queue_id="{queue_id}",state="{state.value}"', 1
+def _states(chunk: Chunk) -> _Samples:
+    samples: list[tuple[str, float]] = []
+    for lag in chunk.lags:
+        if len(lag.states) == 1:
+            samples.append((lag.labels + _STATE_LABELS[lag.states[0]], 1))
+        else:
+            samples += [
+                (lag.labels + _STATE_LABELS[state], count) for state, count in Counter(lag.states).items()
+            ]
+    return samples
 
 
-def _bounded(lags: tuple[Lag, ...], shown: frozenset[str]) -> tuple[Lag, ...]:
+def _queue_states(chunk: Chunk) -> _Samples:
+    return [
+        (f'{lag.labels},queue_id="{queue_id}"{_STATE_LABELS[state]}', 1)
+        for lag in chunk.lags
+        if lag.topic != OTHER
+        for queue_id, state in enumerate(lag.states)
+        if state is not LagState.OK
+    ]
+
+
+# What alerts ask for comes first: a page that has to leave soon goes without the last ones.
+_FAMILIES: tuple[tuple[str, str, Callable[[Chunk], _Samples]], ...] = (
+    ("rocketmq_consumer_lag_messages", "Not consumed", _numbers("messages")),
+    ("rocketmq_consumer_lag_latency", "Age of the first not consumed, ms", _numbers("latency_ms")),
+    (
+        "aerobee_consumer_lag_state",
+        "Queues of a group in this state: OK WARN STALL STOP REWIND BLOCKED MISMATCH UNKNOWN",
+        _states,
+    ),
+    ("aerobee_consumer_queue_lag_state", "1 for each queue that is not OK", _queue_states),
+    (
+        "aerobee_consumer_retention_left_seconds",
+        "Until the first message that is not consumed is as old as fileReservedTime",
+        _retention_left,
+    ),
+    (
+        "aerobee_consumer_drain_seconds",
+        "Until all is consumed if it goes on as in the last two minutes; absent when it will not be",
+        _numbers("drain_s"),
+    ),
+    (
+        "aerobee_consumer_lag_filtered_messages",
+        "Not consumed, and the group's filter takes them; absent without a filter",
+        _numbers("wanted"),
+    ),
+    ("rocketmq_consumer_inflight_messages", "Handed out, not committed", _numbers("in_flight")),
+    ("rocketmq_consumer_ready_messages", "Not handed out yet", _numbers("ready")),
+    (
+        "rocketmq_consumer_queueing_latency",
+        "Age of the first not handed out, ms",
+        _numbers("queueing_ms"),
+    ),
+    ("aerobee_consumer_unknown_queues", "Without a committed offset", _numbers("unknown_queues")),
+)
+
+
+def _cut(lags: tuple[Lag, ...], shown: frozenset[str]) -> Iterator[tuple[Lag, ...]]:
     """Pairs of topics that are shown; those of each group beyond them as one, of the topic OTHER."""
-    if all(lag.topic in shown for lag in lags):
-        return lags
     rest: dict[str, list[Lag]] = {}
-    for lag in lags:
-        if lag.topic not in shown:
-            rest.setdefault(lag.group, []).append(lag)
-    return (*(lag for lag in lags if lag.topic in shown), *(_sum(each) for each in rest.values()))
+    for begin in range(0, len(lags), PAIRS_A_SLICE):
+        some = lags[begin : begin + PAIRS_A_SLICE]
+        if not shown.issuperset([lag.topic for lag in some]):
+            for lag in some:
+                if lag.topic not in shown:
+                    rest.setdefault(lag.group, []).append(lag)
+            some = tuple(lag for lag in some if lag.topic in shown)
+        yield some
+    sums = tuple(_sum(each) for each in rest.values())
+    for begin in range(0, len(sums), PAIRS_A_SLICE):
+        yield sums[begin : begin + PAIRS_A_SLICE]
 
 
 def _sum(lags: list[Lag]) -> Lag:

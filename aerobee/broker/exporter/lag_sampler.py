@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -358,11 +357,6 @@ class LagSampler:
             return None
         times[key] = stored_ms
         return max(0, now_ms - stored_ms)
-
-
-def state_counts(states: tuple[LagState, ...]) -> Counter[str]:
-    """How many queues are in each state."""
-    return Counter(state.value for state in states)
 
 
 def _longest(ages: list[int | None]) -> int | None:
