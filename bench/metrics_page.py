@@ -2,9 +2,10 @@
 
 A broker with that many topics, of which each group has an offset: measures two passes of the lag sampler, without its pauses (the second finds that
 nothing has moved), and pages: the one that is made before anybody asks and the first scrape after it, one where nothing has
-changed, one where a hundredth of the counters has, and, with --all, one where every counter has and a first scrape that comes
-before the first page is there. Of each the work, the time until it was there, packed by gzip as Prometheus asks for it, and
-the longest time that it held the event loop.
+changed, one where a hundredth of the counters has, and, with --all, one where every counter has, one where everything has (lag, too),
+and a first scrape that comes before the first page is there. Of each the work, the time until it was there, packed by gzip as
+Prometheus asks for it, and the longest time that it held the event loop. One that is not whole is answered without its last
+families, and asked for again.
 
 With --producer instead: how long sends of one producer wait, one at a time, 200 a second, while nobody scrapes and while somebody does each
 5 s and each page has a hundredth of its counters changed; by turns, the broker in a process of its own.
@@ -30,6 +31,7 @@ from aerobee.broker.exporter import lag_sampler
 from aerobee.client.producer.send_header import SendTemplate
 from aerobee.collector import own_process
 from aerobee.message import MessageQueue
+from aerobee.monitoring.http_server import HttpServer
 from aerobee.monitoring.page import PageMaker
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -123,7 +125,6 @@ async def measure(broker: Broker, asked: argparse.Namespace) -> None:
     async with aiohttp.ClientSession(auto_decompress=False) as session:
         await prepared(broker)
         await page(broker, session, "first")
-        forget(broker)
         await page(broker, session, "nothing changed")
         await page(broker, session, "nothing changed")
         for number in range(0, asked.topics, 100):
@@ -136,8 +137,12 @@ async def measure(broker: Broker, asked: argparse.Namespace) -> None:
                     broker.stats.group_get(f"group-{group}", f"topic-{number}", 1, 100)
             await page(broker, session, "every counter changed")
             server = exporter.export.http
-            server._maker, exporter._shown._fresh = PageMaker(), None  # as if none had been made
-            server._prepared_size = None
+            assert server is not None
+            server._maker._kept.clear()  # as if all had changed
+            await page(broker, session, "everything changed")
+            server._maker = PageMaker()  # as if none had been made
+            exporter._shown._layouts.clear()
+            server._prepared_size = 0
             exporter._prepare()
             await asyncio.sleep(1.0)
             await page(broker, session, "asked for 1 s after the first one was begun")
@@ -218,20 +223,24 @@ async def prepared(broker: Broker) -> None:
     assert exporter is not None
     server = exporter.export.http
     began, hold = perf_counter(), LoopHold()
+    server._prepared_size = 0
     exporter._prepare()
-    while server._last is None:  # noqa: ASYNC110  a bench looks, the server tells nobody
-        await asyncio.sleep(0.01)
+    await made(server)
     print(
         f"page, made before anybody asks: {server.page_cpu_s * 1000:.0f} ms of CPU in {perf_counter() - began:.1f} s, {hold.stop()}"
     )
 
 
-def forget(broker: Broker) -> None:
+async def made(server: HttpServer) -> None:
+    while server._making is not None:  # noqa: ASYNC110  a bench looks, the server tells nobody
+        await asyncio.sleep(0.01)
+
+
+def forget(server: HttpServer) -> None:
     """So that the next page is made when it is asked for, from the pieces of the last."""
-    server = broker.exporter.export.http  # type: ignore[union-attr]
-    if server._ahead is not None:
-        server._ahead.cancel()
-    server._ahead = server._last = None
+    if server._again is not None:
+        server._again.cancel()
+    server._again = server._last = None
 
 
 async def page(broker: Broker, session: aiohttp.ClientSession, what: str) -> None:
@@ -243,23 +252,21 @@ async def page(broker: Broker, session: aiohttp.ClientSession, what: str) -> Non
     async with session.get(f"http://{host}:{port}/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
         body = await answer.read()
     took_s, held = perf_counter() - began, hold.stop()
-    is_ahead = server._ahead is not None
+    await made(server)
     text = gzip.decompress(body)
+    whole = "" if b"aerobee_page_complete{} 1" in text else "; not whole: the last families are left out"
     print(
         f"page, {what}: {text.count(10):,} lines, {len(text) / 1e6:.1f} MB, {len(body) / 1e6:.1f} MB packed:"
-        f" {server.page_cpu_s * 1000:.0f} ms of CPU, {server._maker.made_count:,} pieces made, answered in {took_s * 1000:.0f} ms,"
-        f" {held}{'; the next one is made ahead' if is_ahead else ''}"
+        f" {server.page_cpu_s * 1000:.0f} ms of CPU, {server._maker.made_count:,} pieces made, answered in {took_s * 1000:.0f} ms{whole},"
+        f" {held}"
     )
-    if server._ahead is not None:
-        # What whoever scrapes again and again gets: the page before, at once.
-        began = perf_counter()
-        async with session.get(
-            f"http://{host}:{port}/metrics", headers={"Accept-Encoding": "gzip"}
-        ) as answer:
-            await answer.read()
-        print(f"  the one made ahead is answered in {(perf_counter() - began) * 1000:.0f} ms")
-        forget(broker)
-        await asyncio.sleep(0)
+    # What whoever scrapes again and again gets: the page before, at once.
+    began = perf_counter()
+    async with session.get(f"http://{host}:{port}/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
+        body = await answer.read()
+    print(f"  the one made ahead is answered in {(perf_counter() - began) * 1000:.0f} ms")
+    assert b"aerobee_page_complete{} 1" in gzip.decompress(body)
+    forget(server)
 
 
 if __name__ == "__main__":

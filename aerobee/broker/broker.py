@@ -111,7 +111,7 @@ class Broker:
             tls=tls,
         )
         self._ha_listener = HaListener(network, store_config)
-        self.exporter = _make_exporter(config) if config.exporters else None
+        self.exporter = _make_exporter(config, self.clock) if config.exporters else None
         self._is_started = False
         self._is_running = False
         self.identity: BrokerIdentity
@@ -321,8 +321,8 @@ class Broker:
         await self._base.client.close()
 
 
-def _make_exporter(config: BrokerConfig) -> Exporter:
+def _make_exporter(config: BrokerConfig, clock: Clock) -> Exporter:
     # What shows numbers is a tenth of what a start loads, so only who wants them has it.
     from aerobee.broker.exporter.exporter import Exporter
 
-    return Exporter(config)
+    return Exporter(config, clock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from aerobee.clock import Clock
 from aerobee.metrics_config import LOG, OTLP_GRPC, PROM, MetricsConfig
 from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
@@ -16,7 +17,13 @@ class Export:
     """start() once, then stop(); stop() without start() does nothing."""
 
     def __init__(
-        self, config: MetricsConfig, *, scope: str, health: Health, families: Callable[[], Iterable[Family]]
+        self,
+        config: MetricsConfig,
+        *,
+        scope: str,
+        health: Health,
+        families: Callable[[], Iterable[Family]],
+        clock: Clock,
     ) -> None:
         """`scope` names the numbers of a role to OpenTelemetry. Raises ConfigError when an extra is not installed."""
         exporters = config.exporters
@@ -26,6 +33,7 @@ class Export:
                 port=config.metrics_prom_exporter_port,
                 health=health,
                 families=families,
+                clock=clock,
             )
             if PROM in exporters
             else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, isfinite, isnan
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -102,11 +103,14 @@ def number_text(value: float) -> str:
     return repr(value)
 
 
+_end_text = lru_cache(maxsize=1_024, typed=True)(number_text)  # of buckets there are few
+
+
 def _lines(name: str, labels: str, value: Value) -> str:
     if not isinstance(value, Histogram):
         return f"{name}{{{labels}}} {number_text(value)}\n"
     begin = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
-    lines = [f'{begin}le="{number_text(end)}"}} {count}\n' for end, count in value.buckets]
+    lines = [f'{begin}le="{_end_text(end)}"}} {count}\n' for end, count in value.buckets]
     lines.append(f'{begin}le="+Inf"}} {value.count}\n')
     lines.append(f"{name}_count{{{labels}}} {value.count}\n")
     lines.append(f"{name}_sum{{{labels}}} {number_text(value.sum)}\n")

@@ -1,12 +1,14 @@
 """The HTTP port of a role: /metrics for Prometheus, /livez, /readyz and /startupz for whoever watches the process.
 
 A page is made in steps of a millisecond between which the event loop serves others. Those who ask while one is being made get
-the same one: a hundred scrapers cost what one costs. A page that took more than AHEAD_S of work is made ahead from then on, again
-and again with pauses, and whoever asks gets the last one at once. So that this holds of the first scrape too, a page is made when
-the role says prepare(): when it has started and when it has much more to show. Nobody has asked then: after IDLE_S no further page
-is made ahead, and what stays of the last one are its pieces, from which the next is made in a tenth of the time.
+the same one: a hundred scrapers cost what one costs.
 
-Who asks while a page is made with pauses waits for it, and it is made without pauses from then on.
+Who asks has an answer after ANSWER_S. If the page is large and not ready by then it is the families that are through, each as a
+whole: the others are absent, aerobee_page_complete says so, and the page goes on being made. A large page is made again and again
+from then on, with pauses, and whoever asks gets the last one at once; aerobee_page_age_seconds says how old it is. When nobody has
+asked for IDLE_S that ends. What stays of the last page are its pieces, from which the next one is made in a tenth of the time.
+
+So that a first scrape finds such pieces, too, a page is made when the role says prepare(): when it has much more to show.
 
 No part of it takes anything from a request but its path; a peer that sends a body is not listened to. A page is sent in parts, of which a peer
 that does not read holds one, and for RESPONSE_S at most.
@@ -19,9 +21,12 @@ import importlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from math import inf
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 
+from aerobee.clock import Clock, Timer
 from aerobee.errors import ConfigError
 from aerobee.monitoring.exposition import CONTENT_TYPE, GAUGE, Family
 from aerobee.monitoring.health import Health
@@ -34,9 +39,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AHEAD_S = 0.1  # of work: a page that costs more is made before it is asked for
-AHEAD_PAUSE_S = 5.0  # between two pages that nobody waits for, at least
-IDLE_S = 120.0  # when nobody asks for so long nothing is made ahead
+ANSWER_S = 0.2  # 5,000 topics and 20 groups are to be answered in 0.3 s, of which sending takes some
+LARGE_BYTES = 8_000_000  # 40,000 lines: what is smaller is made in some 20 ms and waited for
+AHEAD_PAUSE_S = 5.0  # between two pages that nobody waits for
+IDLE_S = 360.0  # Prometheus forgets a series that it has not seen for 5 minutes: nobody scrapes more seldom
 GROWTH_MIN = 1_000  # series of a family: of fewer a page is made in milliseconds
 BODY_BYTES_MAX = 0
 WRITE_BYTES = 65_536
@@ -48,7 +54,7 @@ class HttpServer:
     """One listener. start() once, then stop(); stop() without start() does nothing."""
 
     def __init__(
-        self, *, host: str, port: int, health: Health, families: Callable[[], Iterable[Family]]
+        self, *, host: str, port: int, health: Health, families: Callable[[], Iterable[Family]], clock: Clock
     ) -> None:
         """`host` empty: every address; `port` 0 takes a free one. `families` is asked for each page.
 
@@ -58,17 +64,19 @@ class HttpServer:
         self._host, self._port = host, port
         self._health = health
         self._families = families
+        self._clock = clock
         self._maker = PageMaker()
-        self._page: asyncio.Task[Page] | None = None
-        self._ahead: asyncio.Task[None] | None = None
-        self._last: Page | None = None  # made ahead
-        self._is_awaited = False  # somebody waits for the page that is being made
-        self._prepared_size: int | None = None
-        self._made_at = self._asked_at = 0.0
+        self._making: asyncio.Task[Page] | None = None
+        self._wanted: asyncio.Future[Page] | None = None  # what those who ask now wait for, until
+        self._answer_at = 0.0
+        self._hurry = asyncio.Event()  # somebody waits: no pauses
+        self._last: Page | None = None  # a large one, kept for those who will ask
+        self._again: Timer | None = None
+        self._asked_at = -inf
+        self._prepared_size = 0
         self._listener: WebListener | None = None
         self.address: tuple[str, int] = (host, port)  # where it listens, after start()
-        self.page_s = 0.0  # how long the last page took, from the first line to the last
-        self.page_cpu_s = 0.0  # and how much of it was work
+        self.page_cpu_s = 0.0  # what the last whole page took
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is taken."""
@@ -86,10 +94,13 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Close the listener and what is open on it."""
-        for task in (self._page, self._ahead):
-            if task is not None:
-                task.cancel()
-        self._page = self._ahead = None
+        if self._again is not None:
+            self._again.cancel()
+        if self._making is not None:
+            self._making.cancel()
+        if self._wanted is not None:
+            self._wanted.cancel()
+        self._again = self._wanted = self._last = None
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.stop()
@@ -97,26 +108,17 @@ class HttpServer:
     def prepare(self, size: int) -> None:
         """Make a page before anybody asks for it. `size` is how much there is to show: while it has not grown by a quarter since
         the last call that did so nothing is done."""
-        known = self._prepared_size
-        if known is not None and size < known + max(GROWTH_MIN, known // 4):
-            return
-        self._prepared_size = size
-        self._asked_at = perf_counter()
-        if self._ahead is None:
-            self._ahead = asyncio.create_task(self._make_ahead(), name="metrics-ahead")
+        if size >= self._prepared_size + max(GROWTH_MIN, self._prepared_size // 4):
+            self._prepared_size = size
+            self._make()
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        self._asked_at = perf_counter()
+        self._asked_at = self._clock.monotonic()
         page = self._last
         if page is None:
-            began_for_nobody = self._page is not None and not self._is_awaited
-            self._is_awaited = True
             # Shielded: that one of those who wait goes away stops nothing for the others.
-            page = await asyncio.shield(self._making())
-            if began_for_nobody and self.page_cpu_s < AHEAD_S:
-                # Cheap: what happened since it was begun is shown, too.
-                self._is_awaited = True
-                page = await asyncio.shield(self._making())
+            page = await asyncio.shield(self._soon())
+        page = page.with_last(self._about(page))
         headers = {"Content-Type": CONTENT_TYPE}
         length, parts = page.length, page.texts()
         if takes_gzip(request.headers.get("Accept-Encoding", "")):
@@ -137,72 +139,100 @@ class HttpServer:
                 request.transport.abort()
         return response
 
-    def _making(self) -> asyncio.Task[Page]:
-        """The page that is being made, begun now if there is none."""
-        if self._page is None:
-            self._page = asyncio.create_task(self._make_page(), name="metrics-page")
-            self._page.add_done_callback(self._page_done)
-        return self._page
+    def _soon(self) -> asyncio.Future[Page]:
+        """The answer to all who ask now."""
+        if self._wanted is None:
+            self._wanted = asyncio.get_running_loop().create_future()
+            self._answer_at = self._clock.monotonic() + ANSWER_S
+            self._hurry.set()
+            self._make()
+        return self._wanted
 
-    def _page_done(self, task: asyncio.Task[Page]) -> None:
-        self._page, self._is_awaited = None, False
-        if task.cancelled():
-            return
-        if task.exception() is not None:
-            log.error("the page of metrics could not be made", exc_info=task.exception())
-        elif self.page_cpu_s > AHEAD_S and self._ahead is None:
-            self._last = task.result()
-            self._ahead = asyncio.create_task(self._make_ahead(), name="metrics-ahead")
-
-    async def _make_ahead(self) -> None:
-        """Pages that nobody waits for, until nobody asks any more or they cost little."""
-        try:
-            while True:
-                if self._last is not None:
-                    if perf_counter() - self._asked_at >= IDLE_S:
-                        return
-                    await asyncio.sleep(AHEAD_PAUSE_S)
-                making = self._making()
-                await asyncio.wait((making,))
-                if making.cancelled() or making.exception() is not None:
-                    return  # _page_done() has said it
-                if self.page_cpu_s < (AHEAD_S if self._last is None else AHEAD_S / 2):
-                    return
-                self._last = making.result()
-        finally:
-            self._last = self._ahead = None
+    def _make(self) -> None:
+        if self._making is None:
+            self._making = asyncio.create_task(self._make_page(), name="metrics-page")
+            self._making.add_done_callback(self._page_done)
 
     async def _make_page(self) -> Page:
         """While nobody waits with pauses: short ones as long as a scrape would have to wait."""
-        began = turn = perf_counter()
-        worked_s, turn_cpu = 0.0, thread_time()
-        page: Page | None = None
-        for made in self._maker.make(self._all_families()):
-            page = made
-            now = perf_counter()
-            if now - turn >= SLICE_S:
-                worked_s += thread_time() - turn_cpu
-                pauses = 0 if self._is_awaited else SOON_STEPS if self._last is None else PAUSE_STEPS
-                await asyncio.sleep((now - turn) * pauses)
-                turn, turn_cpu = perf_counter(), thread_time()
-        assert page is not None
-        ended = self._made_at = perf_counter()
-        self.page_s, self.page_cpu_s = ended - began, worked_s + thread_time() - turn_cpu
-        return page
+        turn, cpu, work_s = perf_counter(), thread_time(), 0.0
+        for _ in self._maker.make(self._families(), self._clock.monotonic()):
+            if perf_counter() - turn >= SLICE_S:
+                step_s = thread_time() - cpu
+                work_s += step_s
+                self._answer_in_part()
+                await self._pause(step_s * (SOON_STEPS if self._last is None else PAUSE_STEPS))
+                turn, cpu = perf_counter(), thread_time()
+        self.page_cpu_s = work_s + thread_time() - cpu
+        return self._maker.page
 
-    def _all_families(self) -> Iterable[Family]:
-        yield from self._families()
-        if self._made_at:
-            # Of the page before this one: what is made ahead is as old as that when it is asked for.
-            for name, meaning, value in (
-                ("aerobee_page_work_seconds", "What the page before this one took", self.page_cpu_s),
-                (
-                    "aerobee_page_made_ahead",
-                    "1: this page was made before it was asked for",
-                    self._last is not None,
-                ),
-            ):
-                yield Family(name, GAUGE, meaning, (("", float(value)),))
+    async def _pause(self, pause_s: float) -> None:
+        """Let others have their turn, and give time away while nobody waits."""
+        if self._wanted is not None:
+            await asyncio.sleep(0)
+            return
+        self._hurry.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._hurry.wait()
+
+    def _answer_in_part(self) -> None:
+        if (
+            self._wanted is not None
+            and self._maker.length >= LARGE_BYTES
+            and self._clock.monotonic() >= self._answer_at
+        ):
+            self._wanted.set_result(self._maker.page)
+            self._wanted = None
+
+    def _page_done(self, task: asyncio.Task[Page]) -> None:
+        self._making = None
+        if task.cancelled() or self._listener is None:
+            return
+        wanted, self._wanted, self._last = self._wanted, None, None
+        error = task.exception()
+        if error is not None:
+            log.error("the page of metrics could not be made", exc_info=error)
+            if wanted is not None:
+                wanted.set_exception(error)
+                wanted.exception()  # it is said already
+            return
+        page = task.result()
+        if wanted is not None:
+            wanted.set_result(page)
+        if page.length >= LARGE_BYTES and self._is_asked:
+            self._last = page
+            if self._again is not None:
+                self._again.cancel()
+            self._again = self._clock.call_later(AHEAD_PAUSE_S, self._make_again)
+
+    def _make_again(self) -> None:
+        self._again = None
+        if self._is_asked:
+            self._make()
+        else:
+            self._last = None  # an old page is shown to nobody
+
+    @property
+    def _is_asked(self) -> bool:
+        return self._clock.monotonic() - self._asked_at < IDLE_S
+
+    def _about(self, page: Page) -> Iterator[Family]:
+        """What is said of a page at its end."""
+        for name, meaning, value in (
+            (
+                "aerobee_page_complete",
+                "0: families that were not ready in time are left out; a page soon after this one has them",
+                int(page.is_whole),
+            ),
+            (
+                "aerobee_page_age_seconds",
+                "Since this page was begun: none of its counters was read before",
+                max(0.0, self._clock.monotonic() - page.begun_at),
+            ),
+            ("aerobee_page_work_seconds", "CPU of the last whole page", self.page_cpu_s),
+        ):
+            yield Family(name, GAUGE, meaning, (("", value),))
 
     async def _live(self, request: web.Request) -> web.Response:
         return self._answer({"role": self._health.role, "live": True}, 200)

@@ -43,11 +43,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Pieces one behind the other. `is_whole`: with all families, each of which is there as a whole or not at all."""
+    """Pieces one behind the other.
+
+    `is_whole`: with all families, each of which is there as a whole or not at all. `begun_at`: when the first of them was read,
+    monotonic seconds.
+    """
 
     pieces: tuple[Piece, ...]
     crc: int
-    is_whole: bool = True
+    begun_at: float
+    is_whole: bool
 
     def with_last(self, families: Iterable[Family]) -> Page:
         """The same with further families at the end."""
@@ -93,24 +98,26 @@ class PageMaker:
         self._kept: dict[str, list[_Placed]] = {}  # by the name of the family
         self._pieces: list[Piece] = []  # of the families that are through
         self._crc = 0
+        self._begun_at, self._is_whole = 0.0, False
         self.length = 0  # bytes of text that the page has by now, of the family that is not through yet too
         self.made_count = 0  # pieces of it that were made, not kept
 
     @property
-    def so_far(self) -> Page:
-        """What there is of the page that is being made: the families that are through."""
-        return Page(tuple(self._pieces), self._crc, is_whole=False)
+    def page(self) -> Page:
+        """The page that was made last, or what there is of the one that is being made: the families that are through."""
+        return Page(tuple(self._pieces), self._crc, self._begun_at, self._is_whole)
 
-    def make(self, families: Iterable[Family]) -> Iterator[Page | None]:
-        """None after each step, between which others may have their turn; the page at last."""
+    def make(self, families: Iterable[Family], begun_at: float) -> Iterator[None]:
+        """Make `page` in steps, between which others may have their turn."""
         self._pieces, self._crc, self.length, self.made_count = [], 0, 0, 0
+        self._begun_at, self._is_whole = begun_at, False
         names: set[str] = set()
         for family in families:
             names.add(family.name)
             yield from self._add(family)
         for name in self._kept.keys() - names:
             del self._kept[name]
-        yield Page(tuple(self._pieces), self._crc)
+        self._is_whole = True
 
     def _add(self, family: Family) -> Iterator[None]:
         """Put a family behind the others when all of it is there. One without samples is left out."""
@@ -127,16 +134,16 @@ class PageMaker:
         are_same = True  # up to here
         for number, part in enumerate(family.slices):
             known = before[number] if number < len(before) else None
-            if known is not None and known.piece.token == part.token:
-                piece = known.piece
-            else:
-                are_same = False
+            if known is None or known.piece.token != part.token:
                 piece = _piece(part.token, sample_text(family.name, part.samples(), part.common))
+                known, are_same = _Placed(piece, _combined(crc, piece)), False
                 self.made_count += 1
-            crc = known.crc if known is not None and are_same else _combined(crc, piece)
-            kept.append(_Placed(piece, crc))
-            length += piece.length
-            self.length += piece.length
+            elif not are_same:
+                known = _Placed(known.piece, _combined(crc, known.piece))
+            kept.append(known)
+            crc = known.crc
+            length += known.piece.length
+            self.length += known.piece.length
             yield None
         self._kept[family.name] = kept
         if length or len(loose) > 1:

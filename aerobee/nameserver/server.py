@@ -205,7 +205,9 @@ class NameServer:
         yield from self._other_families()
 
     def _make_export(self) -> Export:
-        return Export(self.config, scope="nameserver", health=self.health, families=self._families)
+        return Export(
+            self.config, scope="nameserver", health=self.health, families=self._families, clock=self._clock
+        )
 
     def _make_handlers(self) -> dict[int, Handler]:
         registration = RegistrationCalls(

@@ -248,9 +248,9 @@ async def test_topics_beyond_the_bound_are_one_series_for_each_group() -> None:
         parts = exporter._shown._parts
         chunks, shown = LagChunks(), frozenset({"first"})
         families = lag_families(parts, exporter._lags.sample, chunks, 'a="b"', shown)
-        page = list(PageMaker().make(families))[-1]
-        assert page is not None
-        text = b"".join(page.texts()).decode()
+        maker = PageMaker()
+        list(maker.make(families, 0.0))
+        text = b"".join(maker.page.texts()).decode()
         begin = 'rocketmq_consumer_lag_messages{a="b",consumer_group="all",topic='
         assert f'{begin}"first",is_retry="false",is_system="false"}} 1\n' in text
         assert f'{begin}"{OTHER}",is_retry="false",is_system="false"}} 6\n' in text

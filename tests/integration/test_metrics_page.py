@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,30 @@ async def test_what_changes_between_two_pages_is_shown_and_what_is_deleted_is_go
             assert [of(found, name, topic=topic) for topic in topics] == wanted, name
 
 
+async def test_a_topic_that_comes_or_gets_another_type_changes_only_its_own_labels(
+    cluster: LocalCluster,
+) -> None:
+    await cluster.create_topic("first", queues=1)
+    exporter, stats = cluster.broker().exporter, cluster.broker().stats
+    assert exporter is not None
+    assert exporter._shown is not None
+    stats.topic_put("first", 1, 10)
+    stats.group_get("readers", "first", 1, 10)
+    await numbers(cluster)
+    layouts = {key: each for key, each in exporter._shown._layouts.items() if "group" in key[0]}
+    await cluster.create_topic("second", queues=1)
+    found = await numbers(cluster)
+    assert of(found, "rocketmq_messages_in_total", topic="first", message_type="normal") == [1]
+    assert of(found, "rocketmq_messages_out_total", topic="first") == [1]
+    assert layouts
+    for key, layout in layouts.items():
+        assert exporter._shown._layouts[key] is layout
+    topics = cluster.broker().topics
+    topics.put(replace(topics.topics["first"], attributes={"message.type": "FIFO"}))
+    found = await numbers(cluster)
+    assert of(found, "rocketmq_messages_in_total", topic="first", message_type="fifo") == [1]
+
+
 async def test_a_hundred_who_ask_at_once_get_the_same_page(cluster: LocalCluster) -> None:
     exporter = cluster.broker().exporter
     assert exporter is not None
@@ -247,7 +272,7 @@ async def test_a_hundred_who_ask_at_once_get_the_same_page(cluster: LocalCluster
 
         assert set(await asyncio.gather(*(one() for _ in range(100)))) == {200}
     assert made < 100
-    await wait_until(lambda: exporter.export.http._page is None)
+    await wait_until(lambda: exporter.export.http._making is None)
 
 
 async def test_a_nameserver_shows_who_is_registered() -> None:

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
 from aerobee.broker.config import BrokerConfig
+from aerobee.clock import ManualClock
 from aerobee.errors import ConfigError
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import Controller
@@ -293,4 +294,6 @@ def test_without_the_extra_a_start_says_what_is_missing(monkeypatch: pytest.Monk
     with pytest.raises(
         ConfigError, match=r"metricsExporterType=OTLP_GRPC needs .* pip install 'aerobee\[otel\]'"
     ):
-        Export(config, scope="broker-meter", health=Health("broker"), families=lambda: ())
+        Export(
+            config, scope="broker-meter", health=Health("broker"), families=lambda: (), clock=ManualClock()
+        )

@@ -15,6 +15,7 @@ from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.registration import Registration
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.role import Role, RoleState
+from aerobee.clock import Clock
 from aerobee.collector import hide_grown
 from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import Family
@@ -29,12 +30,12 @@ SCOPE = "broker-meter"  # as RocketMQ names it
 class Exporter:
     """open() before the store is loaded, so that a long recovery can be watched; serve() when everything runs; close()."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         """Raises ConfigError when the extra that it takes is not installed."""
         self.health = Health("broker")
         self._shown: BrokerFamilies | None = None
         self._lags: LagSampler | None = None
-        self.export = Export(config, scope=SCOPE, health=self.health, families=self._families)
+        self.export = Export(config, scope=SCOPE, health=self.health, families=self._families, clock=clock)
 
     @property
     def address(self) -> tuple[str, int]:

@@ -88,19 +88,24 @@ _ENDINGS = {
 }
 _NUMBERS = (Kind.COUNTER, Kind.GAUGE)
 _CHANGE_IN_PLACE = (Kind.LATENCY, Kind.SPREAD)
+_SIZE_ENDS = tuple(map(float, SIZE_ENDS))
 # Doublings from 7.6 us to 32 s: where buckets of Latency end too.
 _ENDS_S = tuple(2.0**exponent for exponent in range(-17, 6))
 
 _Samples = Iterator[tuple[str, float | Histogram]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Layout:
-    """What the labels of a block look like, and which of its samples are shown by themselves; None: all."""
+    """What the labels of a block look like, and which of its samples are shown by themselves; None: all.
 
-    labels_token: Hashable
-    texts: list[str]
-    shown: list[bool] | None = None
+    As long as it is the same object both are what they were.
+    """
+
+    made_of: Hashable
+    texts: tuple[str, ...]  # not lists: the collector of cycles looks into these again and again
+    shown: tuple[bool, ...] | None = None
+    counted: frozenset[str] = frozenset()  # topics that `shown` was made with
 
 
 class BrokerFamilies:
@@ -121,7 +126,9 @@ class BrokerFamilies:
         self._watch = watch
         self._requests = requests
         self._common = ""
-        self._texts: dict[tuple[str, ...], dict[Labels, str]] = {}  # by the names of the labels
+        # What comes before a group, by names of labels.
+        self._texts: dict[tuple[str, ...], dict[Labels, str]] = {}
+        self._group_texts: dict[str, str] = {}
         self._shown: frozenset[str] = frozenset()  # topics with series of their own
         self._counted: frozenset[str] = frozenset()  # of them those whose messages are no second try
         self._fresh: tuple[int, int, str] | None = None  # what the labels were made from
@@ -130,6 +137,7 @@ class BrokerFamilies:
         self._rests: dict[tuple[str, Hashable], tuple[Hashable, dict[Labels, Any]]] = {}
         self._lag_chunks = LagChunks()
         self._generation = 0  # of topics: their attributes are labels
+        self._system_count = 0  # topics that became the broker's own: they are never fewer
         parts.topics.on_change(self._topics_changed)
 
     @property
@@ -183,15 +191,17 @@ class BrokerFamilies:
         self._fresh = generation
         self._common = common
         self._texts.clear()
-        self._layouts.clear()
-        self._rests.clear()
+        self._group_texts.clear()
         parts = self._parts
         names = [name for name in parts.topics.topics if not parts.topics.is_system(name)]
         retries = [name for name in names if name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
         own = [name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
         system = [name for name in parts.topics.topics if parts.topics.is_system(name)]
-        self._counted = frozenset((*own[:topics_max], *system))
-        self._shown = self._counted.union(retries[:topics_max])
+        self._system_count = len(parts.topics.system_topics)
+        counted = frozenset((*own[:topics_max], *system))
+        if counted != self._counted:
+            self._counted = counted
+        self._shown = counted.union(retries[:topics_max])
 
     def _slices(self, metric: Metric) -> Iterator[Slice]:
         """What the registry says of one name: topics that are shown by themselves, the rest summed under OTHER, for a monitoring
@@ -200,33 +210,41 @@ class BrokerFamilies:
         for block in metric.blocks() if metric.blocks is not None else _blocks(metric):
             layout = self._layout(metric, block)
             if layout.shown is not None:
-                for labels, value in self._rest(metric, block).items():
+                for labels, value in self._rest(metric, block, layout).items():
                     rest[labels] = rest[labels] + value if labels in rest else value
-            yield Slice((self._fresh, block.token), partial(_samples, metric.kind, block, layout))
+            yield Slice((layout, block.token), partial(_samples, metric.kind, block, layout))
         names = self._names(metric)
         for block in _cut((metric.name, OTHER), rest.items()):
-            layout = _Layout(block.labels_token, [self._text(names, labels) for labels in block.labels()])
-            yield Slice((self._fresh, block.token), partial(_samples, metric.kind, block, layout))
+            layout = _Layout(None, tuple(self._text(names, labels) for labels in block.labels()))
+            yield Slice((self._common, block.token), partial(_samples, metric.kind, block, layout))
 
     def _layout(self, metric: Metric, block: SampleBlock) -> _Layout:
-        """Made anew when other samples are in the block. What changes between the two calls is in the next page, for then its
-        token is another one."""
+        """Made anew when other samples are in the block or they look differently: a topic that comes changes no other's."""
         names = self._names(metric)
+        # Of a topic's attributes only those speak whose labels have its type.
+        generation = self._generation if metric.name in _TYPED else 0
+        made_of = (block.labels_token, self._common, self._system_count, generation)
         layout = self._layouts.get((names, block.place))
-        if layout is None or layout.labels_token != block.labels_token:
-            labels = block.labels()
-            layout = _Layout(block.labels_token, [self._text(names, each) for each in labels])
-            if "topic" in metric.labels and metric.kind not in _CHANGE_IN_PLACE:
-                place = metric.labels.index("topic")
-                shown = [each[place] in self._counted for each in labels]
-                layout.shown = None if all(shown) else shown
-            self._layouts[names, block.place] = layout
+        is_known = layout is not None and layout.made_of == made_of
+        if layout is not None and is_known and layout.counted is self._counted:
+            return layout
+        labels, shown = block.labels(), None
+        if "topic" in metric.labels and metric.kind not in _CHANGE_IN_PLACE:
+            place = metric.labels.index("topic")
+            if not self._counted.issuperset([each[place] for each in labels]):
+                shown = tuple(each[place] in self._counted for each in labels)
+        if layout is not None and is_known and layout.shown == shown:
+            layout.counted = self._counted
+            return layout
+        texts = tuple(self._text(names, each) for each in labels)
+        layout = self._layouts[names, block.place] = _Layout(made_of, texts, shown, self._counted)
         return layout
 
-    def _rest(self, metric: Metric, block: SampleBlock) -> dict[Labels, Any]:
+    def _rest(self, metric: Metric, block: SampleBlock, layout: _Layout) -> dict[Labels, Any]:
         """The sums of what is not shown by itself, by its labels with OTHER."""
+        token = (layout, block.token)
         known = self._rests.get((metric.name, block.place))
-        if known is not None and known[0] == block.token:
+        if known is not None and known[0] == token:
             return known[1]
         place = metric.labels.index("topic")
         rest: dict[Labels, Any] = {}
@@ -236,7 +254,7 @@ class BrokerFamilies:
             if topic not in self._counted and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 summed = (*labels[:place], OTHER, *labels[place + 1 :])
                 rest[summed] = rest[summed] + value if summed in rest else value
-        self._rests[metric.name, block.place] = (block.token, rest)
+        self._rests[metric.name, block.place] = (token, rest)
         return rest
 
     def _names(self, metric: Metric) -> tuple[str, ...]:
@@ -249,7 +267,10 @@ class BrokerFamilies:
             text = head.get(labels[:-1])
             if text is None:
                 text = head[labels[:-1]] = self._text(names[:-1], labels[:-1])
-            return joined(text, label_text({"consumer_group": labels[-1]}))
+            group = self._group_texts.get(labels[-1])
+            if group is None:
+                group = self._group_texts[labels[-1]] = label_text({"consumer_group": labels[-1]})
+            return joined(text, group)
         topics, named = self._parts.topics, dict(zip(names, labels, strict=False))
         topic = named.get("topic")
         if topic is not None:
@@ -405,7 +426,7 @@ def _shown_value(value: Value) -> float | Histogram:
         within = tuple(accumulate(value.counts))
         return Histogram(tuple(zip(value.ends, within, strict=False)), within[-1], value.sum)
     within = value.within()
-    return Histogram(tuple(zip(map(float, SIZE_ENDS), within, strict=True)), value.count, value.sum)
+    return Histogram(tuple(zip(_SIZE_ENDS, within, strict=True)), value.count, value.sum)
 
 
 def _histogram(latency: Latency) -> Histogram:

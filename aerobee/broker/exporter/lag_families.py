@@ -27,7 +27,7 @@ class Chunk:
 
     def __init__(self, lags: tuple[Lag, ...]) -> None:
         self.lags = lags
-        self.labels = [lag.labels for lag in lags]
+        self.labels = tuple(lag.labels for lag in lags)
 
 
 class LagChunks:

@@ -209,7 +209,9 @@ class Controller:
         )
 
     def _make_export(self) -> Export:
-        return Export(self.config, scope="controller", health=self.health, families=self.families)
+        return Export(
+            self.config, scope="controller", health=self.health, families=self.families, clock=self._clock
+        )
 
     def _make_handlers(self, disk: Disk) -> Mapping[int, Handler]:
         handlers: dict[int, Handler] = {

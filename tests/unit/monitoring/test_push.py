@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from aerobee.clock import ManualClock
 from aerobee.metrics_config import MetricsConfig
 from aerobee.monitoring.deltas import Point
 from aerobee.monitoring.export import Export
@@ -126,7 +127,9 @@ async def test_a_start_that_fails_lets_go_of_every_sink(monkeypatch: pytest.Monk
             metrics_prom_exporter_host="127.0.0.1",
             metrics_prom_exporter_port=taken.getsockname()[1],
         )
-        export = Export(config, scope="test", health=Health("broker"), families=lambda: ())
+        export = Export(
+            config, scope="test", health=Health("broker"), families=lambda: (), clock=ManualClock()
+        )
         with pytest.raises(OSError, match="in use"):
             await export.start()
     assert closed == ["the log"]

@@ -13,6 +13,7 @@ import aiohttp
 import aiohttp.web
 import pytest
 
+from aerobee.clock import ManualClock
 from aerobee.monitoring import http_server
 from aerobee.monitoring.exposition import GAUGE, Family
 from aerobee.monitoring.health import Health
@@ -31,7 +32,9 @@ def large() -> Iterator[Family]:
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpServer]:
     monkeypatch.setattr(http_server, "CONNECTIONS_MAX", BOUND)
-    server = HttpServer(host="127.0.0.1", port=0, health=Health("broker"), families=large)
+    server = HttpServer(
+        host="127.0.0.1", port=0, health=Health("broker"), families=large, clock=ManualClock()
+    )
     await server.start()
     yield server
     await server.stop()
