@@ -19,6 +19,7 @@ from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage, Transac
 from aerobee.clock import SystemClock
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import Controller
+from aerobee.message import MessageQueue
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.route_table import BrokerIdentity, Registration
 from aerobee.nameserver.server import NameServer
@@ -168,6 +169,18 @@ async def test_a_deleted_topic_leaves_no_series(cluster: LocalCluster) -> None:
     async with cluster.admin() as admin:
         await admin.delete_topic("gone")
     assert of(await numbers(cluster), "rocketmq_messages_in_total", topic="gone") == []
+
+
+async def test_locks_of_topics_that_are_not_there_have_no_series(cluster: LocalCluster) -> None:
+    await cluster.create_topic("line")
+    broker = cluster.broker()
+    for topic in ("line", "none"):
+        queues = [MessageQueue(topic, broker.identity.name, number) for number in range(10)]
+        assert broker.locks.lock("in-order", "a", queues) == queues
+    found = await numbers(cluster)
+    held = [labels["topic"] for name, labels, _ in found if name == "aerobee_consumer_lock_held_seconds"]
+    assert held == ["line"] * 10
+    assert [value for name, _, value in found if name == "aerobee_consumer_locks"] == [20]
 
 
 async def test_health_says_why_a_broker_is_not_ready(cluster: LocalCluster) -> None:

@@ -16,8 +16,9 @@ The file says who holds what, not when it was renewed: after a load each lock co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any
 
 from aerobee.broker.bounds import Bounds
@@ -142,18 +143,32 @@ class LockTable:
         """The locks of one group, or of all, in order; expired ones too, for they say who was there last."""
         now = self._clock.monotonic()
         return [
-            LockInfo(
-                name,
-                queue,
-                lock.client_id,
-                lock.since_ms,
-                round((now - lock.renewed) * 1000),
-                round(lock.expiry_s * 1000),
-            )
+            self._info(name, queue, now)
             for name, locks in sorted(self._groups.items())
             if group in ("", name)
-            for queue, lock in sorted(locks.items())
+            for queue in sorted(locks)
         ]
+
+    def longest_held(self, count: int, topics: Container[str]) -> list[LockInfo]:
+        """Of the locks on queues of these topics so many: those that one client has held for longest."""
+        now = self._clock.monotonic()
+        locks = (
+            (lock.since_ms, name, queue)
+            for name, locks in self._groups.items()
+            for queue, lock in locks.items()
+            if queue.topic in topics
+        )
+        return [self._info(name, queue, now) for _, name, queue in nsmallest(count, locks)]
+
+    @property
+    def count(self) -> int:
+        """All of them, expired ones too."""
+        return self._count
+
+    def _info(self, group: str, queue: MessageQueue, now: float) -> LockInfo:
+        lock = self._groups[group][queue]
+        age_ms, lease_ms = round((now - lock.renewed) * 1000), round(lock.expiry_s * 1000)
+        return LockInfo(group, queue, lock.client_id, lock.since_ms, age_ms, lease_ms)
 
     def remove_topic(self, topic: str) -> None:
         """Forget the locks on the queues of a topic that is deleted."""

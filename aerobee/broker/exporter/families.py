@@ -175,7 +175,7 @@ class BrokerFamilies:
             yield from _dead_letters(parts, common)
         metrics = list(parts.stats.registry.metrics())
         yield from (self._family(metric) for metric in metrics if "group" not in metric.labels)
-        yield from group_families(parts, common)
+        yield from group_families(parts, common, self._shown)
         yield from (self._family(metric) for metric in metrics if "group" in metric.labels)
         yield from lag_families(parts, self._lags.sample, self._lag_chunks, common, self._shown)
 

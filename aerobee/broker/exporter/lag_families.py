@@ -15,6 +15,7 @@ from aerobee.monitoring.lag_state import LagState
 
 OTHER = "other"  # the topic under which everything beyond metricsTopicsMax is summed
 PAIRS_A_SLICE = 256
+LOCKS_MAX = 5_000  # with series of their own: those that were held for longest
 _STATE_LABELS = {state: f',state="{state.value}"' for state in LagState}
 
 _Samples = Iterable[tuple[str, float]]
@@ -68,8 +69,11 @@ def lag_families(
         yield Family(name, GAUGE, meaning, slices=slices)
 
 
-def group_families(parts: BrokerParts, common: str) -> Iterator[Family]:
-    """What holds for a whole group, and the queues that ordered consumers hold."""
+def group_families(parts: BrokerParts, common: str, shown: frozenset[str]) -> Iterator[Family]:
+    """What holds for a whole group, and the queues of `shown` topics that ordered consumers hold.
+
+    Anybody may lock queues of topics that are not there, each with a series of its own: of the locks LOCKS_MAX are shown.
+    """
     members = (
         (joined(common, label_text({"consumer_group": name})), parts.consumers.size_of(name))
         for name in list(parts.groups.groups)
@@ -89,8 +93,11 @@ def group_families(parts: BrokerParts, common: str) -> Iterator[Family]:
             ),
             lock,
         )
-        for lock in parts.locks.infos()
+        for lock in parts.locks.longest_held(LOCKS_MAX, shown)
     ]
+    yield Family(
+        "aerobee_consumer_locks", GAUGE, "Queues that ordered consumers hold", ((common, parts.locks.count),)
+    )
     yield Family(
         "aerobee_consumer_lock_held_seconds",
         GAUGE,

@@ -126,3 +126,17 @@ def test_infos_tell_holder_age_and_lease(locks: LockTable, clock: ManualClock) -
     (info,) = locks.infos("g")
     assert (info.client_id, info.since_ms, info.age_ms, info.lease_ms) == ("c1", since, 3000, 12_000)
     assert locks.infos("other") == []
+
+
+def test_those_held_for_longest_come_first_and_none_of_other_topics(
+    locks: LockTable, clock: ManualClock
+) -> None:
+    locks.lock("g", "c1", [Q1])
+    clock.advance(1)
+    locks.lock("g", "c1", [Q0])
+    locks.lock("h", "c2", [MessageQueue("none", "broker-a", number) for number in range(5)])
+    clock.advance(1)
+    locks.lock("h", "c2", [Q0])
+    assert [lock.queue for lock in locks.longest_held(2, {"T"})] == [Q1, Q0]
+    assert len(locks.longest_held(10, {"T"})) == 3
+    assert (locks.count, len(locks.infos())) == (8, 8)
