@@ -14,10 +14,11 @@ use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::appender::Appender;
 use crate::batch::Batches;
-use crate::field::{Fields, Value};
+use crate::field::Fields;
 use crate::guard::{Asked, Guard, Shown};
 use crate::later::Later;
 use crate::latency::Steps;
+use crate::look_ahead::{Ahead, Cut, Reach, cut, int};
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::pull::Pulls;
 use crate::requests::Requests;
@@ -37,6 +38,7 @@ pub struct State {
     pub get_steps: Steps,
     pub requests: Requests,
     guard: Option<Guard>,
+    reach: Reach,
     families: Vec<Box<dyn Family>>,
 }
 
@@ -89,6 +91,7 @@ impl Backend {
                 get_steps: Steps::new(&get_steps, get_took)?,
                 requests: Requests::new(&request_rows)?,
                 guard,
+                reach: Reach::default(),
                 families,
             }),
             forgets_topics: AtomicBool::new(false),
@@ -300,22 +303,15 @@ impl State {
     /// Cut frames and serve each; return the first position that was not served, whether a whole frame stands there, and
     /// what failed. A frame that failed counts as used: nobody may serve it again.
     pub fn frames(&mut self, burst: &mut Burst<'_>, data: &[u8], position: usize) -> (usize, bool, Option<PyErr>) {
+        if self.guard.is_some() && !matches!(burst.asked, Asked::Nothing) {
+            return self.guarded_frames(burst, data, position);
+        }
         let mut at = position;
-        while let Some(words) = data.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-            if burst.pulled_bytes >= REPLY_BYTES_MAX {
-                break;
-            }
-            let length = u32::from_be_bytes([words[0], words[1], words[2], words[3]]) as usize;
-            let end = at + 4 + length;
-            if end > data.len() {
-                break;
-            }
-            let header_bytes = u32::from_be_bytes([0, words[5], words[6], words[7]]) as usize;
-            let body_at = at + 8 + header_bytes;
+        while burst.pulled_bytes < REPLY_BYTES_MAX && let Some(Cut { kind, end, body_at }) = cut(data, at) {
             if body_at > end {
                 return (at, true, None);
             }
-            match self.frame(burst, words[4], &data[at..end], body_at - at) {
+            match self.frame(burst, kind, &data[at..end], body_at - at) {
                 Ok(()) => at = end,
                 Err(Stop::Slow) => return (at, true, None),
                 Err(Stop::Fault(fault)) => return (end, false, Some(fault)),
@@ -324,22 +320,50 @@ impl State {
         (at, false, None)
     }
 
+    /// As `frames`, where there is a guard.
+    fn guarded_frames(&mut self, burst: &mut Burst<'_>, data: &[u8], position: usize) -> (usize, bool, Option<PyErr>) {
+        let (mut ahead, mut at) = (Ahead::new(), position);
+        let stopped = loop {
+            if burst.pulled_bytes >= REPLY_BYTES_MAX || cut(data, at).is_none() {
+                break (at, false, None);
+            }
+            let Some(guard) = &mut self.guard else { break (at, true, None) };
+            let Some(shown) = ahead.next(&mut self.reach, guard, &burst.asked, data, at) else { break (at, true, None) };
+            let end = at + shown.frame.len();
+            match self.guarded_frame(burst, shown) {
+                Ok(()) => at = end,
+                Err(Stop::Slow) => break (at, true, None),
+                Err(Stop::Fault(fault)) => break (end, false, Some(fault)),
+            }
+        };
+        ahead.done(&mut self.reach);
+        stopped
+    }
+
+    /// Let one frame through to the families, if it may.
+    fn guarded_frame(&mut self, burst: &mut Burst<'_>, shown: &Shown<'_>) -> Outcome<()> {
+        let appender = &mut self.shared.appender;
+        let guard = self.guard.as_mut().ok_or(Stop::Slow)?;
+        guard.admit(burst.writing.py, &appender.errors, &burst.asked, shown, &mut appender.has_called)?;
+        let Shown { code, flag, opaque, is_binary, ref fields, body, frame, .. } = *shown;
+        let form = if is_binary { Form::Binary } else { Form::Json };
+        self.request(burst, &Request { form, code, flag, opaque, fields, body, frame })
+    }
+
     /// Serve one frame, whose body begins at `body_at`.
     fn frame(&mut self, burst: &mut Burst<'_>, kind: u8, frame: &[u8], body_at: usize) -> Outcome<()> {
         let (header, body) = (&frame[8..body_at], &frame[body_at..]);
-        let is_guarded = self.guard.is_some() && !matches!(burst.asked, Asked::Nothing);
-        let mut fields = if is_guarded { Fields::with_all() } else { Fields::new() };
+        let mut fields = Fields::new();
         match kind {
             0 => {
                 let read = json_header::parse(header, &mut fields).filter(|read| read.has_fields).ok_or(Stop::Slow)?;
+                let int = |value| int(value).ok_or(Stop::Slow);
                 let (code, flag, opaque) = (int(read.code)?, int(read.flag)?, int(read.opaque)?);
-                self.guarded(burst, code, &mut fields, body, false)?;
                 self.request(burst, &Request { form: Form::Json, code, flag, opaque, fields: &fields, body, frame })
             }
             1 => {
                 let mut replaced = binary_header::Replaced::new();
                 let mut read = binary_header::parse(header, &replaced, &mut fields).ok_or(Stop::Slow)?;
-                self.guarded(burst, read.code.into(), &mut fields, body, true)?;
                 let mut mended = Fields::new();
                 let mut fields = &fields;
                 if read.mended > 0 {
@@ -352,18 +376,6 @@ impl State {
             }
             _ => Err(Stop::Slow),
         }
-    }
-
-    /// Let a frame through to the families, where there is a guard.
-    fn guarded(&mut self, burst: &Burst<'_>, code: i64, fields: &mut Fields<'_>, body: &[u8], is_binary: bool) -> Outcome<()> {
-        let Some(guard) = &mut self.guard else { return Ok(()) };
-        if matches!(burst.asked, Asked::Nothing) {
-            return Ok(());
-        }
-        let fields = fields.take_sorted();
-        let appender = &mut self.shared.appender;
-        let shown = Shown { code, fields: &fields, body, is_binary };
-        guard.admit(burst.writing.py, &appender.errors, &burst.asked, &shown, &mut appender.has_called)
     }
 
     /// Ask the families, in their order.
@@ -394,13 +406,5 @@ impl State {
             }
         }
         Err(Stop::Slow)
-    }
-}
-
-/// A JSON integer.
-fn int(value: Value<'_>) -> Outcome<i64> {
-    match value {
-        Value::Integer(value) => Ok(value),
-        _ => Err(Stop::Slow),
     }
 }

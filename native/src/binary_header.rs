@@ -4,8 +4,6 @@
 //!     | int32 remark_length, remark | int32 ext_length, entries
 //!     entry = int16 name_length, name | int32 value_length, value
 
-use std::borrow::Cow;
-
 use crate::field::{Fields, Name, Value};
 
 const FIXED_BYTES: usize = 17;
@@ -27,7 +25,7 @@ pub type Replaced = Vec<Vec<u8>>;
 
 /// Read a header, or return None when it is malformed. Known fields that are not UTF-8 are taken from `replaced`: who
 /// finds `mended` above its length calls mend() and reads the header again.
-pub fn parse<'a>(header: &'a [u8], replaced: &'a Replaced, fields: &mut Fields<'a>) -> Option<BinaryHeader> {
+pub fn parse<'a>(header: &'a [u8], replaced: &'a [Vec<u8>], fields: &mut Fields<'a>) -> Option<BinaryHeader> {
     let code = i16::from_be_bytes(header.get(..2)?.try_into().ok()?);
     let opaque = int32(header, 5)?;
     let flag = int32(header, 9)?;
@@ -48,7 +46,7 @@ pub fn parse<'a>(header: &'a [u8], replaced: &'a Replaced, fields: &mut Fields<'
         at += 4;
         let value = piece(entries, &mut at, value_bytes)?;
         if fields.keeps_all() && !name.is_empty() && !value.is_empty() {
-            fields.keep(Cow::Borrowed(name), Value::Text { raw: value, escaped: false });
+            fields.keep(name, Value::Text { raw: value, escaped: false });
         }
         if let Some(known) = Name::of(name).filter(|_| !value.is_empty()) {
             let raw = if std::str::from_utf8(value).is_ok() {

@@ -71,9 +71,17 @@ impl Name {
 /// The fields of one header; a later value of a name replaces an earlier one.
 pub struct Fields<'a> {
     known: [Value<'a>; COUNT],
-    /// All of them in their order, those of equal names, too; None where nobody asks for them.
-    all: Option<Vec<(Cow<'a, [u8]>, Value<'a>)>>,
+    all: Option<AllFields<'a>>,
 }
+
+/// All fields in their order, those of equal names, too.
+struct AllFields<'a> {
+    /// Each name behind its length: headers have the same names in the same order when these bytes are the same.
+    names: Vec<u8>,
+    values: Vec<Value<'a>>,
+}
+
+const LONG_NAME: u8 = u8::MAX; // instead of a length: it follows in eight bytes
 
 impl<'a> Fields<'a> {
     pub fn new() -> Self {
@@ -82,13 +90,15 @@ impl<'a> Fields<'a> {
 
     /// Keeps all fields, for a signature is over them.
     pub fn with_all() -> Self {
-        Self { known: [Value::Missing; COUNT], all: Some(Vec::with_capacity(24)) }
+        let all = AllFields { names: Vec::with_capacity(128), values: Vec::with_capacity(24) };
+        Self { known: [Value::Missing; COUNT], all: Some(all) }
     }
 
     pub fn clear(&mut self) {
         self.known = [Value::Missing; COUNT];
         if let Some(all) = &mut self.all {
-            all.clear();
+            all.names.clear();
+            all.values.clear();
         }
     }
 
@@ -108,23 +118,57 @@ impl<'a> Fields<'a> {
     }
 
     /// Note a field among all of them.
-    pub fn keep(&mut self, name: Cow<'a, [u8]>, value: Value<'a>) {
+    #[inline]
+    pub fn keep(&mut self, name: &[u8], value: Value<'a>) {
         if let Some(all) = &mut self.all {
-            all.push((name, value));
+            all.keep(name, value);
         }
     }
 
-    /// All fields, by name, of equal names the last. Empty where they are not kept.
-    pub fn take_sorted(&mut self) -> Vec<(Cow<'a, [u8]>, Value<'a>)> {
-        let mut all = self.all.take().unwrap_or_default();
-        all.sort_by(|(left, _), (right, _)| left.cmp(right)); // stable
-        if all.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-            all.reverse();
-            all.dedup_by(|(left, _), (right, _)| left == right);
-            all.reverse();
-        }
-        all
+    /// The names of all of them, as `AllFields` has them; empty where they are not kept.
+    pub fn names(&self) -> &[u8] {
+        self.all.as_ref().map_or(&[], |all| &all.names)
     }
+
+    /// The values of all of them; likewise.
+    pub fn values(&self) -> &[Value<'a>] {
+        self.all.as_ref().map_or(&[], |all| &all.values)
+    }
+}
+
+impl<'a> AllFields<'a> {
+    #[inline]
+    fn keep(&mut self, name: &[u8], value: Value<'a>) {
+        match name {
+            [letter] => self.names.extend_from_slice(&[1, *letter]), // most names
+            _ if name.len() < usize::from(LONG_NAME) => {
+                self.names.push(name.len() as u8);
+                self.names.extend_from_slice(name);
+            }
+            _ => {
+                self.names.push(LONG_NAME);
+                self.names.extend_from_slice(&(name.len() as u64).to_le_bytes());
+                self.names.extend_from_slice(name);
+            }
+        }
+        self.values.push(value);
+    }
+}
+
+/// The single names of `Fields::names`.
+pub fn split_names(mut names: &[u8]) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    while let Some((short, mut rest)) = names.split_first() {
+        let mut length = usize::from(*short);
+        if *short == LONG_NAME {
+            let Some((long, behind)) = rest.split_first_chunk() else { break };
+            (length, rest) = (u64::from_le_bytes(*long) as usize, behind);
+        }
+        let Some((name, behind)) = rest.split_at_checked(length) else { break };
+        found.push(name);
+        names = behind;
+    }
+    found
 }
 
 impl<'a> Value<'a> {

@@ -2,35 +2,32 @@
 //!
 //! A grant is asked for once for a host, an access key and the names that a request needs permission for, and kept until users
 //! or permissions change; what it allows is asked behind the first right signature. Each frame's signature is verified:
-//! HMAC-SHA1 over the values of all its fields and its body. Of a secret only the state of the hash is kept that every
-//! signature with it begins with.
+//! HMAC-SHA1 over the values of all its fields and its body. Those of some frames may be verified before the first of them is
+//! served (look_ahead.rs), with grants that are known; what was found out is void as soon as grants are forgotten.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hmac::{Hmac, KeyInit, Mac};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use sha1::Sha1;
 
-use crate::field::{Name, Value};
+use crate::field::{Fields, Name, Value};
+use crate::field_order::{ACCESS_KEY, FieldOrder, FieldOrders, is_strange};
 use crate::json_text::unescape;
 use crate::outcome::{Errors, Outcome, Stop};
+use crate::sha1_lanes::LANES;
+use crate::signature::{Contents, Key, Wanted, is_equal};
+use crate::text::append;
 
 const FIELDS_MAX: usize = 64;
 const REMEMBERED_MAX: usize = 10_000;
 const TEXT_CHARS_MAX: usize = 512;
-const ACCESS_KEY: &[u8] = b"AccessKey";
-const SIGNATURE: &[u8] = b"Signature";
-const UNIQUE_KEY_QUERY: &[u8] = b"_UNIQUE_KEY_QUERY";
-const REPLACEMENT: &[u8] = "\u{FFFD}".as_bytes();
-const DIGEST_BYTES: usize = 20;
-const SIGNATURE_CHARS: usize = 28;
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const CONTENT_BYTES_KEPT: usize = 1 << 16;
+const AHEAD_FRAME_BYTES_MAX: usize = 16 * 1024; // a longer frame is verified when it is served
 
 /// What is asked of a peer.
 #[derive(Clone)]
@@ -54,29 +51,44 @@ impl Asked {
     }
 }
 
-/// All fields of a frame, by name.
-pub type Sorted<'a> = [(Cow<'a, [u8]>, Value<'a>)];
-
-/// One frame, as the guard looks at it.
+/// One frame, as the guard looks at it: its header is read, and all fields are kept.
 pub struct Shown<'a> {
     pub code: i64,
-    pub fields: &'a Sorted<'a>,
-    pub body: &'a [u8],
+    pub flag: i64,
+    pub opaque: i64,
     pub is_binary: bool,
+    pub fields: Fields<'a>,
+    pub body: &'a [u8],
+    pub frame: &'a [u8],
+    verdict: Option<Verdict>,
 }
 
-/// What a grant says: None where no signature is asked for.
-type Key = Option<Hmac<Sha1>>;
+impl Shown<'_> {
+    pub fn new() -> Self {
+        let fields = Fields::with_all();
+        Self { code: 0, flag: 0, opaque: 0, is_binary: false, fields, body: &[], frame: &[], verdict: None }
+    }
+}
+
+/// What was found out about a signature, with the grants of that time.
+#[derive(Clone, Copy)]
+struct Verdict {
+    is_signed: bool,
+    generation: u64,
+}
+
+/// The fields that name what requests of a code need permission for.
+struct Guarded {
+    code: i64,
+    names: Vec<(Name, String)>,
+}
 
 pub struct Guard {
     find_grant: Py<PyAny>,
-    guarded: Vec<(i64, Vec<(Name, String)>)>,
-    granted: HashMap<Vec<u8>, Key>,
-    /// The last one asked for, for most frames are like the one before.
-    last: Option<(Vec<u8>, Key)>,
-    forgets: Arc<AtomicBool>,
-    wanted: Vec<u8>,
-    content: Vec<u8>,
+    guarded: Vec<Guarded>,
+    grants: Grants,
+    orders: FieldOrders,
+    contents: Contents,
 }
 
 impl Guard {
@@ -86,17 +98,44 @@ impl Guard {
         for (code, names) in guarded {
             let names = names.into_iter().map(|name| Name::of(name.as_bytes()).map(|known| (known, name)));
             let names = names.collect::<Option<_>>().ok_or_else(|| PyValueError::new_err("a field that is not known"))?;
-            known.push((code, names));
+            known.push(Guarded { code, names });
         }
-        Ok(Self {
-            find_grant,
-            guarded: known,
-            granted: HashMap::new(),
-            last: None,
-            forgets,
-            wanted: Vec::new(),
-            content: Vec::new(),
-        })
+        let grants = Grants { granted: HashMap::new(), last: None, wanted: Vec::new(), generation: 0, forgets };
+        Ok(Self { find_grant, guarded: known, grants, orders: FieldOrders::default(), contents: Contents::default() })
+    }
+
+    /// Verify the signatures of at most `LANES` frames of one peer with the grants that are known. Asks nobody.
+    pub fn verify(&mut self, asked: &Asked, frames: &mut [Shown<'_>]) {
+        let Asked::Host(host) = asked else { return };
+        self.grants.forget_if_told();
+        self.contents.clear(CONTENT_BYTES_KEPT);
+        let generation = self.grants.generation;
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(LANES);
+        let mut given: Vec<(usize, Cow<'_, [u8]>)> = Vec::with_capacity(LANES);
+        for (number, shown) in frames.iter_mut().enumerate() {
+            shown.verdict = None;
+            if shown.frame.len() > AHEAD_FRAME_BYTES_MAX {
+                continue;
+            }
+            let Ok((guarded, order)) = ordinary(&self.guarded, &mut self.orders, shown) else { continue };
+            let Ok(Some(key)) = self.grants.find(shown.code, host, named(shown, order, guarded)) else { continue };
+            let is_signed = match key {
+                None => true,
+                Some(key) => match content(&mut self.contents, key, shown, order) {
+                    Ok((signature, content)) => {
+                        given.push((number, signature));
+                        wanted.push(content);
+                        continue;
+                    }
+                    Err(_) => false,
+                },
+            };
+            shown.verdict = Some(Verdict { is_signed, generation });
+        }
+        let signatures = self.contents.signatures(&wanted);
+        for ((number, given), expected) in given.iter().zip(&signatures) {
+            frames[*number].verdict = Some(Verdict { is_signed: is_equal(given, expected), generation });
+        }
     }
 
     /// Let a frame through, or leave it to the handlers. `called` is set when Python was asked.
@@ -113,113 +152,95 @@ impl Guard {
             Asked::Unknown => return Err(Stop::Slow),
             Asked::Host(host) => host,
         };
-        let index = self.guarded.iter().position(|(code, _)| *code == shown.code).ok_or(Stop::Slow)?;
-        if shown.fields.len() > FIELDS_MAX || find(shown.fields, UNIQUE_KEY_QUERY).is_some() {
-            return Err(Stop::Slow);
+        self.grants.forget_if_told();
+        if let Some(verdict) = shown.verdict && verdict.generation == self.grants.generation {
+            return if verdict.is_signed { Ok(()) } else { Err(Stop::Slow) };
         }
-        if shown.is_binary && shown.fields.iter().any(|(name, value)| is_strange(name) || value.raw().is_none_or(is_strange)) {
-            return Err(Stop::Slow);
-        }
-        if self.forgets.load(Ordering::Relaxed) && self.forgets.swap(false, Ordering::AcqRel) {
-            self.granted.clear();
-            self.last = None;
-        }
-        // What a grant is known by: the code, and each text with its length in front.
-        let names = &self.guarded[index].1;
-        self.wanted.clear();
-        self.wanted.extend_from_slice(&shown.code.to_le_bytes());
-        put(&mut self.wanted, host.as_bytes());
-        put_field(&mut self.wanted, shown.fields, ACCESS_KEY)?;
-        for (_, name) in names {
-            put_field(&mut self.wanted, shown.fields, name.as_bytes())?;
-        }
-        match self.last.take() {
-            Some((wanted, key)) if wanted == self.wanted => {
-                let is_signed = self.is_signed(key.as_ref(), shown);
-                self.last = Some((wanted, key)); // as it was
-                return is_signed;
-            }
-            _ => {}
-        }
-        if let Some(key) = self.granted.get(self.wanted.as_slice()).cloned() {
-            self.is_signed(key.as_ref(), shown)?;
-            self.last = Some((self.wanted.clone(), key));
-            return Ok(());
+        let (guarded, order) = ordinary(&self.guarded, &mut self.orders, shown)?;
+        if let Some(key) = self.grants.find(shown.code, host, named(shown, order, guarded))? {
+            return check(&mut self.contents, key, shown, order);
         }
         *called = true;
-        let (grant, key) = self.ask(py, errors, index, host, shown)?;
-        self.is_signed(key.as_ref(), shown)?;
+        let (grant, key) = ask(&self.find_grant, py, errors, guarded, host, named(shown, order, guarded))?;
+        check(&mut self.contents, key, shown, order)?;
         let allows = errors.check(py, grant.call_method0(intern!(py, "allows")))?;
         if !errors.check(py, allows.is_truthy())? {
             return Err(Stop::Slow);
         }
-        if self.granted.len() >= REMEMBERED_MAX {
-            self.granted.clear();
-        }
-        self.granted.insert(self.wanted.clone(), key.clone());
-        self.last = Some((self.wanted.clone(), key));
+        self.grants.remember(key);
         Ok(())
     }
+}
 
-    /// Whether the frame is signed with this key, if with any.
-    fn is_signed(&mut self, key: Option<&Hmac<Sha1>>, shown: &Shown<'_>) -> Outcome<()> {
-        let Some(key) = key else { return Ok(()) };
-        let given = find(shown.fields, SIGNATURE).and_then(Value::text).ok_or(Stop::Slow)?;
-        self.content.clear();
-        for (name, value) in shown.fields {
-            if **name != *SIGNATURE {
-                match *value {
-                    Value::Text { raw, escaped: false } => self.content.extend_from_slice(raw),
-                    Value::Text { raw, escaped: true } => unescape(raw, &mut self.content),
-                    _ => return Err(Stop::Slow),
-                }
-            }
+/// What was granted: with which key a frame has to be signed, None where with none.
+struct Grants {
+    granted: HashMap<Vec<u8>, Option<Key>>,
+    /// The one found last, for most frames are like the one before.
+    last: Option<(Vec<u8>, Option<Key>)>,
+    /// What was looked for last: the code, and each text with its length in front.
+    wanted: Vec<u8>,
+    /// Another one each time that grants are forgotten.
+    generation: u64,
+    forgets: Arc<AtomicBool>,
+}
+
+impl Grants {
+    fn forget_if_told(&mut self) {
+        if self.forgets.load(Ordering::Relaxed) && self.forgets.swap(false, Ordering::AcqRel) {
+            self.forget();
         }
-        let mut mac = key.clone();
-        mac.update(&self.content);
-        mac.update(shown.body);
-        let expected = base64(&mac.finalize().into_bytes().into());
-        if is_equal(&given, &expected) { Ok(()) } else { Err(Stop::Slow) }
     }
 
-    /// Who asks, and the key that has to have signed it.
-    fn ask<'py>(
-        &self,
-        py: Python<'py>,
-        errors: &Errors,
-        index: usize,
+    fn forget(&mut self) {
+        self.granted.clear();
+        self.last = None;
+        self.generation += 1;
+    }
+
+    /// Find what is known; a text that is none, or longer than any name, is for the handlers.
+    fn find<'v>(
+        &mut self,
+        code: i64,
         host: &str,
-        shown: &Shown<'_>,
-    ) -> Outcome<(Bound<'py, PyAny>, Key)> {
-        let (code, names) = &self.guarded[index];
-        let asked = PyDict::new(py);
-        for name in std::iter::once(ACCESS_KEY).chain(names.iter().map(|(_, name)| name.as_bytes())) {
-            let value = find(shown.fields, name).and_then(Value::text).unwrap_or_default();
-            let texts = (std::str::from_utf8(name), std::str::from_utf8(&value));
-            let (Ok(name), Ok(value)) = texts else { return Err(Stop::Slow) };
-            errors.check(py, asked.set_item(name, value))?;
+        named: impl Iterator<Item = Value<'v>> + Clone,
+    ) -> Outcome<Option<Option<Key>>> {
+        if let Some((last, key)) = &self.last && is_same(last, code, host, named.clone()) {
+            return Ok(Some(*key));
         }
-        let grant = errors.check(py, self.find_grant.bind(py).call1((*code, asked, host)))?;
-        if grant.is_none() {
-            return Err(Stop::Slow);
+        self.wanted.clear();
+        self.wanted.extend_from_slice(&code.to_le_bytes());
+        put(&mut self.wanted, host.as_bytes());
+        for value in named {
+            put_value(&mut self.wanted, value)?;
         }
-        let secret: Option<String> =
-            errors.check(py, grant.getattr(intern!(py, "signing_key")).and_then(|key| key.extract()))?;
-        let key = match secret {
-            None => None,
-            Some(secret) => Some(Hmac::<Sha1>::new_from_slice(secret.as_bytes()).map_err(|_| Stop::Slow)?),
-        };
-        Ok((grant, key))
+        let Some(key) = self.granted.get(self.wanted.as_slice()).copied() else { return Ok(None) };
+        self.last = Some((self.wanted.clone(), key));
+        Ok(Some(key))
+    }
+
+    /// Remember what was granted for what was looked for last.
+    fn remember(&mut self, key: Option<Key>) {
+        if self.granted.len() >= REMEMBERED_MAX {
+            self.forget();
+        }
+        self.granted.insert(self.wanted.clone(), key);
+        self.last = Some((self.wanted.clone(), key));
     }
 }
 
-fn find<'a>(fields: &'a Sorted<'a>, wanted: &[u8]) -> Option<&'a Value<'a>> {
-    let at = fields.binary_search_by(|(name, _)| (**name).cmp(wanted)).ok()?;
-    Some(&fields[at].1)
-}
-
-fn is_strange(text: &[u8]) -> bool {
-    std::str::from_utf8(text).is_err() || text.windows(REPLACEMENT.len()).any(|part| part == REPLACEMENT)
+/// Whether `last` says the same. A code has as many values each time, so that nothing more stands there.
+fn is_same<'v>(mut last: &[u8], code: i64, host: &str, mut named: impl Iterator<Item = Value<'v>>) -> bool {
+    let mut takes = |bytes: &[u8]| last.strip_prefix(bytes).map(|rest| last = rest).is_some();
+    if !takes(&code.to_le_bytes()) {
+        return false;
+    }
+    let mut takes_text = |text: &[u8]| takes(&(text.len() as u32).to_le_bytes()) && takes(text);
+    takes_text(host.as_bytes())
+        && named.all(|value| match value {
+            Value::Missing => takes_text(b""),
+            Value::Text { raw, escaped: false } => takes_text(raw),
+            _ => false, // put_value() looks further
+        })
 }
 
 fn put(wanted: &mut Vec<u8>, text: &[u8]) {
@@ -227,12 +248,12 @@ fn put(wanted: &mut Vec<u8>, text: &[u8]) {
     wanted.extend_from_slice(text);
 }
 
-/// A field that is missing counts as empty; one that is no text, or longer than any name, is for the handlers.
-fn put_field(wanted: &mut Vec<u8>, fields: &Sorted<'_>, name: &[u8]) -> Outcome<()> {
-    let Some(value) = find(fields, name) else {
+/// A field that is missing counts as empty.
+fn put_value(wanted: &mut Vec<u8>, value: Value<'_>) -> Outcome<()> {
+    if value.is_missing() {
         put(wanted, b"");
         return Ok(());
-    };
+    }
     let text = value.text().ok_or(Stop::Slow)?;
     if text.len() > TEXT_CHARS_MAX && text.iter().filter(|byte| **byte & 0xC0 != 0x80).count() > TEXT_CHARS_MAX {
         return Err(Stop::Slow);
@@ -241,20 +262,74 @@ fn put_field(wanted: &mut Vec<u8>, fields: &Sorted<'_>, name: &[u8]) -> Outcome<
     Ok(())
 }
 
-fn base64(digest: &[u8; DIGEST_BYTES]) -> [u8; SIGNATURE_CHARS] {
-    let mut out = [b'='; SIGNATURE_CHARS];
-    for (number, triple) in digest.chunks(3).enumerate() {
-        let [first, second, third] = [triple[0], *triple.get(1).unwrap_or(&0), *triple.get(2).unwrap_or(&0)];
-        let bits = u32::from_be_bytes([0, first, second, third]);
-        for digit in 0..=triple.len() {
-            out[number * 4 + digit] = BASE64[(bits >> (18 - 6 * digit)) as usize & 63];
-        }
+/// What a frame needs permission for and the order of its fields, or leave it to the handlers.
+fn ordinary<'g>(
+    guarded: &'g [Guarded],
+    orders: &'g mut FieldOrders,
+    shown: &Shown<'_>,
+) -> Outcome<(&'g Guarded, &'g FieldOrder)> {
+    let guarded = guarded.iter().find(|guarded| guarded.code == shown.code).ok_or(Stop::Slow)?;
+    let order = orders.find(shown.fields.names());
+    if order.name_count > FIELDS_MAX || order.has_unique_key_query {
+        return Err(Stop::Slow);
     }
-    out
+    let is_strange = |value: &Value<'_>| value.raw().is_none_or(is_strange);
+    if shown.is_binary && (order.is_strange || shown.fields.values().iter().any(is_strange)) {
+        return Err(Stop::Slow);
+    }
+    Ok((guarded, order))
 }
 
-/// Takes as long for texts that differ in their first byte as for equal ones.
-fn is_equal(given: &[u8], expected: &[u8; SIGNATURE_CHARS]) -> bool {
-    given.len() == expected.len()
-        && std::hint::black_box(given.iter().zip(expected).fold(0, |all, (left, right)| all | (left ^ right))) == 0
+/// What a grant is known by beside the code and the host: the access key, and what permission is needed for.
+fn named<'v>(shown: &Shown<'v>, order: &FieldOrder, guarded: &Guarded) -> impl Iterator<Item = Value<'v>> + Clone {
+    let access_key = order.access_key.map_or(Value::Missing, |number| shown.fields.values()[number]);
+    std::iter::once(access_key).chain(guarded.names.iter().map(|(name, _)| shown.fields.get(*name)))
+}
+
+/// The signature that a frame has, and the content for the one that it has to have.
+fn content<'a>(contents: &mut Contents, key: Key, shown: &Shown<'a>, order: &FieldOrder) -> Outcome<(Cow<'a, [u8]>, Wanted)> {
+    let values = shown.fields.values();
+    let given = order.signature.and_then(|number| values[number].text()).ok_or(Stop::Slow)?;
+    let out = contents.begin(shown.frame.len());
+    for number in &order.signed {
+        match values[*number as usize] {
+            Value::Text { raw, escaped: false } => append(out, raw),
+            Value::Text { raw, escaped: true } => unescape(raw, out),
+            _ => return Err(Stop::Slow),
+        }
+    }
+    Ok((given, contents.end(key, shown.body)))
+}
+
+/// Whether a frame is signed with this key, if with any.
+fn check(contents: &mut Contents, key: Option<Key>, shown: &Shown<'_>, order: &FieldOrder) -> Outcome<()> {
+    let Some(key) = key else { return Ok(()) };
+    contents.clear(CONTENT_BYTES_KEPT);
+    let (given, wanted) = content(contents, key, shown, order)?;
+    if is_equal(&given, &contents.signatures(&[wanted])[0]) { Ok(()) } else { Err(Stop::Slow) }
+}
+
+/// Who asks, and the key that has to have signed it.
+fn ask<'py, 'v>(
+    find_grant: &Py<PyAny>,
+    py: Python<'py>,
+    errors: &Errors,
+    guarded: &Guarded,
+    host: &str,
+    named: impl Iterator<Item = Value<'v>>,
+) -> Outcome<(Bound<'py, PyAny>, Option<Key>)> {
+    let asked = PyDict::new(py);
+    let names = std::iter::once(ACCESS_KEY).chain(guarded.names.iter().map(|(_, name)| name.as_str()));
+    for (name, value) in names.zip(named) {
+        let text = value.text().unwrap_or_default();
+        let Ok(text) = std::str::from_utf8(&text) else { return Err(Stop::Slow) };
+        errors.check(py, asked.set_item(name, text))?;
+    }
+    let grant = errors.check(py, find_grant.bind(py).call1((guarded.code, asked, host)))?;
+    if grant.is_none() {
+        return Err(Stop::Slow);
+    }
+    let secret: Option<String> =
+        errors.check(py, grant.getattr(intern!(py, "signing_key")).and_then(|key| key.extract()))?;
+    Ok((grant, secret.map(|secret| Key::new(secret.as_bytes()))))
 }

@@ -135,14 +135,14 @@ impl<'a> Reader<'a> {
                 known = Name::of_letter(*letter);
                 value = self.string()?;
                 if fields.keeps_all() {
-                    fields.keep(Text::Borrowed(&self.bytes[at..=at]), value);
+                    fields.keep(&self.bytes[at..=at], value);
                 }
             } else {
                 let name = self.name()?;
                 known = Name::of(&name);
                 value = self.value(2)?;
                 if fields.keeps_all() {
-                    fields.keep(name, value);
+                    fields.keep(&name, value);
                 }
             }
             if let Some(known) = known {

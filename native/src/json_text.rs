@@ -1,13 +1,18 @@
 //! Texts of JSON: where a plain run ends, and what escapes stand for.
 
+use crate::text::append;
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
 /// Append the text that `raw` stands for. Its escapes were checked when it was read.
 pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
     out.reserve(raw.len());
     let mut at = 0;
     while at < raw.len() {
-        let run = raw[at..].iter().position(|byte| *byte == b'\\').unwrap_or(raw.len() - at);
-        out.extend_from_slice(&raw[at..at + run]);
-        at += run;
+        let end = backslash(raw, at);
+        append(out, &raw[at..end]);
+        at = end;
         let Some(escape) = raw.get(at + 1) else { break };
         at += 2;
         let simple = match escape {
@@ -44,6 +49,23 @@ pub fn unescape(raw: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// The first position from `at` on with a backslash; the end when there is none.
+fn backslash(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(chunk) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
+        let word = u64::from_le_bytes(*chunk) ^ (ONES * u64::from(b'\\'));
+        // The lowest byte flagged is exact: borrows only spoil the ones above it.
+        let found = word.wrapping_sub(ONES) & !word & HIGHS;
+        if found != 0 {
+            return at + (found.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    while at < bytes.len() && bytes[at] != b'\\' {
+        at += 1;
+    }
+    at
+}
+
 /// Four hexadecimal digits at `at` as a number.
 pub fn hex4(bytes: &[u8], at: usize) -> Option<u32> {
     let digits = bytes.get(at..at + 4)?;
@@ -53,8 +75,6 @@ pub fn hex4(bytes: &[u8], at: usize) -> Option<u32> {
 /// The first position from `at` on with a quote, a backslash or a control character; the end when there is none.
 #[inline]
 pub fn plain_until(bytes: &[u8], mut at: usize) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
     while let Some(chunk) = bytes.get(at..at + 8) {
         let word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
         let quote = word ^ (ONES * u64::from(b'"'));

@@ -4,8 +4,8 @@
 //!
 //! Files only use those that stand above them in this list, which a test reads (tests/unit/test_native_floors.py). The fast
 //! path does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched
-//! through `window.rs` alone. `sockets.rs` joins it to the connections of a broker. Unsafe code is in `window.rs`, and where
-//! `sockets.rs` takes over a descriptor.
+//! through `window.rs` alone. `sockets.rs` joins it to the connections of a broker. Unsafe code is in `window.rs`, where
+//! `sockets.rs` takes over a descriptor, and where `sha1_lanes.rs` uses instructions that not each processor has.
 
 #![deny(unsafe_code)]
 
@@ -16,10 +16,14 @@ mod json_text;
 mod field;
 mod json_header;
 mod binary_header;
+mod field_order;
+mod sha1_lanes;
+mod signature;
 
 // The store.
 mod outcome;
 mod guard;
+mod look_ahead;
 mod record;
 mod topic;
 mod index;

@@ -129,6 +129,28 @@ pub fn is_alphanumeric(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_alphanumeric)
 }
 
+/// Append a text that is short most times: up to sixteen bytes go without a call.
+#[inline]
+pub fn append(out: &mut Vec<u8>, text: &[u8]) {
+    let size = text.len();
+    // Of two pieces of equal size, which overlap.
+    if let (8..=16, Some(first), Some(last)) = (size, text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        out.extend_from_slice(first);
+        out.truncate(out.len() - (16 - size));
+        out.extend_from_slice(last);
+    } else if let (4..8, Some(first), Some(last)) = (size, text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        out.extend_from_slice(first);
+        out.truncate(out.len() - (8 - size));
+        out.extend_from_slice(last);
+    } else if size < 4 {
+        for byte in text {
+            out.push(*byte);
+        }
+    } else {
+        out.extend_from_slice(text);
+    }
+}
+
 /// Append a number as text, without the cost of a formatter.
 pub fn write_decimal(out: &mut Vec<u8>, value: i64) {
     let mut digits = [0; 20];

@@ -35,7 +35,7 @@ from aerobee.message import decode_properties, encode_properties, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.frame import decode_frame
 from tests.fuzz.fastpath_bursts import later_or_half, long_poll, one_burst
-from tests.fuzz.fastpath_guarded import AccessWorld, shown
+from tests.fuzz.fastpath_guarded import AccessWorld, shown, signed_run
 from tests.fuzz.fastpath_sockets import SocketTwin
 from tests.fuzz.fastpath_worlds import LEFT_TO_HANDLERS, HandlerTwin, Twin
 
@@ -288,6 +288,9 @@ def run(
                     )
                 if guarded:
                     data = shown(rng, list(cut_frames(data)), by_users=by_users)
+                    if rng.random() < 0.2:
+                        run_of_sends = signed_run(rng, by_users=by_users)
+                        data = run_of_sends + data if rng.random() < 0.5 else data + run_of_sends
                     if rng.random() < 0.03:
                         kind, which = rng.randrange(5), rng.randrange(12)
                         for twin in everybody:

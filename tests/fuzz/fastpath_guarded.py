@@ -20,8 +20,10 @@ from aerobee.access.policies import PolicyType, acl_from_info
 from aerobee.access.resource import parse_resource
 from aerobee.access.users import MemoryTable, User, Users, UserStatus, UserType
 from aerobee.errors import AerobeeError
+from aerobee.remoting.command import SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE, Credentials, signature, signed_content
+from tests.unit.broker.sending import send_frame
 
 SECRETS = {"alice": "alicesecret", "bob": "bob's s\u00e9cret", "carol": "c" * 200, "root": "rootsecret"}
 STRANGERS = {"eve": "evesecret", "": "x", "alice ": "alicesecret"}
@@ -117,6 +119,35 @@ def shown(rng: random.Random, frames: list[bytes], *, by_users: bool) -> bytes:
         made = signed_frame(rng, frame, name, secret) if name else frame
         out.append(attacked(rng, made) if rng.random() < 0.25 else made)
     return b"".join(out)
+
+
+def signed_run(rng: random.Random, *, by_users: bool) -> bytes:
+    """Ordinary sends one behind the other, signed by who may, for native code looks ahead at such. In half of them one was
+    changed on its way, or is of somebody else."""
+    secrets, known = (SECRETS, "root") if by_users else (ACCOUNT_SECRETS, "bobbobb")
+    names = (known,) if rng.random() < 0.5 else (known, *secrets)
+    count = rng.choice((2, 5, 17, 33, 50))
+    longest = rng.choice((10, 100, 2_000))
+    topics = ("TopicNormal",) if rng.random() < 0.5 else ("TopicNormal", "TopicOrder")
+    frames = []
+    for number in range(count):
+        more = {letter: str(number) for letter in "opq" if rng.random() < 0.1}
+        properties = f"UNIQ_KEY\x01{number:032X}\x02" + rng.choice(
+            ("", "KEYS\x01\u952e\x02", 'T\x01\u00e9\\"\x02')
+        )
+        frame = send_frame(
+            rng.choice(topics), rng.randbytes(rng.randrange(longest)), properties=properties, **more
+        )
+        if rng.random() < 0.1:
+            request = decode_frame(frame)
+            request.serialize_type = SerializeType.ROCKETMQ
+            frame = encode_frame(request)
+        name = rng.choice(names)
+        frames.append(signed_frame(rng, frame, name, secrets[name]))
+    if rng.random() < 0.5:
+        place = rng.randrange(count)
+        frames[place] = attacked(rng, frames[place])
+    return b"".join(frames)
 
 
 def signed_frame(rng: random.Random, frame: bytes, name: str, secret: str) -> bytes:
