@@ -3,7 +3,7 @@
 #   docker build -f deploy/spark.Dockerfile -t aerobee-spark:dev .
 #
 # BASE     a Debian 12
-# RUST     where the native part is compiled; a Debian 12 with a Rust of 1.88 or later
+# RUST     where the native part is compiled; a Debian 12 with a Rust of 1.89 or later
 # WHEELS   built: compile and fetch all wheels here; given: take them from dist/image-spark/, where scripts/make-image puts them
 ARG BASE=debian:bookworm-slim
 ARG RUST=rust:1-slim-bookworm

@@ -14,7 +14,7 @@ use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
 use crate::appender::Appender;
 use crate::batch::Batches;
-use crate::field::Fields;
+use crate::field::{AllFields, Fields};
 use crate::guard::{Asked, Guard, Shown};
 use crate::later::Later;
 use crate::latency::Steps;
@@ -328,9 +328,9 @@ impl State {
                 break (at, false, None);
             }
             let Some(guard) = &mut self.guard else { break (at, true, None) };
-            let Some(shown) = ahead.next(&mut self.reach, guard, &burst.asked, data, at) else { break (at, true, None) };
+            let Some((shown, all)) = ahead.next(&mut self.reach, guard, &burst.asked, data, at) else { break (at, true, None) };
             let end = at + shown.frame.len();
-            match self.guarded_frame(burst, shown) {
+            match self.guarded_frame(burst, shown, all) {
                 Ok(()) => at = end,
                 Err(Stop::Slow) => break (at, true, None),
                 Err(Stop::Fault(fault)) => break (end, false, Some(fault)),
@@ -341,10 +341,10 @@ impl State {
     }
 
     /// Let one frame through to the families, if it may.
-    fn guarded_frame(&mut self, burst: &mut Burst<'_>, shown: &Shown<'_>) -> Outcome<()> {
+    fn guarded_frame<'a>(&mut self, burst: &mut Burst<'_>, shown: &Shown<'a>, all: &AllFields<'a>) -> Outcome<()> {
         let appender = &mut self.shared.appender;
         let guard = self.guard.as_mut().ok_or(Stop::Slow)?;
-        guard.admit(burst.writing.py, &appender.errors, &burst.asked, shown, &mut appender.has_called)?;
+        guard.admit(burst.writing.py, &appender.errors, &burst.asked, shown, all, &mut appender.has_called)?;
         let Shown { code, flag, opaque, is_binary, ref fields, body, frame, .. } = *shown;
         let form = if is_binary { Form::Binary } else { Form::Json };
         self.request(burst, &Request { form, code, flag, opaque, fields, body, frame })

@@ -1,6 +1,7 @@
 //! The fields of a request's header that the fast path looks at, whichever header type carried them.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use crate::json_text::unescape;
 
@@ -74,31 +75,49 @@ pub struct Fields<'a> {
     all: Option<AllFields<'a>>,
 }
 
-/// All fields in their order, those of equal names, too.
-struct AllFields<'a> {
-    /// Each name behind its length: headers have the same names in the same order when these bytes are the same.
+/// All fields of some headers in their order, those of equal names, too.
+pub struct AllFields<'a> {
+    /// A letter from a to z is itself, another name stands behind its length: headers have the same names in the same order
+    /// when these bytes are the same.
     names: Vec<u8>,
     values: Vec<Value<'a>>,
+    /// Where those of the last header begin.
+    begin: (usize, usize),
 }
 
-const LONG_NAME: u8 = u8::MAX; // instead of a length: it follows in eight bytes
+/// Where the fields of one header stand among them.
+#[derive(Clone, Default)]
+pub struct Kept {
+    names: Range<usize>,
+    values: Range<usize>,
+}
+
+const LONG_NAME: u8 = u8::MAX; // instead of a length that is not less than the letters: it follows in eight bytes
 
 impl<'a> Fields<'a> {
     pub fn new() -> Self {
         Self { known: [Value::Missing; COUNT], all: None }
     }
 
-    /// Keeps all fields, for a signature is over them.
-    pub fn with_all() -> Self {
-        let all = AllFields { names: Vec::with_capacity(128), values: Vec::with_capacity(24) };
-        Self { known: [Value::Missing; COUNT], all: Some(all) }
+    /// From now on all fields are kept here, too, for a signature is over them.
+    pub fn keep_in(&mut self, all: AllFields<'a>) {
+        self.all = Some(all);
+    }
+
+    /// Take those that were kept, and where this header's stand.
+    pub fn take_kept(&mut self) -> Option<(AllFields<'a>, Kept)> {
+        let mut all = self.all.take()?;
+        let end = (all.names.len(), all.values.len());
+        let kept = Kept { names: all.begin.0..end.0, values: all.begin.1..end.1 };
+        all.begin = end;
+        Some((all, kept))
     }
 
     pub fn clear(&mut self) {
         self.known = [Value::Missing; COUNT];
         if let Some(all) = &mut self.all {
-            all.names.clear();
-            all.values.clear();
+            all.names.truncate(all.begin.0);
+            all.values.truncate(all.begin.1);
         }
     }
 
@@ -117,6 +136,15 @@ impl<'a> Fields<'a> {
         self.all.is_some()
     }
 
+    /// Note a field whose name is a letter from a to z among all of them.
+    #[inline(always)]
+    pub fn keep_letter(&mut self, letter: u8, value: Value<'a>) {
+        if let Some(all) = &mut self.all {
+            all.names.push(letter);
+            all.values.push(value);
+        }
+    }
+
     /// Note a field among all of them.
     #[inline]
     pub fn keep(&mut self, name: &[u8], value: Value<'a>) {
@@ -124,24 +152,38 @@ impl<'a> Fields<'a> {
             all.keep(name, value);
         }
     }
-
-    /// The names of all of them, as `AllFields` has them; empty where they are not kept.
-    pub fn names(&self) -> &[u8] {
-        self.all.as_ref().map_or(&[], |all| &all.names)
-    }
-
-    /// The values of all of them; likewise.
-    pub fn values(&self) -> &[Value<'a>] {
-        self.all.as_ref().map_or(&[], |all| &all.values)
-    }
 }
 
 impl<'a> AllFields<'a> {
-    #[inline]
+    pub fn new() -> Self {
+        Self { names: Vec::new(), values: Vec::new(), begin: (0, 0) }
+    }
+
+    /// Make room for so many headers with some twenty fields.
+    pub fn reserve(&mut self, headers: usize) {
+        self.names.reserve(64 * headers);
+        self.values.reserve(24 * headers);
+    }
+
+    pub fn clear(&mut self) {
+        self.names.clear();
+        self.values.clear();
+        self.begin = (0, 0);
+    }
+
+    /// The names of one header, in one text.
+    pub fn names(&self, kept: &Kept) -> &[u8] {
+        &self.names[kept.names.clone()]
+    }
+
+    pub fn values(&self, kept: &Kept) -> &[Value<'a>] {
+        &self.values[kept.values.clone()]
+    }
+
     fn keep(&mut self, name: &[u8], value: Value<'a>) {
         match name {
-            [letter] => self.names.extend_from_slice(&[1, *letter]), // most names
-            _ if name.len() < usize::from(LONG_NAME) => {
+            [letter @ b'a'..=b'z'] => self.names.push(*letter),
+            _ if name.len() < usize::from(b'a') => {
                 self.names.push(name.len() as u8);
                 self.names.extend_from_slice(name);
             }
@@ -155,10 +197,15 @@ impl<'a> AllFields<'a> {
     }
 }
 
-/// The single names of `Fields::names`.
+/// The single names of `AllFields::names`.
 pub fn split_names(mut names: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     while let Some((short, mut rest)) = names.split_first() {
+        if short.is_ascii_lowercase() {
+            found.push(&names[..1]);
+            names = rest;
+            continue;
+        }
         let mut length = usize::from(*short);
         if *short == LONG_NAME {
             let Some((long, behind)) = rest.split_first_chunk() else { break };

@@ -55,7 +55,7 @@ pub struct FieldOrders {
 }
 
 impl FieldOrders {
-    /// The order for such names, which `Fields::names` says.
+    /// The order for such names, as `AllFields::names` has them.
     pub fn find(&mut self, names: &[u8]) -> &FieldOrder {
         if let Some(found) = self.known.iter().position(|order| order.names == names) {
             return &self.known[found];

@@ -15,7 +15,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::field::{Fields, Name, Value};
+use crate::field::{AllFields, Fields, Kept, Name, Value};
 use crate::field_order::{ACCESS_KEY, FieldOrder, FieldOrders, is_strange};
 use crate::json_text::unescape;
 use crate::outcome::{Errors, Outcome, Stop};
@@ -51,13 +51,14 @@ impl Asked {
     }
 }
 
-/// One frame, as the guard looks at it: its header is read, and all fields are kept.
+/// One frame, as the guard looks at it: its header is read, and all fields are kept beside it.
 pub struct Shown<'a> {
     pub code: i64,
     pub flag: i64,
     pub opaque: i64,
     pub is_binary: bool,
     pub fields: Fields<'a>,
+    pub kept: Kept,
     pub body: &'a [u8],
     pub frame: &'a [u8],
     verdict: Option<Verdict>,
@@ -65,8 +66,8 @@ pub struct Shown<'a> {
 
 impl Shown<'_> {
     pub fn new() -> Self {
-        let fields = Fields::with_all();
-        Self { code: 0, flag: 0, opaque: 0, is_binary: false, fields, body: &[], frame: &[], verdict: None }
+        let (fields, kept) = (Fields::new(), Kept::default());
+        Self { code: 0, flag: 0, opaque: 0, is_binary: false, fields, kept, body: &[], frame: &[], verdict: None }
     }
 }
 
@@ -105,25 +106,25 @@ impl Guard {
     }
 
     /// Verify the signatures of at most `LANES` frames of one peer with the grants that are known. Asks nobody.
-    pub fn verify(&mut self, asked: &Asked, frames: &mut [Shown<'_>]) {
+    pub fn verify<'a>(&mut self, asked: &Asked, frames: &mut [Shown<'a>], all: &AllFields<'a>) {
         let Asked::Host(host) = asked else { return };
         self.grants.forget_if_told();
         self.contents.clear(CONTENT_BYTES_KEPT);
         let generation = self.grants.generation;
-        let mut wanted: Vec<Wanted> = Vec::with_capacity(LANES);
-        let mut given: Vec<(usize, Cow<'_, [u8]>)> = Vec::with_capacity(LANES);
+        let mut wanted = Vec::with_capacity(LANES);
+        let mut given: [(usize, Cow<'_, [u8]>); LANES] = Default::default();
         for (number, shown) in frames.iter_mut().enumerate() {
             shown.verdict = None;
             if shown.frame.len() > AHEAD_FRAME_BYTES_MAX {
                 continue;
             }
-            let Ok((guarded, order)) = ordinary(&self.guarded, &mut self.orders, shown) else { continue };
-            let Ok(Some(key)) = self.grants.find(shown.code, host, named(shown, order, guarded)) else { continue };
+            let Ok((guarded, order)) = ordinary(&self.guarded, &mut self.orders, shown, all) else { continue };
+            let Ok(Some(key)) = self.grants.find(shown.code, host, named(shown, all, order, guarded)) else { continue };
             let is_signed = match key {
                 None => true,
-                Some(key) => match content(&mut self.contents, key, shown, order) {
+                Some(key) => match content(&mut self.contents, key, shown, all, order) {
                     Ok((signature, content)) => {
-                        given.push((number, signature));
+                        given[wanted.len()] = (number, signature);
                         wanted.push(content);
                         continue;
                     }
@@ -133,18 +134,20 @@ impl Guard {
             shown.verdict = Some(Verdict { is_signed, generation });
         }
         let signatures = self.contents.signatures(&wanted);
-        for ((number, given), expected) in given.iter().zip(&signatures) {
+        for ((number, given), expected) in given[..wanted.len()].iter().zip(&signatures) {
             frames[*number].verdict = Some(Verdict { is_signed: is_equal(given, expected), generation });
         }
     }
 
     /// Let a frame through, or leave it to the handlers. `called` is set when Python was asked.
-    pub fn admit(
+    #[allow(clippy::too_many_arguments)]
+    pub fn admit<'a>(
         &mut self,
         py: Python<'_>,
         errors: &Errors,
         asked: &Asked,
-        shown: &Shown<'_>,
+        shown: &Shown<'a>,
+        all: &AllFields<'a>,
         called: &mut bool,
     ) -> Outcome<()> {
         let host = match asked {
@@ -156,13 +159,13 @@ impl Guard {
         if let Some(verdict) = shown.verdict && verdict.generation == self.grants.generation {
             return if verdict.is_signed { Ok(()) } else { Err(Stop::Slow) };
         }
-        let (guarded, order) = ordinary(&self.guarded, &mut self.orders, shown)?;
-        if let Some(key) = self.grants.find(shown.code, host, named(shown, order, guarded))? {
-            return check(&mut self.contents, key, shown, order);
+        let (guarded, order) = ordinary(&self.guarded, &mut self.orders, shown, all)?;
+        if let Some(key) = self.grants.find(shown.code, host, named(shown, all, order, guarded))? {
+            return check(&mut self.contents, key, shown, all, order);
         }
         *called = true;
-        let (grant, key) = ask(&self.find_grant, py, errors, guarded, host, named(shown, order, guarded))?;
-        check(&mut self.contents, key, shown, order)?;
+        let (grant, key) = ask(&self.find_grant, py, errors, guarded, host, named(shown, all, order, guarded))?;
+        check(&mut self.contents, key, shown, all, order)?;
         let allows = errors.check(py, grant.call_method0(intern!(py, "allows")))?;
         if !errors.check(py, allows.is_truthy())? {
             return Err(Stop::Slow);
@@ -267,28 +270,40 @@ fn ordinary<'g>(
     guarded: &'g [Guarded],
     orders: &'g mut FieldOrders,
     shown: &Shown<'_>,
+    all: &AllFields<'_>,
 ) -> Outcome<(&'g Guarded, &'g FieldOrder)> {
     let guarded = guarded.iter().find(|guarded| guarded.code == shown.code).ok_or(Stop::Slow)?;
-    let order = orders.find(shown.fields.names());
+    let order = orders.find(all.names(&shown.kept));
     if order.name_count > FIELDS_MAX || order.has_unique_key_query {
         return Err(Stop::Slow);
     }
     let is_strange = |value: &Value<'_>| value.raw().is_none_or(is_strange);
-    if shown.is_binary && (order.is_strange || shown.fields.values().iter().any(is_strange)) {
+    if shown.is_binary && (order.is_strange || all.values(&shown.kept).iter().any(is_strange)) {
         return Err(Stop::Slow);
     }
     Ok((guarded, order))
 }
 
 /// What a grant is known by beside the code and the host: the access key, and what permission is needed for.
-fn named<'v>(shown: &Shown<'v>, order: &FieldOrder, guarded: &Guarded) -> impl Iterator<Item = Value<'v>> + Clone {
-    let access_key = order.access_key.map_or(Value::Missing, |number| shown.fields.values()[number]);
+fn named<'v>(
+    shown: &Shown<'v>,
+    all: &AllFields<'v>,
+    order: &FieldOrder,
+    guarded: &Guarded,
+) -> impl Iterator<Item = Value<'v>> + Clone {
+    let access_key = order.access_key.map_or(Value::Missing, |number| all.values(&shown.kept)[number]);
     std::iter::once(access_key).chain(guarded.names.iter().map(|(name, _)| shown.fields.get(*name)))
 }
 
 /// The signature that a frame has, and the content for the one that it has to have.
-fn content<'a>(contents: &mut Contents, key: Key, shown: &Shown<'a>, order: &FieldOrder) -> Outcome<(Cow<'a, [u8]>, Wanted)> {
-    let values = shown.fields.values();
+fn content<'a>(
+    contents: &mut Contents,
+    key: Key,
+    shown: &Shown<'a>,
+    all: &AllFields<'a>,
+    order: &FieldOrder,
+) -> Outcome<(Cow<'a, [u8]>, Wanted)> {
+    let values = all.values(&shown.kept);
     let given = order.signature.and_then(|number| values[number].text()).ok_or(Stop::Slow)?;
     let out = contents.begin(shown.frame.len());
     for number in &order.signed {
@@ -302,10 +317,16 @@ fn content<'a>(contents: &mut Contents, key: Key, shown: &Shown<'a>, order: &Fie
 }
 
 /// Whether a frame is signed with this key, if with any.
-fn check(contents: &mut Contents, key: Option<Key>, shown: &Shown<'_>, order: &FieldOrder) -> Outcome<()> {
+fn check<'a>(
+    contents: &mut Contents,
+    key: Option<Key>,
+    shown: &Shown<'a>,
+    all: &AllFields<'a>,
+    order: &FieldOrder,
+) -> Outcome<()> {
     let Some(key) = key else { return Ok(()) };
     contents.clear(CONTENT_BYTES_KEPT);
-    let (given, wanted) = content(contents, key, shown, order)?;
+    let (given, wanted) = content(contents, key, shown, all, order)?;
     if is_equal(&given, &contents.signatures(&[wanted])[0]) { Ok(()) } else { Err(Stop::Slow) }
 }
 

@@ -130,13 +130,10 @@ impl<'a> Reader<'a> {
             let known;
             let value;
             if let Some([b'"', letter @ b'a'..=b'z', b'"', b':', b'"']) = self.bytes.get(self.at..self.at + 5) {
-                let at = self.at + 1;
                 self.at += 5;
                 known = Name::of_letter(*letter);
                 value = self.string()?;
-                if fields.keeps_all() {
-                    fields.keep(&self.bytes[at..=at], value);
-                }
+                fields.keep_letter(*letter, value);
             } else {
                 let name = self.name()?;
                 known = Name::of(&name);

@@ -4,7 +4,7 @@
 //! the handlers, those behind it are read again. Each header is read once otherwise.
 
 use crate::binary_header;
-use crate::field::Value;
+use crate::field::{AllFields, Value};
 use crate::guard::{Asked, Guard, Shown};
 use crate::json_header;
 use crate::sha1_lanes::LANES;
@@ -41,25 +41,34 @@ impl Default for Reach {
 /// The frames that were looked ahead at.
 pub struct Ahead<'a> {
     frames: Vec<Shown<'a>>,
+    /// Their fields.
+    all: AllFields<'a>,
     count: usize,
     served: usize,
 }
 
 impl<'a> Ahead<'a> {
     pub fn new() -> Self {
-        Self { frames: Vec::new(), count: 0, served: 0 }
+        Self { frames: Vec::new(), all: AllFields::new(), count: 0, served: 0 }
     }
 
-    /// The next frame, which stands at `at`; None when what stands there is not ordinary.
-    pub fn next(&mut self, reach: &mut Reach, guard: &mut Guard, asked: &Asked, data: &'a [u8], at: usize) -> Option<&Shown<'a>> {
+    /// The next frame, which stands at `at`, and where its fields are kept; None when what stands there is not ordinary.
+    pub fn next(
+        &mut self,
+        reach: &mut Reach,
+        guard: &mut Guard,
+        asked: &Asked,
+        data: &'a [u8],
+        at: usize,
+    ) -> Option<(&Shown<'a>, &AllFields<'a>)> {
         if self.served == self.count {
             self.done(reach);
             self.look(reach.0, data, at);
-            guard.verify(asked, &mut self.frames[..self.count]);
+            guard.verify(asked, &mut self.frames[..self.count], &self.all);
         }
         let shown = self.frames[..self.count].get(self.served)?;
         self.served += 1;
-        Some(shown)
+        Some((shown, &self.all))
     }
 
     /// The last frame was left to others, or the burst is over.
@@ -74,15 +83,26 @@ impl<'a> Ahead<'a> {
     /// Read so many frames, or fewer: up to the first that is not ordinary, or not whole.
     fn look(&mut self, reach: usize, data: &'a [u8], at: usize) {
         (self.count, self.served) = (0, 0);
+        self.all.clear();
         let mut next = at;
         while self.count < reach && (self.count == 0 || next - at < BYTES_MAX) {
             let Some(found) = cut(data, next).filter(|found| found.body_at <= found.end) else { return };
+            if self.frames.len() == self.frames.capacity() {
+                // Many bursts are of one frame, the others get room at once.
+                let more = if self.count == 0 { 1 } else { LANES - 1 };
+                self.frames.reserve_exact(more);
+                self.all.reserve(more);
+            }
             if self.frames.len() == self.count {
                 self.frames.push(Shown::new());
             }
             let shown = &mut self.frames[self.count];
             (shown.frame, shown.body) = (&data[next..found.end], &data[found.body_at..found.end]);
-            if read(found.kind, &data[next + 8..found.body_at], shown).is_none() {
+            shown.fields.keep_in(std::mem::replace(&mut self.all, AllFields::new()));
+            let is_request = read(found.kind, &data[next + 8..found.body_at], shown).is_some();
+            let Some((all, kept)) = shown.fields.take_kept() else { return };
+            (self.all, shown.kept) = (all, kept);
+            if !is_request {
                 return;
             }
             next = found.end;

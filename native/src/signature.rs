@@ -10,7 +10,6 @@ pub const SIGNATURE_CHARS: usize = 28;
 /// A longer body is hashed where it stands.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
 const DIGEST_BYTES: usize = 20;
-const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// What signs.
 #[derive(Clone, Copy)]
@@ -125,13 +124,23 @@ fn put_digest(out: &mut [u8], state: State) {
     }
 }
 
-/// A digest with a 0 behind it as Base64; the last character stays as it is.
+/// A digest with a 0 behind it as Base64; the last character stands for nothing.
 fn put_base64(out: &mut [u8; SIGNATURE_CHARS], digest: &[u8; DIGEST_BYTES + 1]) {
     for (four, three) in out.chunks_exact_mut(4).zip(digest.chunks_exact(3)) {
         let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
         for (digit, char) in four.iter_mut().enumerate() {
-            *char = BASE64[(bits >> (18 - 6 * digit)) as usize % 64];
+            *char = (bits >> (18 - 6 * digit)) as u8 & 63;
         }
+    }
+    // From the alphabet's ranges, for all at once: A to Z, a to z, 0 to 9, +, /.
+    for char in out.iter_mut() {
+        let digit = *char;
+        let mut shift = b'A';
+        shift = if digit > 25 { b'a' - 26 } else { shift };
+        shift = if digit > 51 { b'0'.wrapping_sub(52) } else { shift };
+        shift = if digit > 61 { b'+'.wrapping_sub(62) } else { shift };
+        shift = if digit > 62 { b'/'.wrapping_sub(63) } else { shift };
+        *char = digit.wrapping_add(shift);
     }
     out[SIGNATURE_CHARS - 1] = b'=';
 }

@@ -130,7 +130,7 @@ pub fn is_alphanumeric(text: &[u8]) -> bool {
 }
 
 /// Append a text that is short most times: up to sixteen bytes go without a call.
-#[inline]
+#[inline(always)]
 pub fn append(out: &mut Vec<u8>, text: &[u8]) {
     let size = text.len();
     // Of two pieces of equal size, which overlap.
