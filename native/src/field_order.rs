@@ -5,6 +5,8 @@
 
 use crate::field::split_names;
 
+/// Different names in a header; one with more is for the handlers, and nothing is signed in an order of ours.
+pub const NAMES_MAX: usize = 64;
 const REMEMBERED_MAX: usize = 8;
 const REMEMBERED_NAME_BYTES_MAX: usize = 2048; // of a header whose order is worth remembering
 pub const ACCESS_KEY: &str = "AccessKey";
@@ -14,6 +16,7 @@ const REPLACEMENT: &[u8] = "\u{FFFD}".as_bytes();
 
 /// What names of fields say. Numbers are those of values.
 pub struct FieldOrder {
+    /// Empty where it is not worth remembering.
     names: Vec<u8>,
     /// What is signed, in its order.
     pub signed: Vec<u32>,
@@ -39,9 +42,11 @@ impl FieldOrder {
         let (access_key, signature) = (find(ACCESS_KEY), find(SIGNATURE));
         let has_unique_key_query = find(UNIQUE_KEY_QUERY).is_some();
         let name_count = order.len();
-        order.retain(|number| Some(*number as usize) != signature);
+        order.retain(|number| name_count <= NAMES_MAX && Some(*number as usize) != signature);
+        order.shrink_to_fit();
         let is_strange = all.iter().any(|name| is_strange(name));
-        Self { names: names.to_vec(), signed: order, access_key, signature, has_unique_key_query, name_count, is_strange }
+        let names = if names.len() > REMEMBERED_NAME_BYTES_MAX { Vec::new() } else { names.to_vec() };
+        Self { names, signed: order, access_key, signature, has_unique_key_query, name_count, is_strange }
     }
 }
 
@@ -50,7 +55,7 @@ impl FieldOrder {
 pub struct FieldOrders {
     known: Vec<FieldOrder>,
     next: usize,
-    /// One that is not worth remembering.
+    /// The last one that is not worth remembering.
     other: Option<FieldOrder>,
 }
 

@@ -16,14 +16,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::field::{AllFields, Fields, Kept, Name, Value};
-use crate::field_order::{ACCESS_KEY, FieldOrder, FieldOrders, is_strange};
+use crate::field_order::{ACCESS_KEY, FieldOrder, FieldOrders, NAMES_MAX, is_strange};
 use crate::json_text::unescape;
 use crate::outcome::{Errors, Outcome, Stop};
 use crate::sha1_lanes::LANES;
 use crate::signature::{Contents, Key, Wanted, is_equal};
 use crate::text::append;
 
-const FIELDS_MAX: usize = 64;
 const REMEMBERED_MAX: usize = 10_000;
 const TEXT_CHARS_MAX: usize = 512;
 const CONTENT_BYTES_KEPT: usize = 1 << 16;
@@ -274,7 +273,7 @@ fn ordinary<'g>(
 ) -> Outcome<(&'g Guarded, &'g FieldOrder)> {
     let guarded = guarded.iter().find(|guarded| guarded.code == shown.code).ok_or(Stop::Slow)?;
     let order = orders.find(all.names(&shown.kept));
-    if order.name_count > FIELDS_MAX || order.has_unique_key_query {
+    if order.name_count > NAMES_MAX || order.has_unique_key_query {
         return Err(Stop::Slow);
     }
     let is_strange = |value: &Value<'_>| value.raw().is_none_or(is_strange);
