@@ -27,6 +27,7 @@ class Requester:
 
     def __init__(self) -> None:
         self.is_open = True
+        self.principal = ""
         self.pushed: list[RemotingCommand] = []
         self.answer: RemotingCommand | Exception = RemotingCommand(0)
         self.closed: list[Any] = []
