@@ -101,6 +101,7 @@ def test_a_running_query_goes_on_when_the_master_is_switched(spark: Any, tmp_pat
                 for _ in range(2):
                     wait_for("some more messages", lambda n=len(acknowledged): len(acknowledged) > n + 50)
                     before = wait_for("a master", up.master)
+                    wait_for("a slave in sync", lambda master=before: up.has_successor(master))
                     os.kill(up.pid_of(before), signal.SIGKILL)
                     wait_for("another master", lambda old=before: up.master() not in (None, old))
                 wait_for("some more messages", lambda n=len(acknowledged): len(acknowledged) > n + 50)

@@ -68,6 +68,13 @@ class UpProcesses:
             return table[name].broker_addrs.get(0) if name in table else None
         return None
 
+    def has_successor(self, address: str) -> bool:
+        """Whether a slave of the master there is in sync: while none is nobody may take its place."""
+        with contextlib.suppress(AerobeeError):
+            replicas = self.admin.broker_runtime(address).get("haReplicas", "")
+            return any(each.endswith(" in-sync") for each in replicas.split(";"))
+        return False
+
     def pid_of(self, address: str) -> int:
         """The broker process that listens at an address."""
         wanted = f"listenPort={address.rpartition(':')[2]}".encode()

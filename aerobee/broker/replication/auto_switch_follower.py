@@ -16,7 +16,14 @@ from typing import cast
 
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.replication.controller_files import Epochs
-from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower, why
+from aerobee.broker.replication.follower import (
+    CONNECT_TIMEOUT_S,
+    FIRST_RETRY_S,
+    RETRY_S,
+    CannotFollow,
+    Follower,
+    why,
+)
 from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.clock import Clock
@@ -131,6 +138,7 @@ class AutoSwitchFollower(Follower):
     async def run(self, master: MasterAddress) -> None:
         """Until cancelled."""
         self._master, self._is_stopped = master, False
+        pause_s = FIRST_RETRY_S
         try:
             while not self._is_stopped:
                 try:
@@ -141,7 +149,8 @@ class AutoSwitchFollower(Follower):
                     # The task's outermost edge: a slave that silently followed nobody would be no copy.
                     log.exception("following the master at %s failed; trying again", master.ha)
                     self._trouble = "a fault of this broker, see its log"
-                await self._clock.sleep(RETRY_S)
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_S)
         finally:
             if self._master == master:
                 self._disconnect()

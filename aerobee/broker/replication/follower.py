@@ -15,6 +15,9 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0  # RocketMQ: 5 s
+# The first time that a master of a new epoch is tried again, then twice as long each time: slaves hear of it at the moment at which it
+# does, and one that came too early must not be missing in the sync state set, should this master die as well.
+FIRST_RETRY_S = 0.1
 CONNECT_TIMEOUT_S = 3.0
 
 
