@@ -114,6 +114,22 @@ class Gate:
         if request.code in ADMIN:
             self._note(request, host, who, "passed")
 
+    def look_again(self, peer: Peer, request: RemotingCommand) -> RemoteError | None:
+        """Why a request that check() let in, and that waits since, would not be let in now; None while it would."""
+        if self.exempts(peer):
+            return None
+        host = peer.host_port[0]
+        try:
+            assert self._keeper is not None
+            self._keeper.check(request, host)
+        except AerobeeError as error:
+            if not isinstance(error, RemoteError):
+                error = RemoteError(ResponseCode.SYSTEM_ERROR, str(error))  # nobody can say, so he may not
+            self.refused_count += 1
+            self._note(request, host, request.field(ACCESS_KEY) or "", f"refused: {error.remark}")
+            return error
+        return None
+
     def exempts(self, peer: Peer) -> bool:
         """Whether nothing is asked of this peer, because of the listener it came in through."""
         return self._keeper is None or self._exempt(peer)

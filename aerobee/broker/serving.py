@@ -37,6 +37,7 @@ from aerobee.broker.features import fast_path_kinds, make_features
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.foundation import Foundation
+from aerobee.broker.held_access import HeldAccess
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.parts import BrokerParts
@@ -89,6 +90,7 @@ class Serving:
         self._leads = False  # does what only a master does
         self.role = first_role(config, identity, base.store_config.broker_role)
         self.held = HeldPulls(
+            access=self._make_held_access(loop),
             bounds=base.bounds,
             clock=base.clock,
             call_soon=loop.call_soon,
@@ -150,6 +152,20 @@ class Serving:
         self.acting = self._make_acting() if self.controllers is None else None
         self.handlers: Mapping[int, Handler] = self._make_handlers()
         self.fast_path = self._make_fast_path()
+
+    def _make_held_access(self, loop: asyncio.AbstractEventLoop) -> HeldAccess | None:
+        """What looks at held requests again where access control is on."""
+        gate = self._base.access.gate
+        if not gate.is_closed:
+            return None
+        made = HeldAccess(
+            gate.look_again,
+            clock=self._base.clock,
+            call_soon=loop.call_soon,
+            call_from_thread=loop.call_soon_threadsafe,
+        )
+        gate.on_change(made.changed)
+        return made
 
     def _make_replication(self, listener: HaListener) -> Replication:
         """Classic, or as the controllers say."""
@@ -245,6 +261,8 @@ class Serving:
         """Cancel timers and tasks; nothing is written."""
         for part in (self._base.stats, self.overload, self.schedule):
             part.stop()
+        if self.held.access is not None:
+            self.held.access.stop()
         for feature in self.features:
             feature.stop()
 

@@ -5,6 +5,8 @@ wakes one call of each group that waits there, for a pop takes what it finds and
 message in a group's retry topic wakes a call of that group. Calls leave in the order in which they came. Releases of one
 pass of the event loop run together after it, so that a burst of sends is answered with one full pop.
 
+Where access control is on, a call whose user may not make it any more is refused, and gets nothing (held_access.py).
+
 What always holds: each call is released exactly once (message, deadline, close of its connection, shutdown). A call whose
 filter refuses the message stays. At most WAITING_MAX calls wait, and WAITING_OF_KEY_MAX of one group and topic; one more is
 answered POLLING_FULL (209).
@@ -14,10 +16,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from aerobee.broker.bounds import Bounds
+from aerobee.broker.held_access import HeldAccess, refuse
 from aerobee.broker.pop.engine import PopWant
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.command import RemotingCommand
@@ -39,7 +42,7 @@ class QueueWatch(Protocol):
 
 
 class HeldPop:
-    """One held call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again."""
+    """One held call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again. `version`: as Held."""
 
     __slots__ = (
         "group",
@@ -50,6 +53,7 @@ class HeldPop:
         "tag_codes",
         "topic",
         "until_ms",
+        "version",
         "waits",
     )  # fmt: skip
 
@@ -72,7 +76,12 @@ class HeldPop:
         self.tag_codes = tag_codes
         self.until_ms = until_ms
         self.resume = resume
+        self.version = 0
         self.waits = False
+
+    def asked(self) -> RemotingCommand:
+        """As Held."""
+        return self.request
 
 
 def queues_of(want: PopWant) -> list[tuple[str, int]]:
@@ -104,8 +113,12 @@ class HeldPops:
         call_soon: Callable[[Callable[[], None]], object],
         watch: QueueWatch,
         bounds: Bounds | None = None,
+        access: HeldAccess | None = None,
     ) -> None:
-        """`bounds` say how many calls of one peer may wait."""
+        """`bounds` say how many calls of one peer may wait. `access`: access control is on."""
+        self.access = access
+        if access is not None:
+            access.add(self)
         self._bounds = bounds
         self._clock = clock
         self._call_soon = call_soon
@@ -151,6 +164,8 @@ class HeldPops:
             calls = self._connections[call.peer] = set()
             call.peer.on_close(self._connection_closed)
         calls.add(call)
+        if self.access is not None:
+            call.version = self.access.seen
         call.waits = True
         self.count += 1
         heapq.heappush(self._deadlines, (self._clock.monotonic() + hold_s, next(self._sequence), call))
@@ -181,6 +196,21 @@ class HeldPops:
                     self._release(call, timed_out=False)
                     return
 
+    def everything(self) -> list[HeldPop]:
+        """As HeldTable."""
+        return [call for calls in self._connections.values() for call in calls]
+
+    def look_again(self, held: Sequence[HeldPop]) -> None:
+        """As HeldTable."""
+        if self.access is None:
+            return
+        refused = self.access.refusals([call for call in held if call.waits])
+        for call in refused:
+            if call.waits:
+                self._forget(call)
+        for call, refusal in refused.items():
+            refuse(call, refusal)
+
     def release_all(self) -> None:
         """Answer everything that waits, now: the broker stops."""
         for place in list(self._places.values()):
@@ -199,9 +229,20 @@ class HeldPops:
 
     def _run_released(self) -> None:
         released, self._released = self._released, []
+        access = self.access
+        refused = {} if access is None else access.refusals([call for call, _ in released])
+        for call, refusal in refused.items():
+            refuse(call, refusal)
+            self._wake_all(call.topic, call.group)  # what was to be its own is for another one now
         for call, timed_out in released:
-            if call.peer.is_open:
+            if call.peer.is_open and call not in refused:
                 call.resume(call, timed_out)
+
+    def _wake_all(self, topic: str, group: str) -> None:
+        place = self._places.get((topic, group))
+        if place is not None:
+            for call in list(place.calls):
+                self._release(call, timed_out=False)
 
     def _forget(self, call: HeldPop) -> None:
         call.waits = False

@@ -132,11 +132,15 @@ class PopCalls:
             return request.reply(error.code, remark=error.remark, ext={})
         until_ms = now_ms + min(poll_ms - age_ms, HOLD_MS_MAX)
         if want.ordered and self._cold_places(want):
-            return self._pop_cold(peer, request, want, until_ms)
+            return self._pop_cold(peer, request, want, until_ms, self._access_version())
         try:
             return self._answer(peer, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
         except ColdData:
-            return self._pop_cold(peer, request, want, until_ms)
+            return self._pop_cold(peer, request, want, until_ms, self._access_version())
+
+    def _access_version(self) -> int:
+        access = self._waiting.access
+        return 0 if access is None else access.seen
 
     def pop_ordinary(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
         """pop() in no order of hot messages, by the fields of its request (PopHooks.pop).
@@ -223,7 +227,7 @@ class PopCalls:
             until_ms = 0 if timed_out else call.until_ms
             reply = self._answer(peer, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
         except ColdData:
-            self._spawn(self._resume_cold(peer, request, want))
+            self._spawn(self._resume_cold(peer, request, want, call.version))
             return
         except AerobeeError as error:
             reply = _error_reply(request, error)
@@ -436,13 +440,22 @@ class PopCalls:
                 accept=want.accept,
             )
 
-    async def _pop_cold(self, peer: Peer, request: RemotingCommand, want: PopWant, until_ms: int) -> Reply:
+    async def _pop_cold(
+        self, peer: Peer, request: RemotingCommand, want: PopWant, until_ms: int, version: int
+    ) -> Reply:
         await self._warm(want)
+        self._look_again(peer, request, version)
         return self._answer(peer, request, want, until_ms=until_ms)
 
-    async def _resume_cold(self, peer: Peer, request: RemotingCommand, want: PopWant) -> None:
+    def _look_again(self, peer: Peer, request: RemotingCommand, version: int) -> None:
+        """Users or permissions may have changed since a pop was let in. Raises RemoteError."""
+        if self._waiting.access is not None:
+            self._waiting.access.require(peer, request, version)
+
+    async def _resume_cold(self, peer: Peer, request: RemotingCommand, want: PopWant, version: int) -> None:
         try:
             await self._warm(want)
+            self._look_again(peer, request, version)
             reply = self._answer(peer, request, want, until_ms=0)
         except AerobeeError as error:
             reply = _error_reply(request, error)

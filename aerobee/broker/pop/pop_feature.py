@@ -92,8 +92,16 @@ class Pop(Feature):
             host=identity.store_host,
             buffer=MergeBuffer() if config.enable_pop_buffer_merge else None,
         )
-        self.waiting = HeldPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
-        self.notified = HeldPops(clock=clock, call_soon=call_soon, watch=parts.held, bounds=parts.bounds)
+        self.waiting, self.notified = (
+            HeldPops(
+                clock=clock,
+                call_soon=call_soon,
+                watch=parts.held,
+                bounds=parts.bounds,
+                access=parts.held.access,
+            )
+            for _ in range(2)
+        )
         self._make_calls(parts, pick, call_soon)
         self.reviver = Reviver(
             store=store,

@@ -7,7 +7,8 @@ What always holds: each held pull is released exactly once (arrival, reset, dead
 shutdown), and then leaves both tables. A pull whose filter refuses a new message stays held. Releases of one pass
 of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
 its first message. Those that a message releases go to the fast path first (`answer_first`), RELEASED_AT_ONCE at a time; what it
-leaves, and every other release, is resumed by whoever held the pull.
+leaves, and every other release, is resumed by whoever held the pull. Where access control is on, one whose user may not pull any more
+is refused before that (held_access.py).
 
 Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
 releases its held pulls at once.
@@ -18,10 +19,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.bounds import Bounds
+from aerobee.broker.held_access import HeldAccess, refuse
 from aerobee.clock import Clock, Timer
+from aerobee.errors import RemoteError
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import decode_frame
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.request_stats import RequestStats
 
@@ -35,7 +40,7 @@ class HeldPull:
     """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
     `frame` is the encoded request, `code` its code, `since` when it began to wait; `resume` runs it again, not to be held. `offset`: of the next message of its queue that it
-    has not heard of. `has_news`: a message released it.
+    has not heard of. `has_news`: a message released it. `signed`: the request as it came, where `frame` holds another. `version`: as Held.
     """
 
     __slots__ = (
@@ -49,9 +54,11 @@ class HeldPull:
         "peer",
         "queue_id",
         "resume",
+        "signed",
         "since",
         "tag_codes",
         "topic",
+        "version",
     )
 
     def __init__(
@@ -66,8 +73,11 @@ class HeldPull:
         accept: Callable[[bytes], bool] | None,
         resume: Callable[[HeldPull], None],
         code: int,
+        signed: RemotingCommand | None = None,
     ) -> None:
         self.peer = peer
+        self.signed = signed
+        self.version = 0
         self.code = code
         self.since: float | None = None
         self.frame = frame
@@ -80,6 +90,10 @@ class HeldPull:
         self.resume = resume
         self.is_held = True
         self.has_news = False
+
+    def asked(self) -> RemotingCommand:
+        """As Held."""
+        return self.signed or decode_frame(self.frame)
 
 
 class HeldPulls:
@@ -96,11 +110,16 @@ class HeldPulls:
         record_at: Callable[[str, int, int], bytes | None] = lambda topic, queue_id, offset: None,
         bounds: Bounds | None = None,
         requests: RequestStats | None = None,
+        access: HeldAccess | None = None,
     ) -> None:
         """`record_at` gives the record of (topic, queue id, queue offset): pulls with `accept` are woken by it.
 
         `bounds` say how many one peer may have. `requests` counts how long they waited.
+        `access`: access control is on.
         """
+        self.access = access
+        if access is not None:
+            access.add(self)
         self._requests = requests or RequestStats()
         self._bounds = bounds
         self._record_at = record_at
@@ -167,6 +186,8 @@ class HeldPulls:
         pulls.add(pull)
         self.count += 1
         self.frames_bytes += len(pull.frame)
+        if self.access is not None:
+            pull.version = self.access.seen
         pull.since = self._clock.monotonic()
         due = pull.since + hold_s
         heapq.heappush(self._deadlines, (due, next(self._sequence), pull))
@@ -234,6 +255,25 @@ class HeldPulls:
         for pull in list(self.by_queue.get((topic, queue_id), ())):
             self._release(pull)
 
+    def everything(self) -> list[HeldPull]:
+        """As HeldTable."""
+        return [pull for pulls in self._connections.values() for pull in pulls]
+
+    def look_again(self, held: Sequence[HeldPull]) -> None:
+        """As HeldTable."""
+        if self.access is None:
+            return
+        refused = self.access.refusals([pull for pull in held if pull.is_held])
+        for key in {(pull.topic, pull.queue_id) for pull in refused if pull.is_held}:
+            # At once, as in on_appended().
+            waiting = self.by_queue[key]
+            waiting[:] = [pull for pull in waiting if pull not in refused]
+            self._drop_empty(key)
+        for pull in refused:
+            if pull.is_held:
+                self._unhold(pull)
+        self._refuse(refused)
+
     def release_all(self) -> None:
         """Answer everything that is held, now."""
         for release in self._others:
@@ -260,6 +300,11 @@ class HeldPulls:
         released, self._released = self._released[:RELEASED_AT_ONCE], self._released[RELEASED_AT_ONCE:]
         if self._released:
             self._call_soon(self._run_released)
+        if self.access is not None:
+            refused = self.access.refusals(released)
+            if refused:
+                released = [pull for pull in released if pull not in refused]
+                self._refuse(refused)
         others = self._answer([pull for pull in released if pull.has_news and pull.peer.is_open])
         others += [pull for pull in released if not pull.has_news and pull.peer.is_open]
         for pull in others:
@@ -267,6 +312,11 @@ class HeldPulls:
                 pull.resume(pull)
             except Exception as error:
                 pull.peer.failed(error)  # the other pulls are answered all the same
+
+    def _refuse(self, refused: Mapping[HeldPull, RemoteError]) -> None:
+        for pull, refusal in refused.items():
+            refuse(pull, refusal)
+            self.answered(pull, refusal.code)
 
     def _forget(self, pull: HeldPull) -> None:
         key = (pull.topic, pull.queue_id)

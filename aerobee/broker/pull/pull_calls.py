@@ -73,20 +73,36 @@ class PullCalls:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(
-        self, peer: Peer, request: RemotingCommand, rewrite: Rewrite | None = None
+        self,
+        peer: Peer,
+        request: RemotingCommand,
+        rewrite: Rewrite | None = None,
+        signed: RemotingCommand | None = None,
     ) -> Reply | Coroutine[Any, Any, Reply]:
-        """Serve a pull that just came in: it may be held, and it commits the offset in its header."""
+        """Serve a pull that just came in: it may be held, and it commits the offset in its header. `signed`: as it came, where
+        `request` is another."""
         try:
             pull = self._service.check(peer, parse_pull(request))
         except PullRefused as refusal:
             ext = {"forbiddenType": str(refusal.forbidden_type)} if refusal.forbidden_type else {}
             return request.reply(refusal.code, remark=refusal.remark, ext=ext)
         if self._service.is_cold(pull):
-            return self._pull_cold(pull, request, rewrite)
-        return self._answer(pull, request, self._service.read(pull, may_hold=True), rewrite)
+            access = self._held.access
+            return self._pull_cold(pull, request, rewrite, signed, 0 if access is None else access.seen)
+        return self._answer(pull, request, self._service.read(pull, may_hold=True), rewrite, signed)
 
-    async def _pull_cold(self, pull: Pull, request: RemotingCommand, rewrite: Rewrite | None) -> Reply:
-        return self._answer(pull, request, await self._service.read_cold(pull, may_hold=True), rewrite)
+    async def _pull_cold(
+        self,
+        pull: Pull,
+        request: RemotingCommand,
+        rewrite: Rewrite | None,
+        signed: RemotingCommand | None,
+        version: int,
+    ) -> Reply:
+        outcome = await self._service.read_cold(pull, may_hold=True)
+        if self._held.access is not None:
+            self._held.access.require(pull.peer, signed or request, version)
+        return self._answer(pull, request, outcome, rewrite, signed)
 
     def resume(self, held: HeldPull, rewrite: Rewrite | None = None) -> None:
         """Serve a pull that was held; it is answered now, whatever there is."""
@@ -108,7 +124,12 @@ class PullCalls:
         self, held: HeldPull, pull: Pull, request: RemotingCommand, rewrite: Rewrite | None
     ) -> None:
         try:
-            reply = self._answer(pull, request, await self._service.read_cold(pull, may_hold=False), rewrite)
+            outcome = await self._service.read_cold(pull, may_hold=False)
+            if self._held.access is not None:
+                self._held.access.require(pull.peer, held.asked(), held.version)
+            reply = self._answer(pull, request, outcome, rewrite)
+        except RemoteError as error:
+            reply = request.reply(error.code, remark=error.remark, ext={})
         except AerobeeError as error:
             reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext={})
         if reply is not None and pull.peer.is_open:
@@ -116,7 +137,12 @@ class PullCalls:
             self._held.answered(held, reply.code)
 
     def _answer(
-        self, pull: Pull, request: RemotingCommand, outcome: PullOutcome, rewrite: Rewrite | None
+        self,
+        pull: Pull,
+        request: RemotingCommand,
+        outcome: PullOutcome,
+        rewrite: Rewrite | None,
+        signed: RemotingCommand | None = None,
     ) -> Reply:
         """The reply, or None when the pull is held from now on."""
         if outcome.hold_ms is not None:
@@ -132,6 +158,7 @@ class PullCalls:
                 pull.accept,
                 self.resume if rewrite is None else partial(self.resume, rewrite=rewrite),
                 request.code,
+                signed,
             )
             self._held.hold(held, outcome.hold_ms / 1000)
             return None

@@ -213,7 +213,7 @@ class StaticTopicCalls:
         is_local = translation.item.broker_name == self._identity.name
         asked = dataclasses.replace(request, ext=translation.fields(request, is_local=is_local))
         if is_local:
-            return self._pulls.pull(peer, asked, rewrite=translation.reply)
+            return self._pulls.pull(peer, asked, rewrite=translation.reply, signed=request)
         return self._pull_from(translation, asked)
 
     async def _pull_from(self, translation: PullTranslation, request: RemotingCommand) -> Reply:

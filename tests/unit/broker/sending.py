@@ -21,6 +21,7 @@ from aerobee.broker.fastpath.access import FrameAccess
 from aerobee.broker.fastpath.choice import PYTHON, BackendChoice, choose_backend
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.held_access import HeldAccess
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.overload import Overload
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
@@ -117,7 +118,18 @@ class Sending:
         self.locks = LockTable(clock=self.clock)
         self.soon: list[Callable[[], None]] = []
         self.requests = RequestStats()
+        self.from_threads: list[Callable[[], None]] = []
+        access = None
+        if self.gate is not None:
+            access = HeldAccess(
+                self.gate.look_again,
+                clock=self.clock,
+                call_soon=self.soon.append,
+                call_from_thread=self.from_threads.append,
+            )
+            self.gate.on_change(access.changed)
         self.held = HeldPulls(
+            access=access,
             clock=self.clock,
             call_soon=self.soon.append,
             record_at=record_reader(self.store.queues, self.store.log),
@@ -222,6 +234,11 @@ class Sending:
             return request.reply(error.code, remark=error.remark, ext=error.ext)
         assert reply is None or isinstance(reply, RemotingCommand)
         return reply
+
+    def run_told(self) -> None:
+        """The loop hears of what threads have told it."""
+        while self.from_threads:
+            self.from_threads.pop(0)()
 
     def stored(self) -> list[Record]:
         """Every record of the log."""
