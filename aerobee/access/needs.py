@@ -15,6 +15,7 @@ from typing import Any
 from aerobee.access.resource import Action, Resource, ResourceType, cluster, every, group, topic
 from aerobee.message import RETRY_PREFIX, decode_properties
 from aerobee.remoting import fastjson
+from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.codes import RequestCode as R
 from aerobee.remoting.command import RemotingCommand
 
@@ -131,6 +132,20 @@ def _consume(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     yield Need(group(_text(request, "consumerGroup")), SUB)
 
 
+def _settles(topic_name: str, group_name: str) -> Iterator[Need]:
+    """What a POP consumer acknowledges or puts off: a message of a topic, or of the retry topic that its group has for that topic.
+
+    Clients name `%RETRY%group_topic` (V1), which alone cannot be told from the retry topic of a group `group_topic`; with the
+    request's own group it can. Who may pop the topic for the group is handed out what lies there anyway.
+    """
+    yield topic_or_group(topic_before_retry(topic_name, group_name), SUB, SUB)
+    yield Need(group(group_name), SUB)
+
+
+def _settle(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
+    yield from _settles(_text(request, "topic"), _text(request, "consumerGroup"))
+
+
 def _offset(actions: frozenset[Action]) -> Rule:
     def rule(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
         yield topic_or_group(_text(request, "topic"), actions, actions)
@@ -173,10 +188,8 @@ def _locks(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
 
 def _batch_ack(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
     entries = _dicts(_body(request), "acks")
-    for name in _names(entries, "c"):
-        yield Need(group(name), SUB)
-    for name in _names(entries, "t"):
-        yield topic_or_group(name, SUB, SUB)
+    pairs = dict.fromkeys((str(entry.get("t", "")), str(entry.get("c", ""))) for entry in entries)
+    yield from dict.fromkeys(need for pair in pairs for need in _settles(*pair))
 
 
 def _body_names(
@@ -230,7 +243,7 @@ RULES: dict[int, Rule] = {
     R.RECALL_MESSAGE: _sends_to("topic"),
     R.END_TRANSACTION: _end_transaction, R.GET_ROUTEINFO_BY_TOPIC: _route,
     R.PULL_MESSAGE: _consume, R.LITE_PULL_MESSAGE: _consume, R.POP_MESSAGE: _consume, R.PEEK_MESSAGE: _consume,
-    R.ACK_MESSAGE: _consume, R.CHANGE_MESSAGE_INVISIBLETIME: _consume, R.NOTIFICATION: _consume,
+    R.ACK_MESSAGE: _settle, R.CHANGE_MESSAGE_INVISIBLETIME: _settle, R.NOTIFICATION: _consume,
     R.BATCH_ACK_MESSAGE: _batch_ack, R.POLLING_INFO: _offset(SUB_OR_GET),
     R.HEART_BEAT: _heartbeat, R.UNREGISTER_CLIENT: _unregister, R.CHECK_CLIENT_CONFIG: _check_client,
     R.GET_CONSUMER_LIST_BY_GROUP: _fields(SUB_OR_GET, groups=_both),

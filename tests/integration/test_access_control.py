@@ -33,6 +33,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import Credentials
 from aerobee.store.config import StoreConfig
+from tests.integration.pop_requests import ack, change, pop
 
 USERS = AccessConfig(
     authentication_enabled=True,
@@ -145,6 +146,21 @@ async def make_alice(cluster: Cluster) -> None:
             ROOT,
         )
         assert given.code == 0, given.remark
+
+
+async def make_consumer(cluster: Cluster, name: str) -> None:
+    """A user who may read orders as the group of his name, at the broker."""
+    address = cluster.broker.address
+    body = {"username": name, "password": f"{name}secret", "userType": "Normal"}
+    made = await asked(address, RequestCode.AUTH_CREATE_USER, {"username": name}, body, ROOT)
+    assert made.code == 0, made.remark
+    entries = [
+        {"resource": each, "actions": ["Sub"], "decision": "Allow"}
+        for each in ("Topic:orders", f"Group:{name}")
+    ]
+    policy = {"subject": f"User:{name}", "policies": [{"policyType": "Custom", "entries": entries}]}
+    given = await asked(address, RequestCode.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, policy, ROOT)
+    assert given.code == 0, given.remark
 
 
 async def test_users_with_right_wrong_and_missing_keys(tmp_path: Path) -> None:
@@ -378,6 +394,36 @@ async def test_who_may_not_send_is_not_asked_about_transactions(tmp_path: Path) 
             assert asked_about == ["alice", "root", "root", "root"]
         await alice.close()
         await root.close()
+
+
+@pytest.mark.parametrize("v2", [False, True])
+async def test_what_a_group_is_handed_out_again_is_settled_with_its_own_permission(
+    tmp_path: Path, v2: bool
+) -> None:
+    """Clients name the retry topic: `%RETRY%bob_orders` of V1 looks like one of a group bob_orders."""
+    async with running(Cluster(tmp_path, USERS)) as cluster, asyncio.timeout(60):
+        broker = cluster.broker
+        broker.live.replace(enable_retry_topic_v2=v2)
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders", queue_count=1)
+        await make_consumer(cluster, "bob")
+        bob, eve = (
+            RemotingClient(
+                clock=SystemClock(), network=AsyncioNetwork(), credentials=Credentials(name, f"{name}secret")
+            )
+            for name in ("bob", "eve")
+        )
+        assert await sent(cluster, "orders", client("root")) == ""
+        await make_consumer(cluster, "eve")
+        (message,) = await pop(bob, broker, "orders", "bob")
+        for _ in range(2):
+            await change(bob, broker, message, 100)
+            (message,) = await pop(bob, broker, "orders", "bob", poll_ms=30_000)
+            assert message.topic == f"%RETRY%bob{'+' if v2 else '_'}orders"
+        assert await ack(eve, broker, message) == 16
+        assert await ack(bob, broker, message) == 0
+        await bob.close()
+        await eve.close()
 
 
 async def test_accounts_are_read_again_when_the_file_changes(tmp_path: Path) -> None:

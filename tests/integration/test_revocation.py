@@ -18,7 +18,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import Credentials
-from tests.integration.test_access_control import ROOT, USERS, Cluster, asked, client, running
+from tests.integration.test_access_control import ROOT, USERS, Cluster, asked, client, make_consumer, running
 
 WAIT_MS = 60_000
 # How each kind of right is taken away: the request, its fields and body, and what the refusal says.
@@ -49,20 +49,6 @@ def requests(group: str) -> dict[str, RemotingCommand]:
     }
 
 
-async def make_user(cluster: Cluster, name: str) -> None:
-    address = cluster.broker.address
-    body = {"username": name, "password": f"{name}secret", "userType": "Normal"}
-    made = await asked(address, RequestCode.AUTH_CREATE_USER, {"username": name}, body, ROOT)
-    assert made.code == 0, made.remark
-    entries = [
-        {"resource": each, "actions": ["Sub"], "decision": "Allow"}
-        for each in ("Topic:orders", f"Group:{name}")
-    ]
-    policy = {"subject": f"User:{name}", "policies": [{"policyType": "Custom", "entries": entries}]}
-    given = await asked(address, RequestCode.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, policy, ROOT)
-    assert given.code == 0, given.remark
-
-
 async def take_rights(cluster: Cluster, name: str, way: str) -> None:
     code, body, _ = TAKEN[way]
     taken = await asked(
@@ -88,7 +74,7 @@ async def test_what_is_held_is_refused_when_rights_are_taken_away(
         async with Producer(cluster.server.address, client=client("root")) as producer:
             await producer.send(Message("orders", b"before"))
             for name in (*TAKEN, "trusted"):
-                await make_user(cluster, name)
+                await make_consumer(cluster, name)
                 remoting = remotings[name] = RemotingClient(
                     clock=SystemClock(),
                     network=AsyncioNetwork(),

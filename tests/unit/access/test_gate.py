@@ -158,7 +158,7 @@ def needed(code: int, body: dict[str, Any] | None = None, **ext: str) -> list[st
                 RequestCode.BATCH_ACK_MESSAGE,
                 {"brokerName": "b", "acks": [{"c": "h", "t": "t", "topic": "mine"}]},
             ),
-            ["Sub on Group:h", "Sub on Topic:t"],
+            ["Sub on Topic:t", "Sub on Group:h"],
         ),
         (
             needed(RequestCode.PULL_MESSAGE, topic="t", consumerGroup="g"),
@@ -189,7 +189,32 @@ def needed(code: int, body: dict[str, Any] | None = None, **ext: str) -> list[st
         ),
         (
             needed(RequestCode.BATCH_ACK_MESSAGE, {"acks": [{"c": "g", "t": "t"}] * 3}),
-            ["Sub on Group:g", "Sub on Topic:t"],
+            ["Sub on Topic:t", "Sub on Group:g"],
+        ),
+        (
+            needed(
+                RequestCode.BATCH_ACK_MESSAGE, {"acks": [{"c": "g", "t": "t"}, {"c": "g", "t": "%RETRY%h_t"}]}
+            ),
+            ["Sub on Topic:t", "Sub on Group:g", "Sub on Group:h_t"],
+        ),
+        # what a group has popped from its retry topic of a topic, of both kinds; of another group's it is that group's
+        *(
+            (needed(code, topic=f"%RETRY%g{sign}t", consumerGroup="g"), ["Sub on Topic:t", "Sub on Group:g"])
+            for code in (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+            for sign in "_+"
+        ),
+        (
+            needed(RequestCode.ACK_MESSAGE, topic="%RETRY%g_t", consumerGroup="h"),
+            ["Sub on Group:g_t", "Sub on Group:h"],
+        ),
+        (
+            needed(RequestCode.ACK_MESSAGE, topic="%RETRY%g", consumerGroup="g"),
+            ["Sub on Group:g", "Sub on Group:g"],
+        ),
+        # to read it by its name takes a group of that name
+        (
+            needed(RequestCode.POP_MESSAGE, topic="%RETRY%g_t", consumerGroup="g"),
+            ["Sub on Group:g_t", "Sub on Group:g"],
         ),
         (
             needed(
