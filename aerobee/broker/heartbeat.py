@@ -51,8 +51,10 @@ Registered = Callable[[], Awaitable[None]]
 class _Joining:
     """What the groups of one heartbeat add up to."""
 
-    def __init__(self, data: HeartbeatData) -> None:
+    def __init__(self, data: HeartbeatData, principal: str) -> None:
+        """`principal`: who signed it; the peer's next request may be another's."""
         self.data = data
+        self.principal = principal
         self.code: int = ResponseCode.SUCCESS
         self.remark: str | None = None
         self.subscriptions_wanted = data.heartbeat_fingerprint == 0
@@ -115,6 +117,7 @@ class HeartbeatCalls:
                 data.client_id,
                 unknown[0][:GROUP_CHARS_MAX],
             )
+        joining = _Joining(data, peer.principal)
         retry_topics = [
             self._retry_topic(consumer, configs[consumer.group_name])
             for consumer in accepted
@@ -122,10 +125,9 @@ class HeartbeatCalls:
             and self._topics.get(RETRY_PREFIX + consumer.group_name) is None
         ]
         if retry_topics:
-            return self._join_with_topics(peer, request, data, accepted, retry_topics)
+            return self._join_with_topics(peer, request, joining, accepted, retry_topics)
         if len(accepted) + len(data.producer_data_set) > GROUPS_PER_TURN:
-            return self._join_in_turns(peer, request, data, accepted)
-        joining = _Joining(data)
+            return self._join_in_turns(peer, request, joining, accepted)
         self._join(joining, peer, request, accepted, data.producer_data_set)
         return joining.reply(request)
 
@@ -173,7 +175,7 @@ class HeartbeatCalls:
         self,
         peer: Peer,
         request: RemotingCommand,
-        data: HeartbeatData,
+        joining: _Joining,
         accepted: list[ConsumerData],
         retry_topics: list[TopicConfig],
     ) -> RemotingCommand | None:
@@ -184,15 +186,15 @@ class HeartbeatCalls:
                 async with asyncio.timeout(REGISTRATION_WAIT_S):
                     await self._registered()
             except (TimeoutError, AerobeeError) as error:
-                log.warning("retry topics of client %s are not registered yet: %r", data.client_id, error)
-        return await self._join_in_turns(peer, request, data, accepted)
+                client_id = joining.data.client_id
+                log.warning("retry topics of client %s are not registered yet: %r", client_id, error)
+        return await self._join_in_turns(peer, request, joining, accepted)
 
     async def _join_in_turns(
-        self, peer: Peer, request: RemotingCommand, data: HeartbeatData, accepted: list[ConsumerData]
+        self, peer: Peer, request: RemotingCommand, joining: _Joining, accepted: list[ConsumerData]
     ) -> RemotingCommand | None:
         """As _join(), with a turn for others after each GROUPS_PER_TURN groups. None when the client has gone."""
-        joining = _Joining(data)
-        producers = data.producer_data_set
+        producers = joining.data.producer_data_set
         for at in range(0, max(len(accepted), len(producers), 1), GROUPS_PER_TURN):
             if not peer.is_open:
                 return None
@@ -245,6 +247,7 @@ class HeartbeatCalls:
                 data.client_id,
                 language=request.language,
                 version=request.version,
+                principal=joining.principal,
             )
 
     def _fault_of(self, consumer: ConsumerData) -> str | None:

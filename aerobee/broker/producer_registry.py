@@ -3,16 +3,25 @@
 Source: ProducerManager (RocketMQ). A producer is known by its connection; it leaves when it says so, when its
 connection closes, or when it has sent no heartbeat for 120 s (looked at every 10 s). The broker asks a producer of a
 group what became of a transaction, so any live member of the group will do.
+
+Answers of request-reply go to a client by its id (connection_of), which clients say themselves: to the connection of its last
+heartbeat. Where heartbeats are signed an id stays with its signer for as long as that one's connection is a member: another who
+calls itself so joins its groups, but gets no answers. The same signer takes it over by its next heartbeat, from wherever it
+comes: it has reconnected. At RocketMQ 5.5.0 whoever joined last gets the answers.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from aerobee.clock import Clock
+from aerobee.log_throttle import LogThrottle
 from aerobee.remoting.peer import Peer
+
+log = logging.getLogger(__name__)
 
 CHANNEL_EXPIRY_S = 120.0  # channelExpiredTimeout
 
@@ -38,24 +47,29 @@ class ProducerRegistry:
         self._groups: dict[str, dict[Peer, ClientChannel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}
         self._member_count = 0
-        self._client_ids: dict[str, Peer] = {}  # where its last heartbeat came from
+        self._client_ids: dict[
+            str, tuple[Peer, str]
+        ] = {}  # where its last heartbeat came from, and who signed it
+        self._taken = LogThrottle(log, clock.monotonic)
         self._turn = itertools.count()
 
-    def register(self, group: str, peer: Peer, client_id: str, *, language: int, version: int) -> bool:
-        """Note a heartbeat; return whether the member is new."""
+    def register(
+        self, group: str, peer: Peer, client_id: str, *, language: int, version: int, principal: str = ""
+    ) -> bool:
+        """Note a heartbeat, signed by `principal`; return whether the member is new."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         members = self._groups.setdefault(group, {})
-        self._client_ids[client_id] = peer
+        self._claim(client_id, peer, principal)
         channel = members.get(peer)
         if channel is not None and channel.client_id == client_id:
             channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
-            channel.principal = peer.principal
+            channel.principal = principal
             return False
         if channel is None:
             self._member_count += 1
-        elif self._client_ids.get(channel.client_id) is peer:
-            del self._client_ids[channel.client_id]  # it calls itself otherwise now
-        members[peer] = ClientChannel(peer, client_id, language, version, now, now_ms, peer.principal)
+        else:
+            self._give_up(channel.client_id, peer)  # it calls itself otherwise now
+        members[peer] = ClientChannel(peer, client_id, language, version, now, now_ms, principal)
         groups = self._groups_of.get(peer)
         if groups is None:
             groups = self._groups_of[peer] = set()
@@ -75,8 +89,8 @@ class ProducerRegistry:
         groups = self._groups_of.get(peer)
         if groups is not None:
             groups.discard(group)
-        if not groups and self._client_ids.get(left.client_id) is peer:
-            del self._client_ids[left.client_id]
+        if not groups:
+            self._give_up(left.client_id, peer)
 
     def connection_closed(self, peer: Peer) -> None:
         """Forget everybody who was behind a connection."""
@@ -118,8 +132,25 @@ class ProducerRegistry:
 
     def connection_of(self, client_id: str) -> Peer | None:
         """The open connection of a client that is a member of any group, or None."""
-        peer = self._client_ids.get(client_id)
+        peer, _ = self._client_ids.get(client_id, (None, ""))
         return peer if peer is not None and peer.is_open else None
+
+    def _claim(self, client_id: str, peer: Peer, principal: str) -> None:
+        """The peer calls itself so; another signer's id stays where it is."""
+        holder, signer = self._client_ids.get(client_id, (peer, principal))
+        if holder is not peer and signer != principal and holder.is_open:
+            self._taken.warn(
+                principal,
+                "%s signs as %r and calls itself %.200r, which is the client of %r at %s: that one gets the answers to its requests",
+                peer.address, principal, client_id, signer, holder.address,
+            )  # fmt: skip
+            return
+        self._client_ids[client_id] = (peer, principal)
+
+    def _give_up(self, client_id: str, peer: Peer) -> None:
+        holder, _ = self._client_ids.get(client_id, (None, ""))
+        if holder is peer:
+            del self._client_ids[client_id]
 
     def channel_of(
         self, group: str, may: Callable[[ClientChannel], bool] = lambda channel: True

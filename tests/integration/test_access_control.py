@@ -396,6 +396,47 @@ async def test_who_may_not_send_is_not_asked_about_transactions(tmp_path: Path) 
         await root.close()
 
 
+async def test_answers_to_requests_are_not_for_who_calls_himself_by_anothers_client_id(
+    tmp_path: Path,
+) -> None:
+    pushed: list[str] = []
+
+    def remoting(name: str) -> RemotingClient:
+        def push(peer: Any, request: RemotingCommand) -> RemotingCommand:
+            pushed.append(name)
+            return request.reply()
+
+        keys = Credentials(name, f"{name}secret")
+        handlers = {RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: push}
+        return RemotingClient(
+            clock=SystemClock(), network=AsyncioNetwork(), credentials=keys, handlers=handlers
+        )
+
+    async with running(Cluster(tmp_path, USERS)) as cluster, asyncio.timeout(60):
+        address = cluster.broker.address
+        for name in ("alice", "eve"):
+            await make_consumer(cluster, name)
+        alice, eve, root = remoting("alice"), remoting("eve"), remoting("root")
+        beat = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "askers"}]}).encode()
+        answer = {
+            "a": "repliers", "b": "DefaultCluster_REPLY_TOPIC", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+            "i": "MSG_TYPE\x01reply\x02REPLY_TO_CLIENT\x01c\x02CORRELATION_ID\x01n\x02", "j": "0",
+        }  # fmt: skip
+        for who, expected in ((alice, "alice"), (eve, "alice"), (alice, "alice")):
+            assert (await who.invoke(address, RemotingCommand(34, {}, beat), timeout_s=30)).code == 0
+            said = await root.invoke(address, RemotingCommand(325, dict(answer), b"hidden"), timeout_s=30)
+            assert (said.code, pushed) == (0, [expected]), said.remark
+            pushed.clear()
+        await alice.close()
+        while cluster.broker.producers.connection_of("c") is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert (await eve.invoke(address, RemotingCommand(34, {}, beat), timeout_s=30)).code == 0
+        await root.invoke(address, RemotingCommand(325, dict(answer), b"for whoever it is now"), timeout_s=30)
+        assert pushed == ["eve"]
+        await eve.close()
+        await root.close()
+
+
 @pytest.mark.parametrize("v2", [False, True])
 async def test_what_a_group_is_handed_out_again_is_settled_with_its_own_permission(
     tmp_path: Path, v2: bool

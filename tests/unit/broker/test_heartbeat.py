@@ -264,6 +264,66 @@ def test_producers_are_known_by_group_and_found_in_turn(clients: Clients) -> Non
     assert not first.is_open
 
 
+def signed_by(principal: str, host_port: tuple[str, int] = ("10.0.0.1", 1)) -> FakePeer:
+    peer = FakePeer(host_port)
+    peer.principal = principal
+    return peer
+
+
+def test_a_client_id_is_its_signers_for_as_long_as_he_is_connected(clients: Clients) -> None:
+    """Answers of request-reply go by client ids, and whoever likes names any in his heartbeat."""
+    beat = HeartbeatData("c", (ProducerData("p"),))
+    alice, eve = signed_by("alice"), signed_by("eve", ("10.0.0.2", 2))
+    for peer in (alice, eve, alice, eve):
+        clients.beat(peer, beat)
+        assert clients.producers.connection_of("c") is alice
+    assert len(clients.producers.members("p")) == 2
+    eve.close()
+    assert clients.producers.connection_of("c") is alice
+    # She comes back from elsewhere before the broker knows that the old connection is gone.
+    again = signed_by("alice", ("10.0.0.3", 3))
+    clients.beat(again, beat)
+    assert clients.producers.connection_of("c") is again
+    alice.close()
+    assert clients.producers.connection_of("c") is again
+    # The client changes its keys, on its connection.
+    again.principal = "alice2"
+    clients.beat(again, beat)
+    assert clients.producers.connection_of("c") is again
+    # It starts with other keys: the connection of before has ended.
+    again.close()
+    assert clients.producers.connection_of("c") is None
+    other = signed_by("eve", ("10.0.0.4", 4))
+    clients.beat(other, beat)
+    assert clients.producers.connection_of("c") is other
+
+
+def test_a_client_that_calls_itself_otherwise_leaves_another_signers_id_alone(clients: Clients) -> None:
+    alice, eve = signed_by("alice"), signed_by("eve", ("10.0.0.2", 2))
+    clients.beat(alice, HeartbeatData("c", (ProducerData("p"),)))
+    clients.beat(eve, HeartbeatData("c", (ProducerData("p"),)))
+    clients.beat(eve, HeartbeatData("d", (ProducerData("p"),)))
+    assert clients.producers.connection_of("c") is alice
+    assert clients.producers.connection_of("d") is eve
+
+
+def test_where_nobody_signs_the_last_heartbeat_says_where_a_client_is(clients: Clients) -> None:
+    first, second = FakePeer(), FakePeer(("10.0.0.2", 2))
+    for peer in (first, second, first):
+        clients.beat(peer, HeartbeatData("c", (ProducerData("p"),)))
+        assert clients.producers.connection_of("c") is peer
+
+
+def test_who_signed_a_heartbeat_is_known_when_it_comes_not_when_it_has_waited(clients: Clients) -> None:
+    """The first heartbeat of a group waits for its retry topic, and the peer's next request may be another's."""
+    eve = signed_by("eve")
+    data = HeartbeatData("c", (ProducerData("p"),), consumer("c", "t").consumer_data_set)
+    reply = clients.calls.heartbeat(eve, RemotingCommand(34, {}, data.encode()))  # type: ignore[arg-type]
+    eve.principal = "alice"
+    asyncio.run(reply)  # type: ignore[arg-type]
+    assert [channel.principal for channel in clients.producers.members("p")] == ["eve"]
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"[]", b"{}", b'{"clientID":[]}', b'{"clientID":"c","consumerDataSet":[{"consumeType":9}]}'],
