@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -47,9 +48,9 @@ class ProducerRegistry:
         self._groups: dict[str, dict[Peer, ClientChannel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}
         self._member_count = 0
-        self._client_ids: dict[
-            str, tuple[Peer, str]
-        ] = {}  # where its last heartbeat came from, and who signed it
+        # Where its last heartbeat came from, and who signed it. A connection has an id for as long as a channel of it has.
+        self._client_ids: dict[str, tuple[Peer, str]] = {}
+        self._channel_counts: Counter[tuple[Peer, str]] = Counter()
         self._taken = LogThrottle(log, clock.monotonic)
         self._turn = itertools.count()
 
@@ -68,7 +69,8 @@ class ProducerRegistry:
         if channel is None:
             self._member_count += 1
         else:
-            self._give_up(channel.client_id, peer)  # it calls itself otherwise now
+            self._drop_id(channel.client_id, peer)  # it calls itself otherwise now
+        self._channel_counts[peer, client_id] += 1
         members[peer] = ClientChannel(peer, client_id, language, version, now, now_ms, principal)
         groups = self._groups_of.get(peer)
         if groups is None:
@@ -89,8 +91,7 @@ class ProducerRegistry:
         groups = self._groups_of.get(peer)
         if groups is not None:
             groups.discard(group)
-        if not groups:
-            self._give_up(left.client_id, peer)
+        self._drop_id(left.client_id, peer)
 
     def connection_closed(self, peer: Peer) -> None:
         """Forget everybody who was behind a connection."""
@@ -147,10 +148,13 @@ class ProducerRegistry:
             return
         self._client_ids[client_id] = (peer, principal)
 
-    def _give_up(self, client_id: str, peer: Peer) -> None:
-        holder, _ = self._client_ids.get(client_id, (None, ""))
-        if holder is peer:
-            del self._client_ids[client_id]
+    def _drop_id(self, client_id: str, peer: Peer) -> None:
+        """A channel of the peer that had this id is gone."""
+        self._channel_counts[peer, client_id] -= 1
+        if self._channel_counts[peer, client_id] <= 0:
+            del self._channel_counts[peer, client_id]
+            if self._client_ids.get(client_id, (None, ""))[0] is peer:
+                del self._client_ids[client_id]
 
     def channel_of(
         self, group: str, may: Callable[[ClientChannel], bool] = lambda channel: True

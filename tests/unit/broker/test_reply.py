@@ -206,6 +206,19 @@ async def test_a_body_beyond_the_limit_and_a_slave_are_refused(tmp_path: Path) -
     await slave.sending.store.stop()
 
 
+def test_a_connection_has_an_id_for_as_long_as_a_group_of_it_has() -> None:
+    registry = ProducerRegistry(clock=ManualClock())
+    peer: Any = Requester()
+    for group, client_id in (("a", "one"), ("b", "one"), ("c", "two"), ("b", "three"), ("d", "four")):
+        registry.register(group, peer, client_id, language=0, version=1)
+    assert registry.connection_of("one") is peer  # group a has it still
+    registry.unregister("a", peer)
+    assert [registry.connection_of(each) for each in ("one", "two", "three")] == [None, peer, peer]
+    registry.connection_closed(peer)
+    assert not registry._client_ids
+    assert not registry._channel_counts
+
+
 def test_a_client_is_found_by_its_last_heartbeat_and_forgotten_with_its_last_group() -> None:
     registry = ProducerRegistry(clock=ManualClock())
     old, new = Requester(), Requester()
