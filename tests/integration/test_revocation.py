@@ -104,3 +104,35 @@ async def test_what_is_held_is_refused_when_rights_are_taken_away(
                     assert TAKEN[name][2] in (reply.remark or "")
         for remoting in remotings.values():
             await remoting.close()
+
+
+@pytest.mark.parametrize("kind", ["pull", "pop"])
+async def test_what_waits_for_the_disk_is_refused_when_rights_are_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    async with running(Cluster(tmp_path, USERS)) as cluster, asyncio.timeout(60):
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            await admin.create_topic("orders", queue_count=1)
+        await make_consumer(cluster, "bob")
+        async with Producer(cluster.server.address, client=client("root")) as producer:
+            await producer.send(Message("orders", b"one"))
+            await producer.send(Message("orders", b"two"))
+        store = cluster.broker.store
+        read = store.get_messages_cold
+
+        async def slow(*place: Any, **how: Any) -> Any:
+            await take_rights(cluster, "bob", "disabled")
+            return await read(*place, **how)
+
+        monkeypatch.setattr(store, "is_cold", lambda *place, **how: True)
+        monkeypatch.setattr(store, "get_messages_cold", slow)
+        remoting = RemotingClient(
+            clock=SystemClock(), network=AsyncioNetwork(), credentials=Credentials("bob", "bobsecret")
+        )
+        request = requests("bob")[kind]
+        assert request.ext is not None
+        request.ext["_UNIQUE_KEY_QUERY"] = "false"  # for the handlers: the fast path reads no disk
+        reply = await remoting.invoke(cluster.broker.address, request, timeout_s=30)
+        await remoting.close()
+        assert (reply.code, reply.body) == (16, b"")
+        assert "is disabled" in (reply.remark or "")

@@ -424,3 +424,33 @@ def test_the_peers_principal_is_who_signed_the_request_that_is_served() -> None:
     with pytest.raises(RemoteError):
         serve(peer, request(SEND, b="orders-eu", user=""))  # type: ignore[arg-type]
     assert seen == ["alice"]
+
+
+def test_a_request_that_waits_is_looked_at_as_a_new_one(tmp_path: Path) -> None:
+    made, path = users(), tmp_path / "audit.jsonl"
+    gate = Gate(
+        keeper=UserKeeper(made, CONFIG, lambda: "DefaultCluster"),
+        admin_open=False,
+        audit=AuditLog(str(path), lambda: 1),
+        exempt=lambda peer: peer.listener == "internal",
+    )
+    waits, peer, internal = request(SEND, b="orders"), FakePeer(), FakePeer()
+    internal.listener = "internal"
+    assert gate.look_again(peer, waits) is None
+    made.put(disabled(made.users["alice"]))
+    refused = gate.look_again(peer, waits)
+    assert refused is not None
+    assert (refused.code, refused.remark) == (16, refusal(gate, waits))
+    assert (gate.look_again(internal, waits), gate.refused_count) == (None, 2)
+    gate.close()
+    assert path.read_text().count("refused: User:alice is disabled") == 2
+    assert Gate(keeper=None, admin_open=True).look_again(peer, waits) is None
+
+    class CannotSay(UserKeeper):
+        def check(self, request: RemotingCommand, host: str) -> str:
+            raise UsageError("an entry cannot be read")
+
+    gate = Gate(keeper=CannotSay(made, CONFIG, lambda: "DefaultCluster"), admin_open=False)
+    refused = gate.look_again(peer, waits)
+    assert refused is not None
+    assert (refused.code, refused.remark) == (1, "an entry cannot be read")
