@@ -151,12 +151,17 @@ class Gate:
         of a half message shows it, and whoever likes calls itself a member of his group."""
         if self.exempts(peer):
             return True
-        host = peer.host_port[0]
         if not principal:  # nobody signs where heartbeats need no signature
-            return self.grant(RemotingCommand(RequestCode.HEART_BEAT), host) is not None
+            return self.knows(principal, peer)
         send = RemotingCommand(RequestCode.SEND_MESSAGE_V2, {ACCESS_KEY: principal, "b": topic})
-        grant = self.grant(send, host)
+        grant = self.grant(send, peer.host_port[0])
         return grant is not None and grant.allows()
+
+    def knows(self, principal: str, peer: Peer) -> bool:
+        """Whether this peer, whose heartbeat `principal` signed, may send one still: he has been neither deleted nor disabled."""
+        fields = {ACCESS_KEY: principal} if principal else {}
+        heartbeat = RemotingCommand(RequestCode.HEART_BEAT, fields)
+        return self.exempts(peer) or self.grant(heartbeat, peer.host_port[0]) is not None
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """As Keeper.on_change; an open gate never changes."""

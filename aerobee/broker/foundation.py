@@ -105,7 +105,9 @@ class Foundation:
         self.stats = BrokerStats(clock=clock, cluster=config.broker_cluster_name)
         self.locks = LockTable(clock=clock, bounds=self.bounds)
         self.consumers = ConsumerRegistry(clock=clock, may_notify=self._may_notify)
-        self.producers = ProducerRegistry(clock=clock)
+        self.producers = ProducerRegistry(
+            clock=clock, knows=lambda principal, peer: self.access.gate.knows(principal, peer)
+        )
         self.duplicates = SendDuplicates(live=self.live, clock=clock)
         self.network = network
         self.client = RemotingClient(  # towards nameservers and other brokers

@@ -43,8 +43,12 @@ class ClientChannel:
 class ProducerRegistry:
     """Producer groups and their members. Plain calls; belongs to the broker's event loop."""
 
-    def __init__(self, *, clock: Clock) -> None:
+    def __init__(
+        self, *, clock: Clock, knows: Callable[[str, Peer], bool] = lambda principal, peer: True
+    ) -> None:
+        """`knows` says whether who signed a peer's heartbeat may send one still."""
         self._clock = clock
+        self._knows = knows
         self._groups: dict[str, dict[Peer, ClientChannel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}
         self._member_count = 0
@@ -132,14 +136,14 @@ class ProducerRegistry:
         return {group: list(members.values()) for group, members in self._groups.items()}
 
     def connection_of(self, client_id: str) -> Peer | None:
-        """The open connection of a client that is a member of any group, or None."""
-        peer, _ = self._client_ids.get(client_id, (None, ""))
-        return peer if peer is not None and peer.is_open else None
+        """The open connection of a client that is a member of any group, and whose signer is a user still, or None."""
+        peer, signer = self._client_ids.get(client_id, (None, ""))
+        return peer if peer is not None and peer.is_open and self._knows(signer, peer) else None
 
     def _claim(self, client_id: str, peer: Peer, principal: str) -> None:
         """The peer calls itself so; another signer's id stays where it is."""
         holder, signer = self._client_ids.get(client_id, (peer, principal))
-        if holder is not peer and signer != principal and holder.is_open:
+        if holder is not peer and signer != principal and holder.is_open and self._knows(signer, holder):
             self._taken.warn(
                 principal,
                 "%s signs as %r and calls itself %.200r, which is the client of %r at %s: that one gets the answers to its requests",

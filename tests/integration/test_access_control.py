@@ -427,6 +427,12 @@ async def test_answers_to_requests_are_not_for_who_calls_himself_by_anothers_cli
             said = await root.invoke(address, RemotingCommand(325, dict(answer), b"hidden"), timeout_s=30)
             assert (said.code, pushed) == (0, [expected]), said.remark
             pushed.clear()
+        address_and_name = (address, RequestCode.AUTH_UPDATE_USER, {"username": "alice"})
+        assert (await asked(*address_and_name, {"userStatus": "disable"}, ROOT)).code == 0
+        said = await root.invoke(address, RemotingCommand(325, dict(answer), b"hidden"), timeout_s=30)
+        assert (said.code, pushed) == (1, [])
+        assert (await asked(*address_and_name, {"userStatus": "enable"}, ROOT)).code == 0
+        assert cluster.broker.producers.connection_of("c") is not None
         await alice.close()
         while cluster.broker.producers.connection_of("c") is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

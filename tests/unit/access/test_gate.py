@@ -442,6 +442,8 @@ def test_a_request_that_waits_is_looked_at_as_a_new_one(tmp_path: Path) -> None:
     assert refused is not None
     assert (refused.code, refused.remark) == (16, refusal(gate, waits))
     assert (gate.look_again(internal, waits), gate.refused_count) == (None, 2)
+    assert [gate.knows(name, peer) for name in ("root", "alice", "nobody", "")] == [True, False, False, False]  # type: ignore[arg-type]
+    assert gate.knows("alice", internal)  # type: ignore[arg-type]
     gate.close()
     assert path.read_text().count("refused: User:alice is disabled") == 2
     assert Gate(keeper=None, admin_open=True).look_again(peer, waits) is None

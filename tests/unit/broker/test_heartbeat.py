@@ -307,6 +307,20 @@ def test_a_client_that_calls_itself_otherwise_leaves_another_signers_id_alone(cl
     assert clients.producers.connection_of("d") is eve
 
 
+def test_who_is_no_user_any_more_gets_no_answers_and_keeps_no_id() -> None:
+    gone: set[str] = set()
+    registry = ProducerRegistry(clock=ManualClock(), knows=lambda principal, peer: principal not in gone)
+    alice: Any = signed_by("alice")
+    other: Any = signed_by("alice2", ("10.0.0.2", 2))
+    registry.register("p", alice, "c", language=0, version=1, principal="alice")
+    registry.register("p", other, "c", language=0, version=1, principal="alice2")
+    assert registry.connection_of("c") is alice
+    gone.add("alice")
+    assert registry.connection_of("c") is None
+    registry.register("p", other, "c", language=0, version=1, principal="alice2")
+    assert registry.connection_of("c") is other
+
+
 def test_where_nobody_signs_the_last_heartbeat_says_where_a_client_is(clients: Clients) -> None:
     first, second = FakePeer(), FakePeer(("10.0.0.2", 2))
     for peer in (first, second, first):
