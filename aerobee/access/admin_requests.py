@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aerobee.remoting.codes import RequestCode as R
+from aerobee.remoting.command import RemotingCommand
 
 # Requests that change what is stored or how a broker works, for everybody: an administrator's.
 ADMIN = frozenset(
@@ -21,3 +22,20 @@ ADMIN = frozenset(
         R.AUTH_CREATE_ACL, R.AUTH_UPDATE_ACL, R.AUTH_DELETE_ACL, R.AUTH_GET_ACL, R.AUTH_LIST_ACL,
     }
 )  # fmt: skip
+# The same at a controller, which knows no users: with a key everything is allowed there.
+CONTROLLER_ADMIN = frozenset(
+    {R.UPDATE_CONTROLLER_CONFIG, R.GET_CONTROLLER_CONFIG, R.CLEAN_BROKER_DATA, R.AEROBEE_CHANGE_QUORUM}
+)
+# An administrator's in one form, a broker's own in the other.
+SOMETIMES_ADMIN = frozenset({R.CONTROLLER_ELECT_MASTER})
+ASKED_AT_AN_OPEN_GATE = ADMIN | CONTROLLER_ADMIN | SOMETIMES_ADMIN
+
+
+def is_admin(request: RemotingCommand) -> bool:
+    """Whether this request is an administrator's. Raises MalformedFrame.
+
+    Brokers ask for an election where nobody leads; to name who shall lead, or to wait for other groups, is an administrator's.
+    """
+    if request.code in SOMETIMES_ADMIN:
+        return request.boolean("designateElect", False) or request.integer("apartMillis", 0) > 0
+    return request.code in ADMIN or request.code in CONTROLLER_ADMIN

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from aerobee.access.addresses import is_loopback
-from aerobee.access.admin_requests import ADMIN
+from aerobee.access.admin_requests import ADMIN, ASKED_AT_AN_OPEN_GATE, is_admin
 from aerobee.access.audit import AuditLog
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
@@ -55,6 +55,11 @@ class Keeper(Protocol):
         ...
 
 
+def is_of_this_machine(peer: Peer, request: RemotingCommand) -> bool:
+    """Whether it comes over a loopback address."""
+    return is_loopback(peer.host_port[0])
+
+
 class Gate:
     """What stands before the handlers of one server."""
 
@@ -65,12 +70,15 @@ class Gate:
         admin_open: bool,
         audit: AuditLog | None = None,
         exempt: Callable[[Peer], bool] = lambda peer: False,
+        is_own: Callable[[Peer, RemotingCommand], bool] = is_of_this_machine,
     ) -> None:
-        """Without `keeper` it is open. `exempt`: peers of whom nothing is asked, such as those of an internal listener."""
+        """Without `keeper` it is open. `exempt`: peers of whom nothing is asked, such as those of an internal listener. `is_own`:
+        whether an open gate that is not `admin_open` lets this administrator's request of this peer pass."""
         self._keeper = keeper
         self._admin_open = admin_open
         self._audit = audit
         self._exempt = exempt
+        self._is_own = is_own
         self.refused_count = 0
 
     @property
@@ -82,7 +90,8 @@ class Gate:
         """The same handlers behind the gate. An open gate stands before administrators' requests alone."""
         return {
             code: self._guarded(handler)
-            if self.is_closed or (code in ADMIN and not (self._admin_open and self._audit is None))
+            if self.is_closed
+            or (code in ASKED_AT_AN_OPEN_GATE and not (self._admin_open and self._audit is None))
             else handler
             for code, handler in handlers.items()
         }
@@ -97,12 +106,12 @@ class Gate:
             elif (
                 self._keeper is None
                 and not self._admin_open
-                and request.code in ADMIN
-                and not is_loopback(host)
+                and is_admin(request)
+                and not self._is_own(peer, request)
             ):
                 raise RemoteError(
                     ResponseCode.NO_PERMISSION,
-                    f"{request_name(request.code)} is an administrator's request and is served to peers on the broker's own machine "
+                    f"{request_name(request.code)} is an administrator's request and is served to peers on this server's own machine "
                     f"only, not to {host}: turn on authenticationEnabled or aclEnable and sign it, or set adminOpen=true",
                 )
         except RemoteError as refusal:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from aerobee.access.audit import AuditLog
 from aerobee.access.config import AccessConfig
-from aerobee.access.gate import Gate
+from aerobee.access.gate import Gate, is_of_this_machine
 from aerobee.access.no_users import NoUsers
+from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
 
 if TYPE_CHECKING:
@@ -75,6 +76,24 @@ def open_access(
     accounts, reload = account_keeper(config, settings_path=settings_path, cluster=cluster)
     gate = Gate(keeper=accounts, admin_open=config.admin_open, audit=audit, exempt=exempt)
     return Access(gate, NoUsers(), None, reload)
+
+
+def guard_of(
+    admin_open: bool,
+) -> Callable[[Mapping[int, Handler], Callable[[Peer, RemotingCommand], bool]], dict[int, Handler]]:
+    """An open gate for a server whose settings are no AccessConfig: a controller. It says what counts as its own machine, too."""
+
+    def guard(
+        handlers: Mapping[int, Handler], is_own: Callable[[Peer, RemotingCommand], bool]
+    ) -> dict[int, Handler]:
+        gate = Gate(
+            keeper=None,
+            admin_open=admin_open,
+            is_own=lambda peer, request: is_of_this_machine(peer, request) or is_own(peer, request),
+        )
+        return gate.guard(handlers)
+
+    return guard
 
 
 def who_may_administer(config: AccessConfig) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import typer
 
+from aerobee.access.opening import guard_of
 from aerobee.config import to_properties
 from aerobee.errors import ConfigError
 from aerobee.ha.quorum.controller import EXTRA_LISTENER, QUORUM_LISTENER, Controller
@@ -33,6 +35,16 @@ from aerobee.remoting.tls import TlsMode
 from aerobee.store.descriptors import raise_limit
 
 LISTENERS = (QUORUM_LISTENER, EXTRA_LISTENER)
+WHO_MAY_OPEN = (
+    logging.WARNING,
+    "adminOpen=true: whoever reaches this controller's port may elect masters and change settings and members",
+)
+WHO_MAY = (
+    logging.INFO,
+    "administrators' requests to this controller are served to its own machine only; authenticationEnabled or adminOpen=true "
+    "change that",
+)
+log = logging.getLogger("aerobee.controller")
 
 
 def register(app: typer.Typer) -> None:
@@ -95,4 +107,6 @@ def make_controller(settings: ControllerSettings, listeners: Sequence[str] = LIS
         )
     require_free_port(config.bind_address, config.own_port, "the controller", "controllerDLegerPeers")
     require_directory(Path(config.directory), "controllerStorePath")
-    return Controller(config, tls=tls)
+    if not config.authentication_enabled and config.bind_address not in ("127.0.0.1", "::1", "localhost"):
+        log.log(*WHO_MAY_OPEN if config.admin_open else WHO_MAY)
+    return Controller(config, tls=tls, guard=guard_of(config.admin_open))

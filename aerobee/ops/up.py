@@ -71,8 +71,10 @@ UP_SAYS = {
 }
 HEALTHY_WITHIN_S = 180.0  # recovery of a store after a crash takes part of it, on a machine that may be busy
 POLL_S = 0.05
-# Certificates given by --set hold for the NameServer, too. tls.server.mode is the brokers' only: they register in plain.
-NAMESERVER_TOO = ("tls.server.keyP", "tls.server.certPath")
+# What --set says for the NameServer, too: certificates, and adminOpen, which controllers get as well. tls.server.mode is the brokers'
+# only: they register in plain.
+ADMIN_OPEN = "adminOpen"
+NAMESERVER_TOO = ("tls.server.keyP", "tls.server.certPath", ADMIN_OPEN)
 NOTE_AFTER_S = 3.0
 NOTE_AGAIN_S = 15.0
 # A throw-away cluster needs no gigabyte files; one on disk keeps RocketMQ's sizes, so that either product opens it.
@@ -249,7 +251,7 @@ def make_plan(
     nameserver_address = f"{local}:{nameserver_port}"
     nameserver, nameserver_arguments = _plan_nameserver(nameserver_port, host, data, assignments)
     controllers = (
-        controller_flags(local, controller_port, host, data, ephemeral=ephemeral) if replica_count > 1 else ()
+        controller_flags(local, controller_port, host, data, assignments) if replica_count > 1 else ()
     )
     broker_arguments: list[tuple[str, ...]] = []
     brokers: list[BrokerSettings] = []
@@ -316,9 +318,10 @@ def _refuse_what_up_decides(assignments: Sequence[str], own: Mapping[str, str]) 
 
 
 def controller_flags(
-    local: str, port: int, host: str, data: Path, *, ephemeral: bool
+    local: str, port: int, host: str, data: Path, assignments: Sequence[str] = ()
 ) -> tuple[Mapping[str, str], ...]:
     """Settings of the controllers of one machine."""
+    shared = dict(text.split("=", 1) for text in assignments if text.startswith(ADMIN_OPEN + "="))
     peers = ";".join(f"n{number}-{local}:{port + number}" for number in range(CONTROLLERS))
     return tuple(
         {
@@ -327,6 +330,7 @@ def controller_flags(
             "controllerDLegerSelfId": f"n{number}",
             "controllerStorePath": str(data / "controllers"),
             "bindAddress": host,
+            **shared,
         }
         for number in range(CONTROLLERS)
     )

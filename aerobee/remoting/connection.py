@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.address = address
         self.host_port: tuple[str, int] = ("", 0)
+        self.own_host = ""  # the address at this end
         self.listener = listener
         self.principal = ""
         self.is_open = False
@@ -390,6 +391,9 @@ class Connection(asyncio.Protocol):
             self.host_port = (str(peer[0]), int(peer[1]))
             host = f"[{peer[0]}]" if ":" in self.host_port[0] else peer[0]
             self.address = f"{host}:{peer[1]}"
+        own = transport.get_extra_info("sockname")
+        if isinstance(own, tuple) and own:
+            self.own_host = str(own[0])
         self._name = self._calls.peer = self._name or self.address
         self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
         self.is_open = True

@@ -92,6 +92,7 @@ class ControllerConfig(MetricsConfig):
         default="", repr=False
     )  # {"accessKey":…,"secretKey":…}: what brokers with access control are told of elections with
     authentication_enabled: bool = False  # requests have to be signed with these credentials
+    admin_open: bool = False  # without them: administrators' requests from other machines are served
     server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
     server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish

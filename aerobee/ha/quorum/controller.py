@@ -33,6 +33,7 @@ from aerobee.remoting.body_limits import limit_bodies
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
@@ -47,6 +48,9 @@ UNREAD_LOOK_S = 1.0
 HAND_OVER_S = 1.5  # longest that a stop waits for another leader
 HAND_OVER_LOOK_S = 0.01
 log = logging.getLogger("aerobee.controller")
+
+Sees = Callable[[Peer, RemotingCommand], bool]
+Guard = Callable[[Mapping[int, Handler], Sees], Mapping[int, Handler]]
 
 
 def _to_the_newest(node: RaftNode, now_ms: float) -> None:
@@ -69,8 +73,10 @@ class Controller:
         tls: ServerTls | None = None,
         random_numbers: Callable[[], float] = random.random,
         runner: Runner | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """Without more arguments: the system's clock, network, disk. `runner` runs steps of Raft, a thread by default."""
+        """Without more arguments: the system's clock, network, disk. `runner` runs steps of Raft, a thread by default. `guard` puts a
+        gate before the handlers where no key is asked for; it is given what counts as this machine besides loopback addresses."""
         self.failure: Exception | None = None
         self.ended = asyncio.Event()
         self.state = ControllerState()
@@ -103,7 +109,7 @@ class Controller:
         self._masters = Masters(
             config=self._live, state=self.state, raft=self._raft, client=self._client, clock=self._clock
         )
-        self._handlers = self._make_handlers(disk)
+        self._handlers = self._make_handlers(disk, guard)
         self._server = RemotingServer(
             clock=self._clock,
             network=network,
@@ -213,8 +219,8 @@ class Controller:
             self.config, scope="controller", health=self.health, families=self.families, clock=self._clock
         )
 
-    def _make_handlers(self, disk: Disk) -> Mapping[int, Handler]:
-        handlers: dict[int, Handler] = {
+    def _make_handlers(self, disk: Disk, guard: Guard | None) -> Mapping[int, Handler]:
+        handlers: Mapping[int, Handler] = {
             **ControllerCalls(
                 config=self._live, state=self.state, raft=self._raft, masters=self._masters
             ).handlers(),
@@ -226,6 +232,8 @@ class Controller:
         }
         if self.config.authentication_enabled and (credentials := self.config.credentials) is not None:
             handlers = signed_only(handlers, credentials)
+        elif guard is not None:
+            handlers = guard(handlers, self._is_own)
         return limit_bodies(
             handlers,
             {
@@ -233,6 +241,15 @@ class Controller:
                 RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: 1 << 20,
             },
         )
+
+    def _is_own(self, peer: Peer, request: RemotingCommand) -> bool:
+        """Whether an administrator asks from this machine, although over no loopback address: tools are led to the leader's address,
+        so that is at both ends then. And who sits where a group's master runs may give its mastership away, as before an upgrade."""
+        if isinstance(peer, Connection) and peer.own_host == peer.host_port[0]:
+            return True
+        return request.code == RequestCode.CONTROLLER_ELECT_MASTER and peer.host_port[
+            0
+        ] == self._masters.host_of_master(request.text("brokerName", ""))
 
     def _on_raft_message(self, peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
         try:

@@ -130,6 +130,12 @@ class Masters:
             "not keep its brokerIdentity"
         )
 
+    def host_of_master(self, broker_name: str) -> str | None:
+        """The host from which the heartbeats of a group's master come; None when there are none."""
+        group = self._state.groups.get(broker_name)
+        peer = self._via.get((broker_name, group.master_id)) if group is not None else None
+        return peer.host_port[0] if peer is not None else None
+
     def _follow(self, peer: Peer, key: tuple[str, int]) -> None:
         old = self._via.get(key)
         if old is not None and old in self._by_peer:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from aerobee.ops.settings import broker_settings
-from aerobee.ops.up import _administrators
+from aerobee.ops.up import _administrators, make_plan
 
 USER = 'initAuthenticationUser={"username":"root","password":"secret-of-root"}'
 
@@ -26,3 +28,20 @@ def test_administrators_of_a_broker(assignments: list[str], said: str) -> None:
     found = _administrators(broker_settings(assignments=assignments, environ={}))
     assert found.startswith(said)
     assert bool(found) == bool(said)
+
+
+def test_admin_open_holds_for_every_server_of_up(tmp_path: Path) -> None:
+    plan = make_plan(
+        broker_count=1,
+        port=10_911,
+        nameserver_port=9_876,
+        host="0.0.0.0",
+        advertise=None,
+        data=tmp_path,
+        replica_count=3,
+        assignments=["adminOpen=true"],
+        environ={},
+    )
+    assert plan.nameserver.access.admin_open
+    assert "adminOpen=true" in plan.nameserver_arguments
+    assert [each["adminOpen"] for each in plan.controllers] == ["true"] * 3
