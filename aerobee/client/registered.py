@@ -17,15 +17,18 @@ from aerobee.remoting.body.route import TopicRouteData
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.signature import Credentials
 
 TIMEOUT_S = 3.0  # of one question, as ClientConfig.request_timeout_s
 
 
 class RegisteredBrokers:
-    """Asks the nameservers `addresses` ("host:port;…"), without TLS and without keys. Use it in `async with`."""
+    """Asks the nameservers `addresses` ("host:port;…"), without TLS. Use it in `async with`."""
 
-    def __init__(self, addresses: str) -> None:
-        self._remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    def __init__(self, addresses: str, credentials: Credentials | None = None) -> None:
+        self._remoting = RemotingClient(
+            clock=SystemClock(), network=AsyncioNetwork(), credentials=credentials
+        )
         self._nameservers = Nameservers(parse_addresses(addresses), remoting=self._remoting, random=Random())
 
     async def __aenter__(self) -> RegisteredBrokers:

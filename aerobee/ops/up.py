@@ -33,7 +33,7 @@ from aerobee.broker.config import MASTER_ID
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend, wanted_backend
 from aerobee.client.registered import RegisteredBrokers
 from aerobee.config import Setting, environment_settings
-from aerobee.errors import AerobeeError, UsageError
+from aerobee.errors import AerobeeError, NoPermission, UsageError
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
 from aerobee.ops.broker import broker_loop, start_broker
@@ -52,6 +52,7 @@ from aerobee.ops.settings import (
     broker_settings,
     nameserver_settings,
 )
+from aerobee.ops.up_access import own_keys, refused, require_inner_keys, what_commands_need
 from aerobee.ops.up_console import UpConsole, open_console
 from aerobee.words import plural
 
@@ -294,6 +295,8 @@ def make_plan(
                 note=note if index == 0 else lambda _: None,
             )
         )
+    if len(brokers) > 1:
+        require_inner_keys(brokers[0].access, environ)
     return Plan(
         nameserver,
         nameserver_address,
@@ -490,7 +493,8 @@ async def _wait_until_healthy(
     deadline = time.monotonic() + HEALTHY_WITHIN_S
     note_at = time.monotonic() + NOTE_AFTER_S
     missing = "no broker is registered"
-    async with RegisteredBrokers(nameserver) as registered:
+    access = plan.brokers[0].access
+    async with RegisteredBrokers(nameserver, own_keys(access, os.environ)) as registered:
         while not stop:
             try:
                 ids = await registered.ids()
@@ -503,6 +507,8 @@ async def _wait_until_healthy(
                         await registered.route(name)
                     return
                 missing = f"not registered yet: {', '.join(absent)}"
+            except NoPermission as error:  # it will say so again
+                raise UnhealthyError(refused(access, error.remark)) from error
             except AerobeeError as error:
                 missing = str(error)
             if broker is not None and broker.registration.failures:
@@ -538,7 +544,10 @@ def _say_ready(
     ack = ack_sentence(store.flush_disk_type.value, store.broker_role.value)
     if plan.controllers and store.all_ack_in_sync_state_set:
         ack += "; in a group, after every broker in sync has it"
+    keys = what_commands_need(plan.brokers[0].access, os.environ)
     if out.as_json:
+        if keys:
+            out.note(f"access control is on, {keys}")
         out.line(
             {
                 "event": "ready",
@@ -564,6 +573,8 @@ def _say_ready(
     out.say(f"  {'fast path':<{width}}  {backend.name} ({backend.why})")
     if administrators := _administrators(plan.brokers[0]):
         out.say(f"  {'admin':<{width}}  {administrators}")
+    if keys:
+        out.say(f"  {'keys':<{width}}  {keys}")
     if isinstance(page, UpConsole):
         out.say(f"  {'console':<{width}}  {page.url}" + (f" ({page.notice})" if page.notice else ""))
     elif page:
