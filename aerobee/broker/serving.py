@@ -135,6 +135,7 @@ class Serving:
             clock=base.clock,
             stats=base.stats,
             escaped=self._escaped,
+            light=base.light,
         )
         self.schedule.load()
         store.on_arrival(self.schedule.on_appended, SCHEDULE_TOPIC)

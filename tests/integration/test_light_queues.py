@@ -19,6 +19,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.client.test_client_cluster import drain
+from tests.waiting import wait_until
 
 SETTINGS = {"enable_lmq": True, "enable_multi_dispatch": True}
 FIRST = PullConsumerConfig(consume_from=ConsumeFrom.FIRST, pull_hold_s=1.0, auto_commit=False)
@@ -159,3 +160,49 @@ async def test_offsets_in_light_queues_are_the_brokers_to_write(monkeypatch, bac
             record.body for record in decode_records(store.get_messages("%LMQ%a", 0, 0, count_max=32).body)
         ]
         assert found == [b"0", b"1", b"2"]
+
+
+LATER = [{"delay_level": 1}, {"deliver_after": 1}]
+
+
+@pytest.mark.parametrize("when", LATER, ids=["level", "time"])
+async def test_a_delayed_message_enters_its_light_queues_when_it_is_delivered(when):
+    async with LocalCluster(store_config=SETTINGS) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        await send(cluster, "a")
+        await send(cluster, "a", "b", first=1, **when)
+        store = cluster.broker().store
+        assert [store.max_offset(topic, 0) for topic in ("orders", "%LMQ%a")] == [1, 1]
+        assert ("%LMQ%b", 0) not in store.queues, "not before it is due"
+        await cluster.advance_clock(2)
+        await wait_until(lambda: store.max_offset("orders", 0) == 2, "delivery")
+        assert [store.max_offset(topic, 0) for topic in ("%LMQ%a", "%LMQ%b")] == [2, 1]
+        found = decode_records(store.get_messages("%LMQ%a", 0, 1, count_max=32).body)
+        assert [(record.topic, record.body) for record in found] == [("orders", b"1")]
+        await cluster.kill_broker()
+        shutil.rmtree(cluster.directory / "broker-a" / "consumequeue" / "%LMQ%b")
+        await cluster.start_broker()
+        store = cluster.broker().store
+        assert [store.max_offset(topic, 0) for topic in ("orders", "%LMQ%a", "%LMQ%b")] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("when", LATER, ids=["level", "time"])
+async def test_what_no_light_queue_can_take_is_refused_when_it_is_sent_to_wait(when):
+    async with LocalCluster(store_config=SETTINGS) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        async with Producer(cluster.nameserver_address, "PG") as producer:
+            with pytest.raises((MessageIllegal, RemoteError), match="%LMQ%"):
+                await producer.send(
+                    Message("orders", b"x", properties={"INNER_MULTI_DISPATCH": "plain"}, **when)
+                )
+
+
+async def test_a_delivery_without_room_for_its_light_queues_is_in_its_topic_all_the_same():
+    async with LocalCluster(store_config={**SETTINGS, "max_lmq_consume_queue_num": 1}) as cluster:
+        await cluster.create_topic("orders", queues=1)
+        await send(cluster, "b", delay_level=1)
+        await send(cluster, "a", first=1)
+        await cluster.advance_clock(2)
+        store = cluster.broker().store
+        await wait_until(lambda: store.max_offset("orders", 0) == 2, "delivery")
+        assert ("%LMQ%b", 0) not in store.queues

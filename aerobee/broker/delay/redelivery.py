@@ -10,11 +10,17 @@ taking the record apart and laying it out anew.
 
 from __future__ import annotations
 
+import logging
 import struct
+import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from aerobee.broker.property_names import REAL_QUEUE_ID, REAL_TOPIC
-from aerobee.errors import MalformedRecord
+from aerobee.broker.send.light_queue import names_light_queues
+from aerobee.broker.send.message_writer import LightDispatch
+from aerobee.errors import MalformedRecord, RecordInvalid, RemoteError
+from aerobee.log_throttle import LogThrottle
 from aerobee.message import (
     BORN_HOST_V6,
     MAGIC_V1,
@@ -35,6 +41,7 @@ from aerobee.store.log_appender import LaidOut, LogAppender
 from aerobee.store.queue_table import AnyQueue
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
+log = logging.getLogger(__name__)
 _HEAD = struct.Struct(">IIIiiqqiq")
 _TAIL = struct.Struct(">iqi")  # tries, prepared offset, body size
 _TIME = struct.Struct(">q")
@@ -57,7 +64,9 @@ class RedeliveryStore(Protocol):
 
     def store_time_now(self) -> int: ...
 
-    def append(self, message: StoredMessage) -> AppendResult: ...
+    def append(
+        self, message: StoredMessage, *, light_queues: Sequence[ConsumeQueue] = ()
+    ) -> AppendResult: ...
 
     def burst_done(self) -> None: ...
 
@@ -172,8 +181,11 @@ class WaitingMessage:
 class Redelivery:
     """Stores what waited under its real topic."""
 
-    def __init__(self, store: RedeliveryStore) -> None:
+    def __init__(self, store: RedeliveryStore, *, light: LightDispatch | None = None) -> None:
+        """`light` lets messages with INNER_MULTI_DISPATCH be read from light queues, too."""
         self._store = store
+        self._light = light
+        self._throttle = LogThrottle(log, time.monotonic)
 
     def deliver(self, message: WaitingMessage, added: bytes = b"") -> tuple[str, int]:
         """Store one delivery; returns its topic and its bytes. Readable and durable as after MessageStore.append.
@@ -191,8 +203,7 @@ class Redelivery:
         if not queue.is_batch and not is_inner:
             record = message.record(topic.encode(), text, store.store_host)
         if record is None or not isinstance(queue, ConsumeQueue):
-            result = store.append(message.message(topic, queue_id, text))
-            return topic, result.size
+            return topic, self._append(message, topic, queue_id, text).size
         now_ms = store.store_time_now()
         struct.pack_into(">ii", record, _QUEUE_ID_AT, queue_id, message.flag)
         _TIME.pack_into(record, message.store_time_at, now_ms)
@@ -202,3 +213,15 @@ class Redelivery:
         result = store.appender.append_records(queue, (laid_out,), now_ms)
         store.burst_done()
         return topic, result.size
+
+    def _append(self, waiting: WaitingMessage, topic: str, queue_id: int, text: bytes) -> AppendResult:
+        """The store's own way. What cannot enter its light queues any more (there are too many) is in its topic all the same."""
+        if self._light is not None and names_light_queues(topic, waiting.properties):
+            try:
+                message, queues = self._light.prepare(waiting.message(topic, queue_id, text))
+                return self._store.append(message, light_queues=queues)
+            except (RemoteError, RecordInvalid) as error:
+                self._throttle.warn(
+                    topic, "a delayed message of %s is delivered to no light queue: %s", topic, error
+                )
+        return self._store.append(waiting.message(topic, queue_id, text))

@@ -24,6 +24,7 @@ from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.property_names import REAL_TOPIC
+from aerobee.broker.send.message_writer import LightDispatch
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.clock import Clock, Timer, wall_wait_s
@@ -91,13 +92,14 @@ class Schedule:
         clock: Clock,
         stats: BrokerStats,
         escaped: Container[int] = (),
+        light: LightDispatch | None = None,
     ) -> None:
         """`deliveries` stores runs of due messages; without it they are delivered one by one.
 
         Records at the physical offsets in `escaped` were delivered by another broker: they are passed over.
         """
         self._store = store
-        self._redelivery = Redelivery(store)
+        self._redelivery = Redelivery(store, light=light)
         self._deliveries = deliveries
         self._escaped = escaped
         self._file = file

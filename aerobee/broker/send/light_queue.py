@@ -5,6 +5,8 @@ with the property INNER_MULTI_DISPATCH = `%LMQ%a,%LMQ%b` is stored once in its o
 INNER_MULTI_QUEUE_OFFSET, its offsets in these queues (`7,0`), and writes their entries, which point to the same record.
 A light queue is queue 0 of a topic of its name, which needs no creation and stands in no route: clients address the broker.
 
+A message that waits (a level, a time, a half message) enters them when it is delivered or committed; a retry never does.
+
 What always holds: an entry of a light queue is written in the same step as the message's own, and recovery writes both
 again from the two properties (store/queue_table.py).
 """
@@ -14,8 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aerobee.broker.feature import Feature
+from aerobee.broker.topic_table import SYSTEM_PREFIX
 from aerobee.errors import RemoteError
-from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX, decode_properties, encode_properties
+from aerobee.message import (
+    LEGAL_NAME,
+    RETRY_PREFIX,
+    TOPIC_BYTES_MAX,
+    decode_properties,
+    encode_properties,
+)
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.consume_queue import ConsumeQueue
@@ -39,6 +48,19 @@ class LightQueueEntries:
     def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]:
         """The message with its offsets in light queues, and these queues. Raises RemoteError."""
         properties = decode_properties(message.properties.decode(errors="surrogateescape"))
+        names = self.check(properties)
+        queues = []
+        for name in names:
+            queue = self._store.queue(name, LIGHT_QUEUE_ID)
+            assert isinstance(queue, ConsumeQueue)
+            queues.append(queue)
+        properties[MULTI_DISPATCH] = ",".join(names)
+        properties[MULTI_OFFSET] = ",".join(str(queue.max_offset) for queue in queues)
+        message.properties = encode_properties(properties).encode(errors="surrogateescape")
+        return message, queues
+
+    def check(self, properties: Mapping[str, str]) -> list[str]:
+        """The names of a message's light queues. Raises RemoteError when it cannot enter them."""
         names = [name for name in dict.fromkeys(properties.get(MULTI_DISPATCH, "").split(",")) if name]
         if len(names) > QUEUES_OF_A_MESSAGE_MAX:
             raise RemoteError(
@@ -59,15 +81,7 @@ class LightQueueEntries:
                 ResponseCode.LMQ_QUOTA_EXCEEDED,
                 f"there are {self.count()} light queues, maxLmqConsumeQueueNum allows {limit}",
             )
-        queues = []
-        for name in names:
-            queue = self._store.queue(name, LIGHT_QUEUE_ID)
-            assert isinstance(queue, ConsumeQueue)
-            queues.append(queue)
-        properties[MULTI_DISPATCH] = ",".join(names)
-        properties[MULTI_OFFSET] = ",".join(str(queue.max_offset) for queue in queues)
-        message.properties = encode_properties(properties).encode(errors="surrogateescape")
-        return message, queues
+        return names
 
 
 class LightQueues(Feature):
@@ -81,6 +95,11 @@ class LightQueues(Feature):
 
     def runtime_info(self) -> Mapping[str, str]:
         return {} if self._entries is None else {"lmqNum": str(self._entries.count())}
+
+
+def names_light_queues(topic: str, properties: Mapping[str, str]) -> bool:
+    """Whether a message of this topic enters the light queues that it names (MultiDispatchUtils.isNeedHandleMultiDispatch)."""
+    return MULTI_DISPATCH in properties and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
 def light_entries(store: MessageStore) -> LightQueueEntries | None:

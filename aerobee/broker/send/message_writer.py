@@ -7,13 +7,13 @@ added, each on what the one before it returned. An ordinary message passes none 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aerobee.broker.feature import PutHook
+from aerobee.broker.send.light_queue import names_light_queues
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.queue_table import MULTI_DISPATCH
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 StoredCallback = Callable[[StoredMessage, dict[str, str], AppendResult], None]
@@ -36,11 +36,13 @@ class MessageLog(Protocol):
 class LightDispatch(Protocol):
     """Who knows light queues (light_queue.py)."""
 
+    def check(self, properties: Mapping[str, str]) -> object: ...
+
     def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]: ...
 
 
 class MessageWriter:
-    """Stores messages through the hooks. Batches and deliveries of what lay in a system topic go to the store itself."""
+    """Stores messages through the hooks. Batches, and deliveries of what waited (delay/redelivery.py), go to the store itself."""
 
     def __init__(self, store: MessageLog, *, light: LightDispatch | None = None) -> None:
         """`light` lets messages with INNER_MULTI_DISPATCH be read from light queues, too."""
@@ -63,12 +65,13 @@ class MessageWriter:
         for hook in self._hooks:
             if not hook.names.isdisjoint(properties):
                 message = hook.form(message, properties)
-        # What a hook put aside is dispatched when it is delivered.
-        if self._light is not None and MULTI_DISPATCH in properties and message.topic == topic:
-            message, queues = self._light.prepare(message)
-            result = self._store.append(message, light_queues=queues)
-        else:
-            result = self._store.append(message)
+        queues: Sequence[ConsumeQueue] = ()
+        if self._light is not None and names_light_queues(topic, properties):
+            if message.topic == topic:
+                message, queues = self._light.prepare(message)
+            else:  # a hook put it aside: it enters them when it is delivered (Redelivery) or committed (put() again)
+                self._light.check(properties)
+        result = self._store.append(message, light_queues=queues)
         watcher = self._watchers.get(message.topic)
         if watcher is not None:
             watcher(message, properties, result)

@@ -20,6 +20,7 @@ from aerobee.broker.property_names import (
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
 )
+from aerobee.broker.send.message_writer import LightDispatch
 from aerobee.broker.send.timer_properties import number
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.delete_key import waiting_keys
@@ -54,9 +55,10 @@ class TimerDelivery:
         runs: DeliveryRuns,
         stats: BrokerStats,
         clock: Clock,
+        light: LightDispatch | None = None,
     ) -> None:
         self._store = store
-        self._redelivery = Redelivery(store)
+        self._redelivery = Redelivery(store, light=light)
         self._progress = progress
         self._slots = slots
         self._messages = messages

@@ -57,6 +57,7 @@ class Timers(Feature):
             pending=pending,
             runs=parts.deliveries,
             warm=self._warm,
+            light=parts.light,
         )
         self._metrics_path = store.config.path("config", "timermetrics")
         self._saver = TimerSaver(

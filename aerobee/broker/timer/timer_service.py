@@ -16,6 +16,7 @@ from typing import Protocol
 
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
 from aerobee.broker.delay.redelivery import RedeliveryStore
+from aerobee.broker.send.message_writer import LightDispatch
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.delivery import TimerDelivery
 from aerobee.broker.timer.enqueue import TimerEnqueue
@@ -51,6 +52,7 @@ class TimerService:
         pending: PendingCounts,
         runs: DeliveryRuns,
         warm: Callable[[list[int]], None] = lambda offsets: None,
+        light: LightDispatch | None = None,
     ) -> None:
         """`warm` is given the physical offsets of the next slot, to bring their records into memory."""
         self._clock = clock
@@ -72,6 +74,7 @@ class TimerService:
             runs=runs,
             stats=stats,
             clock=clock,
+            light=light,
         )
         self._enqueue = TimerEnqueue(
             progress=self.progress,
