@@ -49,7 +49,7 @@ from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue
 from aerobee.store.dispatch import batch_size_of, index_texts
 from aerobee.store.index_file import key_hash
 from aerobee.store.key_index import KeyIndex
-from aerobee.store.queue_table import AnyQueue, QueueTable, without_light_offsets
+from aerobee.store.queue_table import MULTI_OFFSET_TEXT, AnyQueue, QueueTable, without_light_offsets
 from aerobee.store.record_layout import Origin, lay_out
 from aerobee.store.stored_message import AppendResult, StoredMessage
 from aerobee.store.visibility import Visibility
@@ -149,7 +149,7 @@ class LogAppender:
         """
         self.check_writable()
         now_ms = self.store_time_now()
-        if not light_queues:
+        if not light_queues and any(MULTI_OFFSET_TEXT in message.properties for message in messages):
             messages = [without_light_offsets(message) for message in messages]
         queue = self._queues.any(messages[0].topic, messages[0].queue_id)
         records = [self._lay_out(message, queue, now_ms) for message in messages]

@@ -22,7 +22,7 @@ from aerobee.store.stored_message import StoredMessage
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 MULTI_DISPATCH, MULTI_OFFSET = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
-_MULTI_OFFSET = MULTI_OFFSET.encode()
+MULTI_OFFSET_TEXT = MULTI_OFFSET.encode()
 LIGHT_PREFIX, LIGHT_QUEUE_ID = "%LMQ%", 0
 
 
@@ -286,7 +286,7 @@ def is_queue_name(topic: str, queue_id: int) -> bool:
 def without_light_offsets(message: StoredMessage) -> StoredMessage:
     """A message that gets no entry in light queues says nothing of places in them: recovery would write entries there, over
     those of others. Clients can send the property, and a copy (a retry, a delayed message) has that of its original."""
-    if _MULTI_OFFSET not in message.properties:
+    if MULTI_OFFSET_TEXT not in message.properties:
         return message
     properties = decode_properties(message.properties.decode(errors="surrogateescape"))
     if properties.pop(MULTI_OFFSET, None) is None:
