@@ -1,31 +1,37 @@
 """The audit log: a JSON line for each administrator's request and each refusal: who, what, from where, result.
 
 Written by a thread of its own, so that no request waits for it. Nothing that a request carries but names goes in: no body, no
-value, no signature.
+value, no signature. What users do is all there; of refusals of strangers a minute has a few lines and a count (refusals.py).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from aerobee.access.refusals import WINDOW_MS, Refusals
 from aerobee.errors import ConfigError
 from aerobee.remoting.codes import request_name
 
 log = logging.getLogger(__name__)
 WAITING_MAX = 10_000
 TEXT_CHARS_MAX = 300
+STRANGER_NAME_CHARS_MAX, STRANGER_RESULT_CHARS_MAX = 80, 200  # he chooses the texts, and how long they are
 
 
 class AuditLog:
-    """Appends to one file, which whoever rotates it may rename and make anew."""
+    """Appends to one file. A full one becomes PATH.1, and what was PATH.1 becomes PATH.2; whoever rotates it otherwise may rename
+    it and make it anew."""
 
-    def __init__(self, path: str, now_ms: Callable[[], int]) -> None:
-        """Raises ConfigError when the file cannot be written."""
+    def __init__(
+        self, path: str, now_ms: Callable[[], int], *, bytes_max: int = 0, files_max: int = 1
+    ) -> None:
+        """`bytes_max` of the file, 0: no bound; `files_max` older ones are kept. Raises ConfigError when it cannot be written."""
         try:
             with open(path, "a", encoding="utf-8"):
                 pass
@@ -33,18 +39,48 @@ class AuditLog:
             raise ConfigError(f"auditLogPath {path} cannot be written: {error}") from error
         self._path = path
         self._now_ms = now_ms
+        self._bytes_max = bytes_max
+        self._files_max = files_max
         self._lines: queue.Queue[str | None] = queue.Queue(WAITING_MAX)
+        self._refusals = Refusals()
+        self._refusals_lock = threading.Lock()  # the thread says what was left out when nothing else is noted
         self.lost_count = 0  # lines that the disk was too slow for, or refused
         self._thread = threading.Thread(target=self._write, name="audit-log", daemon=True)
         self._thread.start()
 
-    def note(self, *, who: str, code: int, what: str, host: str, result: str) -> None:
-        """Returns at once."""
-        moment = datetime.fromtimestamp(self._now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+    def note(
+        self, *, who: str, code: int, what: str, host: str, result: str, of_stranger: bool = False
+    ) -> None:
+        """Returns at once. `of_stranger`: a refusal of somebody who has not shown who he is; only some of them are lines."""
+        now_ms = self._now_ms()
+        self._say_left_out(now_ms)
+        if of_stranger:
+            with self._refusals_lock:
+                if not self._refusals.admit(host, now_ms):
+                    return
+            who, what = who[:STRANGER_NAME_CHARS_MAX], what[:STRANGER_NAME_CHARS_MAX]
+            result = result[:STRANGER_RESULT_CHARS_MAX]
+        self._put(now_ms, who=who, request=request_name(code), what=what, host=host, result=result)
+
+    def close(self) -> None:
+        """Everything that was noted is in the file on return."""
+        self._say_left_out(self._now_ms(), is_last=True)
+        self._lines.put(None)
+        self._thread.join()
+
+    def _say_left_out(self, now_ms: int, *, is_last: bool = False) -> None:
+        with self._refusals_lock:
+            left_out = self._refusals.left_out(now_ms, is_last=is_last)
+        for host, count in left_out:
+            result = f"refused: {count} more requests of nobody known, which have no lines"
+            self._put(now_ms, who="", request="", what="", host=host, result=result)
+
+    def _put(self, now_ms: int, *, who: str, request: str, what: str, host: str, result: str) -> None:
+        moment = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
         fields = {
             "time": moment,
             "who": who[:TEXT_CHARS_MAX],
-            "request": request_name(code),
+            "request": request,
             "what": what[:TEXT_CHARS_MAX],
             "from": host,
             "result": result[:TEXT_CHARS_MAX],
@@ -54,16 +90,40 @@ class AuditLog:
         except queue.Full:
             self.lost_count += 1
 
-    def close(self) -> None:
-        """Everything that was noted is in the file on return."""
-        self._lines.put(None)
-        self._thread.join()
-
     def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
+        while True:
             try:
-                with open(self._path, "a", encoding="utf-8") as target:
-                    target.write(line + "\n")
+                line = self._lines.get(timeout=WINDOW_MS / 1000)
+            except queue.Empty:
+                self._say_left_out(self._now_ms())
+                continue
+            if line is None:
+                return
+            try:
+                self._append(line.encode() + b"\n")
             except OSError as error:
                 self.lost_count += 1
                 log.error("the audit log %s cannot be written: %s", self._path, error)
+
+    def _append(self, line: bytes) -> None:
+        """Raises OSError."""
+        with open(self._path, "ab") as target:
+            size = target.tell()
+            is_full = self._bytes_max and size and size + len(line) > self._bytes_max
+            if not is_full or not self._make_room():
+                target.write(line)
+                return
+        with open(self._path, "ab") as target:
+            target.write(line)
+
+    def _make_room(self) -> bool:
+        """Rename the full file and those before it. False when that failed: no line is lost for it."""
+        try:
+            for number in range(self._files_max, 0, -1):
+                older = self._path if number == 1 else f"{self._path}.{number - 1}"
+                if os.path.exists(older):
+                    os.replace(older, f"{self._path}.{number}")
+        except OSError as error:
+            log.error("the audit log %s is full and cannot be renamed: %s", self._path, error)
+            return False
+        return True

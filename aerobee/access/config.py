@@ -1,6 +1,6 @@
 """Settings of the access control: RocketMQ's AuthConfig (2.0), `aclEnable` (1.0), and Aerobee's own. In force from the start on.
 
-Aerobee's own: `adminOpen`, `auditLogPath`, `aclFile`.
+Aerobee's own: `adminOpen`, `auditLogPath` and what begins as it does, `aclFile`.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class AccessConfig:
     audit_log_path: str = (
         ""  # JSON lines: who asked for what an administrator asks for; empty: none is written
     )
+    audit_log_bytes_max: int = (
+        100 * 1024 * 1024  # of that file; a fuller one becomes auditLogPath.1, and .1 becomes .2; 0: never
+    )
+    audit_log_files_max: int = 10  # such older files that are kept
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""
@@ -74,6 +78,10 @@ class AccessConfig:
             ("authorizationWhitelist", self.authorization_whitelist),
         ):
             codes_of(value, key)
+        if self.audit_log_bytes_max < 0:
+            raise ConfigError(f"auditLogBytesMax is {self.audit_log_bytes_max}, must not be negative")
+        if self.audit_log_files_max < 1:
+            raise ConfigError(f"auditLogFilesMax is {self.audit_log_files_max}, must be above 0")
         first = self.first_user  # both are read, so that what is wrong is said at the start
         if self.authentication_enabled and first is None and self.inner_credentials is None:
             raise ConfigError(

@@ -41,6 +41,10 @@ class Grant:
         return True
 
 
+class UserRefused(RemoteError):
+    """A refusal of somebody who has shown by his signature who he is. Others are strangers to the audit log."""
+
+
 class Keeper(Protocol):
     """One way to decide: it names the user of a request, and raises RemoteError for what he may not do."""
 
@@ -116,7 +120,13 @@ class Gate:
                 )
         except RemoteError as refusal:
             self.refused_count += 1
-            self._note(request, host, request.field(ACCESS_KEY) or "", f"refused: {refusal.remark}")
+            self._note(
+                request,
+                host,
+                request.field(ACCESS_KEY) or "",
+                f"refused: {refusal.remark}",
+                of_stranger=not isinstance(refusal, UserRefused),
+            )
             raise
         if self._keeper is not None:
             peer.principal = who
@@ -191,9 +201,13 @@ class Gate:
 
         return guarded  # type: ignore[return-value]
 
-    def _note(self, request: RemotingCommand, host: str, who: str, result: str) -> None:
+    def _note(
+        self, request: RemotingCommand, host: str, who: str, result: str, *, of_stranger: bool = False
+    ) -> None:
         if self._audit is not None:
             ext = request.ext or {}
             names = ("topic", "b", "group", "groupName", "consumerGroup", "username", "subject")
             what = " ".join(f"{name}={ext[name]}" for name in names if ext.get(name))
-            self._audit.note(who=who, code=request.code, what=what, host=host, result=result)
+            self._audit.note(
+                who=who, code=request.code, what=what, host=host, result=result, of_stranger=of_stranger
+            )

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from aerobee.access.admin_requests import ADMIN
 from aerobee.access.config import AccessConfig, codes_of
-from aerobee.access.gate import Grant
+from aerobee.access.gate import Grant, UserRefused
 from aerobee.access.needs import Need, needs_of
 from aerobee.access.plain_acl import Account, PlainAcl
 from aerobee.access.policies import SUBJECT_PREFIX, Acl, Decision
@@ -53,7 +53,7 @@ class UserKeeper:
             _refuse(
                 f"check signature failed: the secret key of {user.name} is another one, or the request was changed on its way"
             )
-        self._authorize(user, request, host)
+        _authorized(lambda: self._authorize(user, request, host))
         return user.name
 
     def grant(self, request: RemotingCommand, host: str) -> Grant:
@@ -138,7 +138,7 @@ class AccountKeeper:
             return key
         if not is_signed_with(request, account.secret_key):
             _refuse(f"Check signature failed for accessKey={key}")
-        self._authorize(account, request, host)
+        _authorized(lambda: self._authorize(account, request, host))
         return key
 
     def grant(self, request: RemotingCommand, host: str) -> Grant:
@@ -177,6 +177,14 @@ class AccountKeeper:
                 _refuse(
                     f"No default permission for {_shown(str(need.resource))} of accessKey={account.access_key} from {host}: it takes {_shown(str(need))}"
                 )
+
+
+def _authorized(ask: Callable[[], None]) -> None:
+    """What is refused from here on, behind the signature, is refused to the user himself."""
+    try:
+        ask()
+    except RemoteError as refusal:
+        raise UserRefused(refusal.code, refusal.remark) from None
 
 
 def _needs(request: RemotingCommand, cluster: str) -> tuple[Need, ...]:

@@ -61,7 +61,7 @@ def open_access(
 
     Reads and makes files. Raises ConfigError, StoreError.
     """
-    audit = AuditLog(config.audit_log_path, now_ms) if config.audit_log_path else None
+    audit = _audit_log(config, now_ms) if config.audit_log_path else None
     if not config.is_closed:
         return Access(Gate(keeper=None, admin_open=config.admin_open, audit=audit, exempt=exempt), NoUsers())
     # A server that asks nobody loads nothing of what decides.
@@ -76,6 +76,15 @@ def open_access(
     accounts, reload = account_keeper(config, settings_path=settings_path, cluster=cluster)
     gate = Gate(keeper=accounts, admin_open=config.admin_open, audit=audit, exempt=exempt)
     return Access(gate, NoUsers(), None, reload)
+
+
+def _audit_log(config: AccessConfig, now_ms: Callable[[], int]) -> AuditLog:
+    return AuditLog(
+        config.audit_log_path,
+        now_ms,
+        bytes_max=config.audit_log_bytes_max,
+        files_max=config.audit_log_files_max,
+    )
 
 
 def guard_of(
