@@ -165,9 +165,7 @@ class Ports:
         return f"{config.broker_ip1 or advertised_ip(bound.host)}:{self.main.address_of(bound.name)[1]}"
 
     async def _open_vip(self, config: BrokerConfig) -> None:
-        if config.enable_vip_listener is False or (
-            config.enable_vip_listener is None and config.listen_port == 0
-        ):
+        if not has_vip_listener(config):
             return
         first = config.bound_listeners[0]
         port = self.main.address_of(first.name)[1] + VIP_OFFSET
@@ -177,3 +175,10 @@ class Ports:
             if config.enable_vip_listener:
                 raise
             log.warning("port %d, for clients before 4.5 and replicas, cannot be bound: %s", port, error)
+
+
+def has_vip_listener(config: BrokerConfig) -> bool:
+    """Whether the second port is wanted. Unless it was asked for, a broker does without one that is taken."""
+    if config.enable_vip_listener is None:
+        return config.listen_port != 0
+    return config.enable_vip_listener

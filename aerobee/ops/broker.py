@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
-from aerobee.broker.ports import VIP_LISTENER
+from aerobee.broker.ports import VIP_LISTENER, has_vip_listener
 from aerobee.config import to_properties
 from aerobee.ops.listening import require_directory, require_free_port
 from aerobee.ops.options import AsJson
@@ -96,6 +97,11 @@ def broker_loop() -> MakeLoop | None:
     return None if make_sockets is None else lambda: NativeEventLoop(make_sockets())
 
 
+def _listener_names(config: BrokerConfig) -> list[str]:
+    second = [VIP_LISTENER] if has_vip_listener(config) else []
+    return [each.name for each in config.bound_listeners] + second
+
+
 def start_broker(settings: BrokerSettings, settings_path: str | None = None) -> Broker:
     """Make a broker, not started yet; `settings_path` is its file. Raises PortTaken, LocalRefused."""
     for listener in settings.broker.bound_listeners:
@@ -109,7 +115,7 @@ def start_broker(settings: BrokerSettings, settings_path: str | None = None) -> 
     return Broker(
         settings.broker,
         settings.store,
-        tls=settings.tls.server_tls([*(each.name for each in settings.broker.bound_listeners), VIP_LISTENER]),
+        tls=settings.tls.server_tls(_listener_names(settings.broker)),
         settings_path=settings_path,
         access=settings.access,
     )

@@ -13,7 +13,8 @@ import typer
 from aerobee.access.opening import guard_of
 from aerobee.config import to_properties
 from aerobee.errors import ConfigError
-from aerobee.ha.quorum.controller import EXTRA_LISTENER, QUORUM_LISTENER, Controller
+from aerobee.ha.quorum.config import ControllerConfig
+from aerobee.ha.quorum.controller import QUORUM_LISTENER, Controller, listeners_of
 from aerobee.ops.listening import require_directory, require_free_port
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
@@ -34,7 +35,6 @@ from aerobee.ops.settings import ControllerSettings, controller_settings
 from aerobee.remoting.tls import TlsMode
 from aerobee.store.descriptors import raise_limit
 
-LISTENERS = (QUORUM_LISTENER, EXTRA_LISTENER)
 WHO_MAY_OPEN = (
     logging.WARNING,
     "adminOpen=true: whoever reaches this controller's port may elect masters and change settings and members",
@@ -96,10 +96,16 @@ async def stopping_when_ended(server: Controller, stop: Stop) -> AsyncIterator[N
         raise server.failure
 
 
-def make_controller(settings: ControllerSettings, listeners: Sequence[str] = LISTENERS) -> Controller:
-    """Make a controller, not started yet. `listeners`: the names of those of its process. Raises ConfigError, PortTaken, LocalRefused."""
+def names_of(config: ControllerConfig) -> tuple[str, ...]:
+    """What its listeners are called."""
+    return tuple(each.name for each in listeners_of(config))
+
+
+def make_controller(settings: ControllerSettings, listeners: Sequence[str] = ()) -> Controller:
+    """Make a controller, not started yet. `listeners`: the names of all of its process, where it is not alone there. Raises
+    ConfigError, PortTaken, LocalRefused."""
     config = settings.controller
-    tls = settings.tls.server_tls(listeners)
+    tls = settings.tls.server_tls(listeners or names_of(config))
     if tls.mode is TlsMode.ENFORCING and QUORUM_LISTENER not in tls.plain_listeners:
         raise ConfigError(
             "tls.server.mode is enforcing: controllers speak to each other without TLS in this version, so none would "

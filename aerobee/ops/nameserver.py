@@ -66,9 +66,9 @@ def nameserver(
                 await start_and_wait(server, stop, out, "nameserver", settings.server.listen_port)
             return
         # Few have a controller in here, and it is a tenth of a second to load.
-        from aerobee.ops.controller import LISTENERS, make_controller, stopping_when_ended
+        from aerobee.ops.controller import make_controller, names_of, stopping_when_ended
 
-        listeners = (*_names(settings), *LISTENERS)
+        listeners = (*_names(settings), *names_of(settings.controller))
         server = start_nameserver(settings, config, listeners)
         controller = make_controller(ControllerSettings(settings.controller, settings.tls), listeners)
         both = NameServerWithController(server, controller)

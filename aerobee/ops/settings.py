@@ -7,6 +7,7 @@ RocketMQ's that this version does not use is named in a note, so that a broker.c
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -68,8 +69,15 @@ class TlsSettings:
     )  # names of listeners, comma separated, that take plain connections although the mode is enforcing
 
     def server_tls(self, listeners: Collection[str]) -> ServerTls:
-        """`listeners`: the names of the server's. Raises ConfigError for files that cannot be used, and a listener that is not there."""
+        """`listeners`: the names of those of the process. Raises ConfigError for files that cannot be used, a listener that is not
+        there, and one of two that have its name."""
         plain = frozenset(name.strip() for name in self.plain_listeners.split(",") if name.strip())
+        count = Counter(listeners)
+        if twice := sorted(name for name in plain if count[name] > 1):
+            raise ConfigError(
+                f"tls.server.plainListeners names {twice[0]}, and two listeners of this process are called so: give the one of "
+                "`listeners` another name"
+            )
         if unknown := plain.difference(listeners):
             raise ConfigError(
                 f"tls.server.plainListeners names {', '.join(sorted(unknown))}; the listeners here are {', '.join(listeners)}"

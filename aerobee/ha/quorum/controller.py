@@ -153,11 +153,8 @@ class Controller:
         """Recover, listen, take part. Raises StoreLocked, StoreError, OSError when an address cannot be bound."""
         config = self.config
         await self._raft.start()
-        listeners = [Listener(QUORUM_LISTENER, config.bind_address, config.own_port)]
-        if config.listen_port not in (0, config.own_port):
-            listeners.append(Listener(EXTRA_LISTENER, config.bind_address, config.listen_port))
         try:
-            await self._server.start(listeners)
+            await self._server.start(listeners_of(config))
             if self.export is not None:
                 await self.export.start()
         except BaseException:
@@ -277,3 +274,11 @@ class Controller:
         while True:
             await self._clock.sleep(UNREAD_LOOK_S)
             self._unread.look()
+
+
+def listeners_of(config: ControllerConfig) -> tuple[Listener, ...]:
+    """Where a controller listens: its place in the quorum, and, with a listenPort of its own, there, too."""
+    own = Listener(QUORUM_LISTENER, config.bind_address, config.own_port)
+    if config.listen_port in (0, config.own_port):
+        return (own,)
+    return own, Listener(EXTRA_LISTENER, config.bind_address, config.listen_port)

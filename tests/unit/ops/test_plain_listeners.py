@@ -1,0 +1,88 @@
+"""tls.server.plainListeners: names of listeners that are there, each of one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aerobee.errors import ConfigError
+from aerobee.ops.broker import start_broker
+from aerobee.ops.controller import make_controller, names_of
+from aerobee.ops.listening import free_ports
+from aerobee.ops.nameserver import _names, start_nameserver
+from aerobee.ops.settings import (
+    ControllerSettings,
+    broker_settings,
+    controller_settings,
+    nameserver_settings,
+)
+
+PLAIN = "tls.server.plainListeners"
+INSIDE = "listeners=internal://127.0.0.1:0,external://127.0.0.1:0"
+
+
+def broker(directory: Path, *more: str) -> None:
+    """Make one, which is not started."""
+    own = (f"storePathRootDir={directory}", "bindAddress=127.0.0.1")
+    start_broker(broker_settings(assignments=[*own, *more], environ={}))
+
+
+async def test_a_brokers_second_port_is_a_name_where_there_is_one(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    broker(tmp_path, f"listenPort={port}", f"{PLAIN}=default,vip")
+    broker(tmp_path, INSIDE, f"{PLAIN}=internal,vip")
+    for without in ("enableVipListener=false", "listenPort=0"):
+        with pytest.raises(ConfigError, match=r"names vip; the listeners here are internal, external$"):
+            broker(tmp_path, INSIDE, without, f"{PLAIN}=internal,vip")
+
+
+async def test_a_name_that_two_listeners_have_is_refused(tmp_path: Path) -> None:
+    twice = "listeners=vip://127.0.0.1:0"
+    with pytest.raises(ConfigError, match="names vip, and two listeners"):
+        broker(tmp_path, twice, f"{PLAIN}=vip")
+    broker(tmp_path, twice, "enableVipListener=false", f"{PLAIN}=vip")
+    broker(tmp_path, twice)  # nobody names it
+
+
+def quorum(directory: Path, *more: str) -> list[str]:
+    (port,) = free_ports(1)
+    return [
+        "controllerDLegerGroup=q",
+        f"controllerDLegerPeers=n0-127.0.0.1:{port}",
+        "controllerDLegerSelfId=n0",
+        f"controllerStorePath={directory}",
+        "bindAddress=127.0.0.1",
+        *more,
+    ]
+
+
+async def test_a_controller_has_a_default_listener_only_with_a_port_of_its_own(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    for more in ((), (f"{PLAIN}=quorum",), (f"listenPort={port}", f"{PLAIN}=quorum,default")):
+        make_controller(controller_settings(assignments=quorum(tmp_path, *more), environ={}))
+    with pytest.raises(ConfigError, match=r"names default; the listeners here are quorum$"):
+        make_controller(controller_settings(assignments=quorum(tmp_path, f"{PLAIN}=default"), environ={}))
+
+
+async def hosted(directory: Path, *more: str) -> None:
+    """Make a NameServer with a controller as `aerobee nameserver` does."""
+    own = quorum(directory, "enableControllerInNamesrv=true", f"kvConfigPath={directory / 'kv.json'}", *more)
+    settings = nameserver_settings(assignments=own, environ={})
+    assert settings.controller is not None
+    names = (*_names(settings), *names_of(settings.controller))
+    start_nameserver(settings, None, names)
+    make_controller(ControllerSettings(settings.controller, settings.tls), names)
+
+
+async def test_listeners_of_a_nameserver_and_of_its_controller_have_names_of_their_own(
+    tmp_path: Path,
+) -> None:
+    (port,) = free_ports(1)
+    await hosted(tmp_path, f"listenPort={port}", f"{PLAIN}=default,quorum")
+    with pytest.raises(
+        ConfigError, match=r"names default; the listeners here are internal, external, quorum$"
+    ):
+        await hosted(tmp_path, INSIDE, f"{PLAIN}=internal,default")
+    with pytest.raises(ConfigError, match="names quorum, and two listeners"):
+        await hosted(tmp_path, "listeners=quorum://127.0.0.1:0", f"{PLAIN}=quorum")
