@@ -251,6 +251,43 @@ async def test_our_pull_consumer_reads_light_queues_of_rocketmqs_broker(
     assert await light_round(driver, real_filtering, topic) == LIGHT_SEEN
 
 
+async def delayed_light_round(driver: Driver, cluster: Cluster, topic: str) -> list[tuple[bytes, str]]:
+    """A message to a light queue at once, one with a level and one with a time: what its reader sees until all have come."""
+    make_topic(driver, cluster, topic)
+    light = f"%LMQ%{topic}_y"
+    own = {"INNER_MULTI_DISPATCH": light}
+    async with Producer(cluster.namesrv, "PG_light") as producer:
+        await producer.send(Message(topic, b"level", properties=own, delay_level=2))
+        await producer.send(Message(topic, b"time", properties=own, deliver_after=8))
+        await producer.send(Message(topic, b"at once", properties=own))
+    config = PullConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    seen: list[tuple[bytes, str]] = []
+    async with PullConsumer(cluster.namesrv, "CG_light", config=config) as consumer:
+        await consumer.assign([MessageQueue(light, cluster.broker.broker_name, 0)])
+        async with asyncio.timeout(60):
+            while len(seen) < 3:
+                seen += [
+                    (message.body, message.properties["INNER_MULTI_QUEUE_OFFSET"])
+                    for message in await consumer.poll(1.0)
+                ]
+    return seen
+
+
+DELAYED_SEEN = [(b"at once", "0"), (b"level", "1"), (b"time", "2")]
+
+
+async def test_delayed_messages_enter_light_queues_when_they_are_delivered(
+    driver: Driver, filtering: Cluster, topic: str
+) -> None:
+    assert await delayed_light_round(driver, filtering, topic) == DELAYED_SEEN
+
+
+async def test_delayed_messages_enter_light_queues_of_rocketmqs_broker_too(
+    driver: Driver, real_filtering: Cluster, topic: str
+) -> None:
+    assert await delayed_light_round(driver, real_filtering, topic) == DELAYED_SEEN
+
+
 async def test_a_light_queue_is_read_by_javas_pull_consumer(
     driver: Driver, filtering: Cluster, topic: str
 ) -> None:
