@@ -144,15 +144,20 @@ class Serving:
         self.controllers: ControllerMode | None = None
         self.replication = self._make_replication(ha_listener)
         self.features = make_features(self.parts)
-        for feature in self.features:
-            feature.load()
-            if feature.put_hook is not None:
-                self.parts.writer.add_hook(feature.put_hook)
-        self.parts.writer.add_hook(delay_level_hook(len(base.store_config.delay_levels_ms())))
+        self._load_features()
         self._pulls = pull_calls(self.parts)
         self.acting = self._make_acting() if self.controllers is None else None
         self.handlers: Mapping[int, Handler] = self._make_handlers()
         self.fast_path = self._make_fast_path()
+
+    def _load_features(self) -> None:
+        """What they left, and their put hooks before that of delay levels."""
+        for feature in self.features:
+            feature.load()
+            if feature.put_hook is not None:
+                self.parts.writer.add_hook(feature.put_hook)
+        levels = len(self._base.store_config.delay_levels_ms())
+        self.parts.writer.add_hook(delay_level_hook(levels))
 
     def _make_held_access(self, loop: asyncio.AbstractEventLoop) -> HeldAccess | None:
         """What looks at held requests again where access control is on."""
