@@ -53,7 +53,7 @@ async def test_many_sends_at_once_batches_and_oneway_all_arrive(
     real: Cluster, driver: Driver, topic: str
 ) -> None:
     make_topic(driver, real, topic)
-    async with Producer(real.namesrv) as producer:
+    async with Producer(real.namesrv, config=ProducerConfig(send_timeout_s=60)) as producer:
         single = await asyncio.gather(*(producer.send(Message(topic, b"s%d" % n)) for n in range(300)))
         batch = await producer.send_batch([Message(topic, b"b%d" % n, keys=(f"key{n}",)) for n in range(100)])
         for n in range(50):

@@ -41,6 +41,7 @@ from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.role import Role, RoleState
+from aerobee.broker.send.light_queue import light_entries
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_feature import Timers
@@ -199,6 +200,7 @@ class World:
             bounds=Bounds(self.live, self.clock),
             writer=MessageWriter(store),
             deliveries=self.deliveries,
+            light=light_entries(store),
             topics=topics,
             groups=GroupTable(clock=self.clock, live=self.live, file=None),
             offsets=self.offsets,

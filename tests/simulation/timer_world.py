@@ -27,6 +27,7 @@ from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.role import Role, RoleState
 from aerobee.broker.send.delay_level import delay_level_hook
+from aerobee.broker.send.light_queue import light_entries
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_feature import Timers
@@ -149,6 +150,7 @@ class World:
             stats=stats,
             schedule=self.schedule,
             deliveries=deliveries,
+            light=light_entries(self.store),
             escaped=EscapedDeliveries(ConfigFile(f"/store/config/{FILE_NAME}", disk=self.disk)),
             live=live,
             identity=BrokerIdentity(

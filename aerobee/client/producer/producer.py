@@ -333,6 +333,7 @@ class Producer(RequestReplyCalls):
         first: FirstTry | None = None,
     ) -> SendResult:
         """Send to `fixed` or to any queue. `first`: a try that was made under `unique_id` and failed."""
+        began = self._loop.time()
         if first is None:
             await self._tries.info(message.topic, deadline)
         body, sys_flag = self._prepare(message)
@@ -348,7 +349,7 @@ class Producer(RequestReplyCalls):
             reply = await connection.call(frame, opaque, deadline - self._loop.time(), SEND)
             return self._read_reply(reply, chosen, unique_id, target, connection)
 
-        return await self._tries.run(message.topic, fixed, deadline, attempt, first=first)
+        return await self._tries.run(message.topic, fixed, deadline, attempt, first=first, began=began)
 
     async def _connection(
         self, target: Target, deadline: float, request: str, *, is_only_try: bool

@@ -169,14 +169,17 @@ class SendTries:
         *,
         next_queue: MessageQueue | None = None,
         first: FirstTry | None = None,
+        began: float | None = None,
     ) -> T:
         """Run `attempt` until it succeeds, fails for good, or tries or time are used up.
 
         `fixed`: this queue and no other; one try, unless its broker surely stored nothing. `next_queue`: where the first
-        try goes. `first`: it is made already.
+        try goes. `first`: it is made already. `began`: the loop's time from which a failure counts its seconds, now by default.
         """
-        now = _now()
-        began = now if first is None else first.began
+        if first is not None:
+            began = first.began
+        elif began is None:
+            began = _now()
         send = _Send(topic, fixed, deadline, began=began, tries=1 + self._config.retry_count_max)
         if first is not None:
             await self._after(send, first.failure, first.info, first.target.broker_name, first.target)

@@ -312,3 +312,13 @@ async def test_no_try_begins_when_the_nameserver_took_the_rest_of_the_time(
     with pytest.raises(SendFailed, match="connection refused"):
         await send(brokers, routes, within_s=0.2)
     assert brokers.asked == ["a"]
+
+
+async def test_a_failure_counts_its_seconds_from_where_the_send_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A NameServer that took nearly all of a send's time is part of what the sender waited for."""
+    monkeypatch.setattr(send_tries, "_now", lambda: 130.0)
+    tries = SendTries(cast(Any, Routes()), ProducerConfig(), None)
+    with pytest.raises(SendFailed, match=r"in 1 try within 30\.00 s"):
+        await tries.run(TOPIC, None, 130.0, Brokers(LOST).attempt, began=100.0)

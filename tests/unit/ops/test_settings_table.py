@@ -97,8 +97,10 @@ def read_by(node: ast.AST) -> set[str]:
     found: set[str] = set()
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            if not child.name.startswith(MAKING):
-                found |= read_in(child)
+            # What runs once may make what is asked each time.
+            is_asked_again = not child.name.startswith(MAKING)
+            for each in (child,) if is_asked_again else lambdas_in(child):
+                found |= read_in(each)
         elif isinstance(child, ast.Assign) and isinstance(child.value, ast.Constant):
             found.add(str(child.value.value))  # a key that has a name
         else:
@@ -106,6 +108,10 @@ def read_by(node: ast.AST) -> set[str]:
             if isinstance(child, ast.Lambda):
                 found |= read_in(child)
     return found
+
+
+def lambdas_in(function: ast.AST) -> list[ast.Lambda]:
+    return [each for each in ast.walk(function) if isinstance(each, ast.Lambda)]
 
 
 def read_in(function: ast.AST) -> set[str]:
