@@ -266,9 +266,10 @@ class Registry:
         *,
         labels: tuple[str, ...],
         unit: str = "messages",
+        blocks: Blocks | None = None,
     ) -> None:
         """The same with one number for each value of its labels."""
-        self._add(Metric(name, Kind.GAUGE, unit, meaning, labels, read))
+        self._add(Metric(name, Kind.GAUGE, unit, meaning, labels, read, blocks))
 
     def sizes(
         self,

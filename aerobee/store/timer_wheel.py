@@ -106,6 +106,21 @@ class TimerWheel:
             return None
         return TimerSlot(number * self.precision_ms, first, last, count)
 
+    def count(self, time_ms: int, slot_count: int) -> int:
+        """Messages less cancelling ones in so many slots from that of a time on, at most all. Looks at each slot."""
+        if self._file is None:
+            return 0
+        number, left, total = time_ms // self.precision_ms, min(slot_count, self.slot_count), 0
+        while left > 0:
+            place = number % self.slot_count
+            some = min(left, self.slot_count - place)  # to the end of the file
+            data = self._file.buffer[place * SLOT_BYTES : (place + some) * SLOT_BYTES]
+            for expected, (stored, _, _, count, _) in enumerate(SLOT.iter_unpack(data), number):
+                if stored == expected:
+                    total += count
+            number, left = number + some, left - some
+        return total
+
     def put(self, time_ms: int, first: int, last: int, count: int) -> None:
         """Write a slot. make() was called."""
         assert self._file is not None

@@ -422,6 +422,12 @@ LATER = Board(
         one(
             "Wait in delay levels", f"sum by (level) (aerobee_delay_level_messages{{{C}}})", "level {{level}}"
         ),
+        one(
+            "Due within the day",
+            f"sum by (timer_bound_s) (rocketmq_timer_message_snapshot{{{C}}})",
+            "before {{timer_bound_s}} s",
+            note="Each counts from the one before it on. What is due later than in a day is in none.",
+        ),
         one("The wheel is behind", f"rocketmq_timer_dequeue_latency{{{C}}} / 1000", EACH, unit="s"),
         one("Not in the wheel yet", f"rocketmq_timer_enqueue_lag{{{C}}}", EACH),
         one("Handed out by pops", f"aerobee_pop_invisible{{{C}}}", EACH),

@@ -73,6 +73,7 @@ ROCKETMQ = {
     "rocketmq_timer_enqueue_latency": "",
     "rocketmq_timer_dequeue_lag": "",
     "rocketmq_timer_dequeue_latency": "",
+    "rocketmq_timer_message_snapshot": "timer_bound_s",
     "rocketmq_delay_message_latency_bucket": "le",
     "rocketmq_timer_enqueue_total": "",
     "rocketmq_timer_dequeue_total": "",

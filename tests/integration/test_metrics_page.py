@@ -458,6 +458,12 @@ async def test_rare_things_are_counted_in_rocketmqs_buckets(cluster: LocalCluste
             pass
 
     found = await once(cluster, "rocketmq_timer_dequeue_lag", [3])
+    snapshot = {
+        has["timer_bound_s"]: n for name, has, n in found if name == "rocketmq_timer_message_snapshot"
+    }
+    bounds = (5, 60, 300, 900, 3600, 14400, 28800, 86400)
+    assert list(snapshot) == [str(bound) for bound in bounds]
+    assert (sum(snapshot.values()), snapshot["14400"], snapshot["86400"]) == (3, 1, 0)
     assert of(found, "rocketmq_timer_enqueue_latency") == [0]
     found = await once(cluster, "rocketmq_finish_message_latency_count", [1])
     assert of(found, "rocketmq_finish_message_latency_bucket", le="86400.0") == [1]

@@ -56,6 +56,7 @@ ROCKETMQ_NAMES = {
     "timer_enqueue_latency": "rocketmq_timer_enqueue_latency",
     "timer_dequeue_lag": "rocketmq_timer_dequeue_lag",
     "timer_dequeue_latency": "rocketmq_timer_dequeue_latency",
+    "timer_message_snapshot": "rocketmq_timer_message_snapshot",
     "topic_create_execution_time": "rocketmq_topic_create_execution_time",
     "consumer_group_create_execution_time": "rocketmq_consumer_group_create_execution_time",
     "pop_revive_behind": "rocketmq_pop_revive_lag",

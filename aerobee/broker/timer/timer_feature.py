@@ -17,6 +17,7 @@ from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
+from aerobee.broker.timer.wheel_snapshot import WheelSnapshot
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.errors import MalformedFrame, MalformedRecord, StoreError
 from aerobee.remoting import fastjson
@@ -48,6 +49,7 @@ class Timers(Feature):
         self._store: MessageStore = store
         self._is_enabled = store.config.timer_wheel_enable
         self._files = TimerFiles(store.config, parts.disk, slot_count=slot_count)
+        self._snapshot = WheelSnapshot(self._files.wheel, parts.clock)
         pending = PendingCounts(parts.clock.now_ms())
         self._service = TimerService(
             store=store,
@@ -121,6 +123,13 @@ class Timers(Feature):
             lambda: [((), service.behind_ms)] if self._has_run else [],
             labels=(),
             unit="ms",
+        )
+        registry.gauges(
+            "timer_message_snapshot",
+            "In the wheel, due before so many seconds have passed and not before the next smaller bound; of a day",
+            lambda: self._snapshot.read() if self._has_run else [],
+            labels=("timer_bound_s",),
+            blocks=lambda: self._snapshot.blocks() if self._has_run else (),
         )
         registry.gauges(
             "timer_delivery_late_seconds",
