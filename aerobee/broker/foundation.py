@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -30,6 +31,7 @@ from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.network import Network
 from aerobee.remoting.client import RemotingClient
 from aerobee.store.config import StoreConfig
@@ -148,6 +150,40 @@ class Foundation:
         if adopted:
             log.warning("topics.json was behind: %s have messages and are made again", ", ".join(adopted))
         self.topics.create_system_topics(self.live.value)
+
+    def lead(self) -> None:
+        """What was a master's is this broker's own from here on."""
+        self.make_missed_topics()
+        self.topics.copied(None)
+        self.offsets.copied(None)
+
+    def make_missed_topics(self) -> None:
+        """Make the topics of messages that came from a master which was lost before its topics were copied again: nobody could
+        read what it had acknowledged.
+
+        With defaultTopicQueueNums queues or as many as have messages: how many there were is not known, and a sender that
+        knows it may send to each.
+        """
+        copied_to = self.topics.copied_to
+        if copied_to is None:
+            return
+        missed, counts = set(), Counter[str]()
+        for (topic, queue_id), queue in list(self.store.queues.items()):
+            if queue.max_offset and self.topics.get(topic) is None:
+                is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+                least = 1 if is_own else self.live.value.default_topic_queue_nums
+                counts[topic] = max(counts[topic], queue_id + 1, least)
+                last = queue.entry(queue.max_offset - 1)
+                # One of before was deleted: slaves keep its queues.
+                if isinstance(last, tuple) and last[0] >= copied_to:
+                    missed.add(topic)
+        made = self.topics.make_again({topic: counts[topic] for topic in missed})
+        if made:
+            log.warning(
+                "the master was lost before its newest topics were copied: %s have messages and are made again with the default "
+                "settings; set what else they had (aerobee topic update)",
+                ", ".join(sorted(made)),
+            )
 
     def start(self) -> None:
         """Begin with what is done now and then: silent clients go, offsets are saved."""

@@ -245,7 +245,7 @@ class Serving:
     def _lead(self) -> None:
         """Begin with what only a master does."""
         self._leads = True
-        self._base.offsets.copied(None)
+        self._base.lead()
         self.schedule.start()
         for feature in self.features:
             feature.start()
@@ -253,7 +253,7 @@ class Serving:
     def _role_changed(self, role: RoleState) -> None:
         """A broker that becomes master while it runs looks again at what another one has done meanwhile."""
         if role.takes_writes and not self._leads:
-            self._base.offsets.copied(None)
+            self._base.lead()
             for feature in self.features:
                 feature.resume()
             self._lead()
@@ -262,6 +262,8 @@ class Serving:
             self.schedule.stop()
             for feature in self.features:
                 feature.resign()
+        elif role.serves_group and not role.takes_writes:
+            self._base.make_missed_topics()
 
     def stop(self) -> None:
         """Cancel timers and tasks; nothing is written."""

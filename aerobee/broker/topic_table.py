@@ -4,6 +4,8 @@ Follows TopicConfigManager of RocketMQ. The file is RocketMQ's, so either produc
 
     {"dataVersion": {counter, stateVersion, timestamp}, "topicConfigTable": {name: TopicConfig}}
 
+A slave's has `aerobeeCopiedTo` besides (copied()), which RocketMQ passes over.
+
 What always holds: the data version grows with every change, for a nameserver ignores a registration whose version
 it has already; the file is written beside the event loop (table_changes.py). What somebody asks for, an administrator or
 the first send to a new topic, is on disk before anybody is told of it. A topic that the broker makes for itself is there
@@ -61,6 +63,7 @@ _ALWAYS_SYSTEM = NOT_SENDABLE | {
     "CHECKPOINT_TOPIC",
 }
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
+COPIED_TO_FIELD = "aerobeeCopiedTo"
 
 
 def takes_client_sends(topic: str) -> bool:
@@ -111,6 +114,8 @@ class TopicTable:
         self._watchers: list[ChangeCallback] = []
         self._system: set[str] = set(_ALWAYS_SYSTEM)
         self.topics: dict[str, TopicConfig] = {}
+        # The topic of each message before this offset of the log is here or was deleted. None: of all messages.
+        self.copied_to: int | None = None
         self._fallback = fallback
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self._changes: TableChanges[_Value, tuple[TopicConfig, ...]] = TableChanges(
@@ -358,6 +363,35 @@ class TopicTable:
             }
         return list(counts)
 
+    def make_again(self, queue_counts: Mapping[str, int]) -> list[str]:
+        """Make topics that a master made shortly before it was lost, and of which there are messages; the file follows.
+
+        Returns their names. No bound is asked; a name that is not legal is left out.
+        """
+        made = []
+        for topic, queue_nums in queue_counts.items():
+            try:
+                check_topic_name(topic)
+            except UsageError as error:
+                log.warning("messages of a topic that cannot be: %s", error)
+            else:
+                made.append(TopicConfig(topic, queue_nums, queue_nums))
+        if made:
+            self._take_now({**self.topics, **{config.topic_name: config for config in made}}, tuple(made))
+        return [config.topic_name for config in made]
+
+    def copied(self, log_offset: int | None) -> None:
+        """The table is what a master's was when its log ended at `log_offset` or behind it. None: it is this broker's own."""
+        is_other = (log_offset is None) != (self.copied_to is None)
+        self.copied_to = log_offset
+        if is_other:
+            self._changes.write_soon()
+
+    def log_cut(self, log_offset: int) -> None:
+        """What comes behind `log_offset` is from another master."""
+        if self.copied_to is not None:
+            self.copied_to = min(self.copied_to, log_offset)
+
     def copy_from(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
         """Have a master's table, with its version, in memory at once: what is not in it goes. The file follows."""
         before, table = self.topics, dict(topics)
@@ -379,6 +413,8 @@ class TopicTable:
             self.topics = {name: TopicConfig.from_dict(value) for name, value in table.items()}
             if tree.get("dataVersion"):
                 self.data_version = DataVersion.from_dict(tree["dataVersion"])
+            copied_to = tree.get(COPIED_TO_FIELD)
+            self.copied_to = int(copied_to) if copied_to is not None else None
         except (ValueError, TypeError, KeyError, AttributeError, WireError) as error:
             raise StoreError(f"config/topics.json is not a topic table: {error}") from error
 
@@ -418,7 +454,9 @@ class TopicTable:
 
     def write(self, value: _Value) -> None:
         assert self._file is not None
-        self._file.write(_file_content(*value))
+        copied_to = self.copied_to  # may be ahead of `value` by some turns: nothing was deleted in between
+        extra = {COPIED_TO_FIELD: copied_to} if copied_to is not None else {}
+        self._file.write({**_file_content(*value), **extra})
 
     def _take_now(self, topics: dict[str, TopicConfig], configs: tuple[TopicConfig, ...]) -> None:
         self.topics, self.data_version = topics, self.data_version.next(self._clock.now_ms())

@@ -166,7 +166,7 @@ def test_chaos_kills_brokers_and_nothing_is_lost(groups: None, host: Driver) -> 
         compose("rm", "-sf", "chaos", profiles=("chaos",))
     assert acknowledged
     with host.push(namesrv, "orders") as consumer:
-        wait_for("every message", lambda: set(acknowledged) <= {m["body"] for m in consumer.received(0)}, 180)
+        all_are_read(acknowledged, consumer, namesrv, host)
 
 
 def test_a_killed_master_loses_nothing(groups: None, host: Driver, tmp_path: pathlib.Path) -> None:
@@ -200,7 +200,25 @@ def test_a_killed_master_loses_nothing(groups: None, host: Driver, tmp_path: pat
     wait_for("another master", lambda: master_of("group-a") not in ("", victim), 60)
     assert len(acknowledged) == SENT_BEFORE + SENT_AFTER, failed[-3:]
     with host.push(namesrv, "orders") as consumer:
-        wait_for("every message", lambda: set(acknowledged) <= {m["body"] for m in consumer.received(0)}, 120)
+        all_are_read(acknowledged, consumer, namesrv, host)
+
+
+def all_are_read(acknowledged: list[str], consumer: Any, namesrv: str, host: Driver) -> None:
+    """Wait until a consumer has all of them; says what is missing, and what the brokers know of the topic."""
+
+    def missing() -> set[str]:
+        return set(acknowledged) - {message["body"] for message in consumer.received(0)}
+
+    try:
+        wait_for("every message", lambda: not missing(), 180)
+    except AssertionError as error:
+        known = [
+            host.admin(namesrv, *words)
+            for words in (("topicStatus", "-t", "orders"), ("topicRoute", "-t", "orders"))
+        ]
+        raise AssertionError(
+            f"{error}: {sorted(missing())} of {len(acknowledged)} are missing; {known}"
+        ) from error
 
 
 def master_of(group: str) -> str:

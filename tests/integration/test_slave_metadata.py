@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.topic_table import COPIED_TO_FIELD
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.fastjson import dumps
+from aerobee.remoting.fastjson import dumps, loads_object
 from aerobee.store.consume_queue import ENTRY, FILLER_SIZE
 from aerobee.store.extended_queue import ExtendedQueue
 from tests.integration.broker_calls import pull_request, records_of, send_request
@@ -137,3 +139,79 @@ async def test_replication_can_be_looked_at(pair: Pair) -> None:
     assert f'"masterAddr":"{master.identity.ha_address}"'.encode() in status.body
     where = await pair.client.invoke(master.address, RemotingCommand(906, {}))
     assert (where.ext or {})["masterHaAddress"] == master.identity.ha_address
+
+
+def topics_file(broker: Broker) -> dict[str, Any]:
+    return loads_object(Path(broker.store.config.path("config", "topics.json")).read_bytes(), "topics.json")
+
+
+async def left_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Broker]:
+    """A slave that has its master's tables and copies none from here on, while the log still comes."""
+    master = await pair.start("master")
+    slave = await pair.start_slave(master)
+    for topic in ("gone", "kept"):
+        await pair.send(master, 3, topic=topic)
+    await same(master, slave)
+    await wait_until(lambda: "kept" in slave.topics.topics, timeout_s=60)
+    await master.topics.delete_beside(["gone"])
+    await wait_until(lambda: slave.topics.topics == master.topics.topics, timeout_s=60)
+    rounds = slave.replication.metadata
+    synced = rounds.synced_at_s
+    await wait_until(lambda: rounds.synced_at_s > synced, timeout_s=60)
+    asked = asyncio.Event()
+
+    async def never() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(rounds, "_copy_topics", never)
+    await asyncio.wait_for(asked.wait(), 60)
+    return master, slave
+
+
+async def test_a_topic_that_was_made_shortly_before_its_master_was_lost_is_read_at_the_next(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the master acknowledged can be read, though nobody had told the slave of the topic."""
+    master, slave = await left_alone(pair, monkeypatch)
+    await pair.send(master, 5, topic="new")
+    reply = await pair.client.invoke(master.address, send_request("new", queue=2))
+    assert reply.code == 0, reply
+    await same(master, slave)
+    assert "new" not in slave.topics.topics
+    slave.replication.become_master(1)
+    made = slave.topics.topics["new"]
+    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (8, 8, 6)
+    reply = await pair.client.invoke(slave.address, pull_request("new"))
+    assert len(records_of(reply)) == 5
+    assert "gone" not in slave.topics.topics  # its queues are still there
+    assert slave.topics.copied_to is None
+    await slave.topics.settled()
+    assert COPIED_TO_FIELD not in topics_file(slave)
+
+
+async def test_it_is_read_when_the_slave_was_killed_too(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = await left_alone(pair, monkeypatch)
+    await pair.send(master, 5, topic="new")
+    await same(master, slave)
+    await slave.topics.settled()
+    table = topics_file(slave)
+    assert COPIED_TO_FIELD in table
+    assert "new" not in table["topicConfigTable"]
+    await slave.stop()
+    again = await pair.start("slave")
+    assert "gone" not in again.topics.topics
+    reply = await pair.client.invoke(again.address, pull_request("new"))
+    assert len(records_of(reply)) == 5
+
+
+async def test_a_cut_moves_back_to_where_the_topics_are_known(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, slave = await left_alone(pair, monkeypatch)
+    known = slave.topics.copied_to
+    assert known == slave.store.log.end
+    slave.topics.log_cut(known + 1)
+    assert slave.topics.copied_to == known
+    slave.topics.log_cut(known - 7)
+    assert slave.topics.copied_to == known - 7

@@ -8,6 +8,7 @@ import os
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.topic_table import TopicTable
 from aerobee.store.disk import Disk
 from aerobee.store.dispatch import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
@@ -25,6 +26,7 @@ class AfterCut:
         self,
         *,
         store: MessageStore,
+        topics: TopicTable,
         offsets: ConsumerOffsets,
         schedule: Schedule,
         escaped: EscapedDeliveries,
@@ -32,6 +34,7 @@ class AfterCut:
     ) -> None:
         self._store = store
         self._escaped = escaped
+        self._topics = topics
         self._offsets = offsets
         self._schedule = schedule
         self._disk = disk
@@ -42,6 +45,7 @@ class AfterCut:
         An offset behind its queue's end would make its group pass over the messages that come there next.
         """
         store = self._store
+        self._topics.log_cut(log_offset)
         for topic, group, queue_id in self._offsets.limit_to_ends(store.next_offset):
             log.warning(
                 "group %s on %s queue %d goes back to the end of what was not cut", group, topic, queue_id

@@ -59,7 +59,12 @@ def make_controller_mode(
         on_role=on_role,
     )
     after_cut = AfterCut(
-        store=store, offsets=parts.offsets, schedule=parts.schedule, escaped=parts.escaped, disk=disk
+        store=store,
+        topics=parts.topics,
+        offsets=parts.offsets,
+        schedule=parts.schedule,
+        escaped=parts.escaped,
+        disk=disk,
     )
     follower = AutoSwitchFollower(
         store=store,

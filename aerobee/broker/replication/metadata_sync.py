@@ -4,7 +4,8 @@ Topics and static topics, groups, offsets, delay levels' offsets, request modes,
 
 Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
 that take long the pause is ten times what they took. RocketMQ's slaves ask once a minute: a topic that is made shortly before
-its master dies does not exist at them.
+its master dies does not exist at them. Here a slave that becomes master makes those again of which it has messages
+(Foundation.make_missed_topics).
 
 Offsets are taken when this log has reached the place where the master's ended when it told them. Taken earlier, and with the
 master lost then, they would lead over messages that this broker gets as the next master.
@@ -89,6 +90,8 @@ class MetadataSync:
         """Copy from the broker at `master` until cancelled."""
         self._master, self._offsets_mark, self._modes_body, self._filters_body = master, "", b"", b""
         self._merge.master_lost()
+        if self._topics.copied_to is None:
+            self._topics.copied(self._store.log.end)
         while True:
             started = self._clock.monotonic()
             try:
@@ -123,7 +126,7 @@ class MetadataSync:
     # --- tables with a version
 
     async def _copy_topics(self) -> None:
-        known = self._topics.data_version
+        known, log_end = self._topics.data_version, self._store.log.end
         first = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, _first_page("topicSeq", "maxTopicNum"))
         # A master of before 5 tells no version of mappings: it has none.
         same_mappings = _version_of(first, "mappingDataVersion") in (
@@ -131,6 +134,7 @@ class MetadataSync:
             DataVersion(),
         )
         if _version_of(first) == known and same_mappings:
+            self._topics.copied(log_end)
             return
         whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         left_out: list[str] = []
@@ -149,6 +153,7 @@ class MetadataSync:
         if mappings != self._mappings.by_topic or version != self._mappings.data_version:
             await self._mappings.copy_from(mappings, version)
         self._topics.copy_from(wrapper.topic_config_table, wrapper.data_version)
+        self._topics.copied(log_end)
 
     async def _copy_groups(self) -> None:
         known = self._groups.data_version

@@ -104,7 +104,12 @@ def make_replication(
         ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000) for _ in range(2)
     )
     after_cut = AfterCut(
-        store=store, offsets=parts.offsets, schedule=parts.schedule, escaped=parts.escaped, disk=parts.disk
+        store=store,
+        topics=parts.topics,
+        offsets=parts.offsets,
+        schedule=parts.schedule,
+        escaped=parts.escaped,
+        disk=parts.disk,
     )
 
     def make_follower() -> ClassicFollower:
