@@ -174,6 +174,8 @@ class Twin(Sending):
     ) -> tuple[Any, ...]:
         """Serve through the shell's backend, and let the shell's accounts follow."""
         backend, (takes_sends, takes_pulls) = self.fast_path._backend, gates
+        if host is not None:  # what is released is asked for from there
+            self.connection.host_port = (host, self.connection.host_port[1])
         result = backend.burst(
             data,
             position,
