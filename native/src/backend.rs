@@ -322,13 +322,13 @@ impl State {
 
     /// As `frames`, where there is a guard.
     fn guarded_frames(&mut self, burst: &mut Burst<'_>, data: &[u8], position: usize) -> (usize, bool, Option<PyErr>) {
-        let (mut ahead, mut at) = (Ahead::new(), position);
+        let (mut ahead, mut at) = (Ahead::new(&mut self.reach), position);
         let stopped = loop {
             if burst.pulled_bytes >= REPLY_BYTES_MAX || cut(data, at).is_none() {
                 break (at, false, None);
             }
             let Some(guard) = &mut self.guard else { break (at, true, None) };
-            let Some((shown, all)) = ahead.next(&mut self.reach, guard, &burst.asked, data, at) else { break (at, true, None) };
+            let Some((shown, all)) = ahead.next(guard, &burst.asked, data, at) else { break (at, true, None) };
             let end = at + shown.frame.len();
             match self.guarded_frame(burst, shown, all) {
                 Ok(()) => at = end,
@@ -344,10 +344,11 @@ impl State {
     fn guarded_frame<'a>(&mut self, burst: &mut Burst<'_>, shown: &Shown<'a>, all: &AllFields<'a>) -> Outcome<()> {
         let appender = &mut self.shared.appender;
         let guard = self.guard.as_mut().ok_or(Stop::Slow)?;
-        guard.admit(burst.writing.py, &appender.errors, &burst.asked, shown, all, &mut appender.has_called)?;
-        let Shown { code, flag, opaque, is_binary, ref fields, body, frame, .. } = *shown;
+        let mut fields = Fields::new();
+        guard.admit(burst.writing.py, &appender.errors, &burst.asked, shown, all, &mut appender.has_called, &mut fields)?;
+        let Shown { code, flag, opaque, is_binary, body, frame, .. } = *shown;
         let form = if is_binary { Form::Binary } else { Form::Json };
-        self.request(burst, &Request { form, code, flag, opaque, fields, body, frame })
+        self.request(burst, &Request { form, code, flag, opaque, fields: &fields, body, frame })
     }
 
     /// Serve one frame, whose body begins at `body_at`.

@@ -4,7 +4,7 @@
 //!     | int32 remark_length, remark | int32 ext_length, entries
 //!     entry = int16 name_length, name | int32 value_length, value
 
-use crate::field::{Fields, Name, Value};
+use crate::field::{FieldSink, Name, Value};
 
 const FIXED_BYTES: usize = 17;
 const LANGUAGE: u8 = 3; // PYTHON, as JSON replies say
@@ -25,7 +25,7 @@ pub type Replaced = Vec<Vec<u8>>;
 
 /// Read a header, or return None when it is malformed. Known fields that are not UTF-8 are taken from `replaced`: who
 /// finds `mended` above its length calls mend() and reads the header again.
-pub fn parse<'a>(header: &'a [u8], replaced: &'a [Vec<u8>], fields: &mut Fields<'a>) -> Option<BinaryHeader> {
+pub fn parse<'a>(header: &'a [u8], replaced: &'a [Vec<u8>], fields: &mut impl FieldSink<'a>) -> Option<BinaryHeader> {
     let code = i16::from_be_bytes(header.get(..2)?.try_into().ok()?);
     let opaque = int32(header, 5)?;
     let flag = int32(header, 9)?;
@@ -36,7 +36,7 @@ pub fn parse<'a>(header: &'a [u8], replaced: &'a [Vec<u8>], fields: &mut Fields<
     at += 4;
     let end = at.checked_add(ext_bytes)?;
     let entries = header.get(..end)?;
-    fields.clear();
+    fields.clear_header();
     let mut mended = 0;
     while at < end {
         let name_bytes = i16::from_be_bytes(entries.get(at..at + 2)?.try_into().ok()?);
@@ -45,18 +45,17 @@ pub fn parse<'a>(header: &'a [u8], replaced: &'a [Vec<u8>], fields: &mut Fields<
         let value_bytes = int32(entries, at)?;
         at += 4;
         let value = piece(entries, &mut at, value_bytes)?;
-        if fields.keeps_all() && !name.is_empty() && !value.is_empty() {
-            fields.keep(name, Value::Text { raw: value, escaped: false });
+        if name.is_empty() || value.is_empty() {
+            continue;
         }
-        if let Some(known) = Name::of(name).filter(|_| !value.is_empty()) {
-            let raw = if std::str::from_utf8(value).is_ok() {
-                value
-            } else {
-                mended += 1;
-                replaced.get(mended - 1).map_or(value, Vec::as_slice)
-            };
-            fields.set(known, Value::Text { raw, escaped: false });
-        }
+        let known = Name::of(name);
+        let raw = if known.is_none() || std::str::from_utf8(value).is_ok() {
+            value
+        } else {
+            mended += 1;
+            replaced.get(mended - 1).map_or(value, Vec::as_slice)
+        };
+        fields.take(name, known, Value::Text { raw, escaped: false });
     }
     Some(BinaryHeader { code: i32::from(code), flag, opaque, mended })
 }

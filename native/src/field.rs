@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::json_text::unescape;
+use crate::text::append;
 
 /// A value as it stands in the header. Texts are not unescaped before they are needed.
 #[derive(Clone, Copy)]
@@ -69,10 +70,21 @@ impl Name {
     }
 }
 
+/// Takes the fields of a header in their order.
+pub trait FieldSink<'a> {
+    /// What came of this header is void.
+    fn clear_header(&mut self);
+
+    /// A field whose name is a letter from a to z.
+    fn take_letter(&mut self, letter: u8, value: Value<'a>);
+
+    /// Any field; `known` is what its name is known as.
+    fn take(&mut self, name: &[u8], known: Option<Name>, value: Value<'a>);
+}
+
 /// The fields of one header; a later value of a name replaces an earlier one.
 pub struct Fields<'a> {
     known: [Value<'a>; COUNT],
-    all: Option<AllFields<'a>>,
 }
 
 /// All fields of some headers in their order, those of equal names, too.
@@ -93,32 +105,13 @@ pub struct Kept {
 }
 
 const LONG_NAME: u8 = u8::MAX; // instead of a length that is not less than the letters: it follows in eight bytes
+/// What `AllFields` keep memory for.
+const NAME_BYTES_KEPT: usize = 1 << 14;
+const VALUES_KEPT: usize = 1 << 11;
 
 impl<'a> Fields<'a> {
     pub fn new() -> Self {
-        Self { known: [Value::Missing; COUNT], all: None }
-    }
-
-    /// From now on all fields are kept here, too, for a signature is over them.
-    pub fn keep_in(&mut self, all: AllFields<'a>) {
-        self.all = Some(all);
-    }
-
-    /// Take those that were kept, and where this header's stand.
-    pub fn take_kept(&mut self) -> Option<(AllFields<'a>, Kept)> {
-        let mut all = self.all.take()?;
-        let end = (all.names.len(), all.values.len());
-        let kept = Kept { names: all.begin.0..end.0, values: all.begin.1..end.1 };
-        all.begin = end;
-        Some((all, kept))
-    }
-
-    pub fn clear(&mut self) {
-        self.known = [Value::Missing; COUNT];
-        if let Some(all) = &mut self.all {
-            all.names.truncate(all.begin.0);
-            all.values.truncate(all.begin.1);
-        }
+        Self { known: [Value::Missing; COUNT] }
     }
 
     #[inline]
@@ -130,26 +123,24 @@ impl<'a> Fields<'a> {
     pub fn get(&self, name: Name) -> Value<'a> {
         self.known[name as usize]
     }
+}
 
-    #[inline]
-    pub fn keeps_all(&self) -> bool {
-        self.all.is_some()
+impl<'a> FieldSink<'a> for Fields<'a> {
+    fn clear_header(&mut self) {
+        self.known = [Value::Missing; COUNT];
     }
 
-    /// Note a field whose name is a letter from a to z among all of them.
     #[inline(always)]
-    pub fn keep_letter(&mut self, letter: u8, value: Value<'a>) {
-        if let Some(all) = &mut self.all {
-            all.names.push(letter);
-            all.values.push(value);
+    fn take_letter(&mut self, letter: u8, value: Value<'a>) {
+        if let Some(known) = Name::of_letter(letter) {
+            self.set(known, value);
         }
     }
 
-    /// Note a field among all of them.
-    #[inline]
-    pub fn keep(&mut self, name: &[u8], value: Value<'a>) {
-        if let Some(all) = &mut self.all {
-            all.keep(name, value);
+    #[inline(always)]
+    fn take(&mut self, _: &[u8], known: Option<Name>, value: Value<'a>) {
+        if let Some(known) = known {
+            self.set(known, value);
         }
     }
 }
@@ -159,16 +150,26 @@ impl<'a> AllFields<'a> {
         Self { names: Vec::new(), values: Vec::new(), begin: (0, 0) }
     }
 
-    /// Make room for so many headers with some twenty fields.
-    pub fn reserve(&mut self, headers: usize) {
-        self.names.reserve(64 * headers);
-        self.values.reserve(24 * headers);
+    /// None, with the memory of these.
+    pub fn emptied<'b>(mut self) -> AllFields<'b> {
+        self.clear();
+        self.names.shrink_to(NAME_BYTES_KEPT);
+        self.values.shrink_to(VALUES_KEPT);
+        AllFields { names: self.names, values: emptied(self.values), begin: (0, 0) }
     }
 
     pub fn clear(&mut self) {
         self.names.clear();
         self.values.clear();
         self.begin = (0, 0);
+    }
+
+    /// A header is at its end: where its fields stand.
+    pub fn end_header(&mut self) -> Kept {
+        let end = (self.names.len(), self.values.len());
+        let kept = Kept { names: self.begin.0..end.0, values: self.begin.1..end.1 };
+        self.begin = end;
+        kept
     }
 
     /// The names of one header, in one text.
@@ -179,13 +180,26 @@ impl<'a> AllFields<'a> {
     pub fn values(&self, kept: &Kept) -> &[Value<'a>] {
         &self.values[kept.values.clone()]
     }
+}
 
-    fn keep(&mut self, name: &[u8], value: Value<'a>) {
+impl<'a> FieldSink<'a> for AllFields<'a> {
+    fn clear_header(&mut self) {
+        self.names.truncate(self.begin.0);
+        self.values.truncate(self.begin.1);
+    }
+
+    #[inline(always)]
+    fn take_letter(&mut self, letter: u8, value: Value<'a>) {
+        self.names.push(letter);
+        self.values.push(value);
+    }
+
+    fn take(&mut self, name: &[u8], _: Option<Name>, value: Value<'a>) {
         match name {
             [letter @ b'a'..=b'z'] => self.names.push(*letter),
             _ if name.len() < usize::from(b'a') => {
                 self.names.push(name.len() as u8);
-                self.names.extend_from_slice(name);
+                append(&mut self.names, name);
             }
             _ => {
                 self.names.push(LONG_NAME);
@@ -195,6 +209,12 @@ impl<'a> AllFields<'a> {
         }
         self.values.push(value);
     }
+}
+
+/// An empty vector for items that live otherwise long, with the memory of this one: the items' layout is the same.
+pub fn emptied<T, U>(mut items: Vec<T>) -> Vec<U> {
+    items.clear();
+    items.into_iter().map(|_| unreachable!()).collect()
 }
 
 /// The single names of `AllFields::names`.

@@ -3,7 +3,7 @@
 //! Peers of one kind send the same names in the same order, so that a few orders are remembered and most headers are not
 //! sorted.
 
-use crate::field::split_names;
+use crate::field::{Fields, Name, Value, split_names};
 
 /// Different names in a header; one with more is for the handlers, and nothing is signed in an order of ours.
 pub const NAMES_MAX: usize = 64;
@@ -16,8 +16,10 @@ const REPLACEMENT: &[u8] = "\u{FFFD}".as_bytes();
 
 /// What names of fields say. Numbers are those of values.
 pub struct FieldOrder {
-    /// Empty where it is not worth remembering.
-    names: Vec<u8>,
+    /// None where they are too long to be remembered.
+    names: Option<Vec<u8>>,
+    /// Those that are known by a name of ours.
+    known: Vec<(Name, u32)>,
     /// What is signed, in its order.
     pub signed: Vec<u32>,
     pub access_key: Option<usize>,
@@ -45,37 +47,49 @@ impl FieldOrder {
         order.retain(|number| name_count <= NAMES_MAX && Some(*number as usize) != signature);
         order.shrink_to_fit();
         let is_strange = all.iter().any(|name| is_strange(name));
-        let names = if names.len() > REMEMBERED_NAME_BYTES_MAX { Vec::new() } else { names.to_vec() };
-        Self { names, signed: order, access_key, signature, has_unique_key_query, name_count, is_strange }
+        let known = order.iter().filter_map(|number| Some((Name::of(all[*number as usize])?, *number))).collect();
+        let names = (names.len() <= REMEMBERED_NAME_BYTES_MAX).then(|| names.to_vec());
+        Self { names, known, signed: order, access_key, signature, has_unique_key_query, name_count, is_strange }
+    }
+
+    /// The value of a name among all values.
+    pub fn value<'a>(&self, values: &[Value<'a>], name: Name) -> Value<'a> {
+        let found = self.known.iter().find(|(known, _)| *known == name);
+        found.map_or(Value::Missing, |(_, number)| values[*number as usize])
+    }
+
+    /// Put the fields that are known by a name of ours.
+    pub fn put_known<'a>(&self, values: &[Value<'a>], fields: &mut Fields<'a>) {
+        for (name, number) in &self.known {
+            fields.set(*name, values[*number as usize]);
+        }
     }
 }
 
 /// The orders of the headers that came last.
 #[derive(Default)]
-pub struct FieldOrders {
-    known: Vec<FieldOrder>,
-    next: usize,
-    /// The last one that is not worth remembering.
-    other: Option<FieldOrder>,
-}
+pub struct FieldOrders(Vec<FieldOrder>);
 
 impl FieldOrders {
-    /// The order for such names, as `AllFields::names` has them.
-    pub fn find(&mut self, names: &[u8]) -> &FieldOrder {
-        if let Some(found) = self.known.iter().position(|order| order.names == names) {
-            return &self.known[found];
+    /// Forget the oldest, if there are more than are worth remembering. Until then the number of an order is its own.
+    pub fn trim(&mut self) {
+        if self.0.len() > REMEMBERED_MAX {
+            self.0.retain(|order| order.names.is_some());
+            self.0.drain(..self.0.len().saturating_sub(REMEMBERED_MAX));
         }
-        let order = FieldOrder::new(names);
-        if names.len() > REMEMBERED_NAME_BYTES_MAX {
-            return self.other.insert(order);
-        }
-        if self.known.len() < REMEMBERED_MAX {
-            self.known.push(order);
-            return &self.known[self.known.len() - 1];
-        }
-        self.next = (self.next + 1) % REMEMBERED_MAX;
-        self.known[self.next] = order;
-        &self.known[self.next]
+    }
+
+    pub fn get(&self, number: usize) -> &FieldOrder {
+        &self.0[number]
+    }
+
+    /// The number of the order for such names, as `AllFields::names` has them.
+    pub fn find(&mut self, names: &[u8]) -> usize {
+        let found = self.0.iter().position(|order| order.names.as_deref() == Some(names));
+        found.unwrap_or_else(|| {
+            self.0.push(FieldOrder::new(names));
+            self.0.len() - 1
+        })
     }
 }
 

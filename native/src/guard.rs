@@ -5,7 +5,6 @@
 //! HMAC-SHA1 over the values of all its fields and its body. Those of some frames may be verified before the first of them is
 //! served (look_ahead.rs), with grants that are known; what was found out is void as soon as grants are forgotten.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +19,7 @@ use crate::field_order::{ACCESS_KEY, FieldOrder, FieldOrders, NAMES_MAX, is_stra
 use crate::json_text::unescape;
 use crate::outcome::{Errors, Outcome, Stop};
 use crate::sha1_lanes::LANES;
-use crate::signature::{Contents, Key, Wanted, is_equal};
+use crate::signature::{Contents, Key, digest_of};
 use crate::text::append;
 
 const REMEMBERED_MAX: usize = 10_000;
@@ -50,29 +49,23 @@ impl Asked {
     }
 }
 
-/// One frame, as the guard looks at it: its header is read, and all fields are kept beside it.
+/// One frame, as the guard looks at it: its header is read, and its fields are kept among those of others.
 pub struct Shown<'a> {
     pub code: i64,
     pub flag: i64,
     pub opaque: i64,
     pub is_binary: bool,
-    pub fields: Fields<'a>,
     pub kept: Kept,
     pub body: &'a [u8],
     pub frame: &'a [u8],
-    verdict: Option<Verdict>,
-}
-
-impl Shown<'_> {
-    pub fn new() -> Self {
-        let (fields, kept) = (Fields::new(), Kept::default());
-        Self { code: 0, flag: 0, opaque: 0, is_binary: false, fields, kept, body: &[], frame: &[], verdict: None }
-    }
+    /// Found by verify().
+    pub order: Option<usize>,
+    pub verdict: Option<Verdict>,
 }
 
 /// What was found out about a signature, with the grants of that time.
 #[derive(Clone, Copy)]
-struct Verdict {
+pub struct Verdict {
     is_signed: bool,
     generation: u64,
 }
@@ -108,23 +101,24 @@ impl Guard {
     pub fn verify<'a>(&mut self, asked: &Asked, frames: &mut [Shown<'a>], all: &AllFields<'a>) {
         let Asked::Host(host) = asked else { return };
         self.grants.forget_if_told();
+        self.orders.trim();
         self.contents.clear(CONTENT_BYTES_KEPT);
         let generation = self.grants.generation;
-        let mut wanted = Vec::with_capacity(LANES);
-        let mut given: [(usize, Cow<'_, [u8]>); LANES] = Default::default();
+        let mut signed = [0; LANES];
         for (number, shown) in frames.iter_mut().enumerate() {
-            shown.verdict = None;
             if shown.frame.len() > AHEAD_FRAME_BYTES_MAX {
                 continue;
             }
-            let Ok((guarded, order)) = ordinary(&self.guarded, &mut self.orders, shown, all) else { continue };
-            let Ok(Some(key)) = self.grants.find(shown.code, host, named(shown, all, order, guarded)) else { continue };
+            let order = self.orders.find(all.names(&shown.kept));
+            shown.order = Some(order);
+            let (order, values) = (self.orders.get(order), all.values(&shown.kept));
+            let Ok(guarded) = ordinary(&self.guarded, order, shown, values) else { continue };
+            let Ok(Some(key)) = self.grants.find(shown.code, host, named(values, order, guarded)) else { continue };
             let is_signed = match key {
                 None => true,
-                Some(key) => match content(&mut self.contents, key, shown, all, order) {
-                    Ok((signature, content)) => {
-                        given[wanted.len()] = (number, signature);
-                        wanted.push(content);
+                Some(key) => match put_content(&mut self.contents, key, shown, values, order) {
+                    Ok(()) => {
+                        signed[self.contents.count() - 1] = number;
                         continue;
                     }
                     Err(_) => false,
@@ -132,13 +126,12 @@ impl Guard {
             };
             shown.verdict = Some(Verdict { is_signed, generation });
         }
-        let signatures = self.contents.signatures(&wanted);
-        for ((number, given), expected) in given[..wanted.len()].iter().zip(&signatures) {
-            frames[*number].verdict = Some(Verdict { is_signed: is_equal(given, expected), generation });
+        for (number, is_signed) in signed.into_iter().zip(self.contents.verify()) {
+            frames[number].verdict = Some(Verdict { is_signed, generation });
         }
     }
 
-    /// Let a frame through, or leave it to the handlers. `called` is set when Python was asked.
+    /// Let a frame through, or leave it to the handlers. `called` is set when Python was asked. `fields` become the frame's.
     #[allow(clippy::too_many_arguments)]
     pub fn admit<'a>(
         &mut self,
@@ -148,23 +141,23 @@ impl Guard {
         shown: &Shown<'a>,
         all: &AllFields<'a>,
         called: &mut bool,
+        fields: &mut Fields<'a>,
     ) -> Outcome<()> {
-        let host = match asked {
-            Asked::Nothing => return Ok(()),
-            Asked::Unknown => return Err(Stop::Slow),
-            Asked::Host(host) => host,
-        };
+        let Asked::Host(host) = asked else { return Err(Stop::Slow) };
         self.grants.forget_if_told();
+        let order = shown.order.unwrap_or_else(|| self.orders.find(all.names(&shown.kept)));
+        let (order, values) = (self.orders.get(order), all.values(&shown.kept));
+        order.put_known(values, fields);
         if let Some(verdict) = shown.verdict && verdict.generation == self.grants.generation {
             return if verdict.is_signed { Ok(()) } else { Err(Stop::Slow) };
         }
-        let (guarded, order) = ordinary(&self.guarded, &mut self.orders, shown, all)?;
-        if let Some(key) = self.grants.find(shown.code, host, named(shown, all, order, guarded))? {
-            return check(&mut self.contents, key, shown, all, order);
+        let guarded = ordinary(&self.guarded, order, shown, values)?;
+        if let Some(key) = self.grants.find(shown.code, host, named(values, order, guarded))? {
+            return check(&mut self.contents, key, shown, values, order);
         }
         *called = true;
-        let (grant, key) = ask(&self.find_grant, py, errors, guarded, host, named(shown, all, order, guarded))?;
-        check(&mut self.contents, key, shown, all, order)?;
+        let (grant, key) = ask(&self.find_grant, py, errors, guarded, host, named(values, order, guarded))?;
+        check(&mut self.contents, key, shown, values, order)?;
         let allows = errors.check(py, grant.call_method0(intern!(py, "allows")))?;
         if !errors.check(py, allows.is_truthy())? {
             return Err(Stop::Slow);
@@ -264,46 +257,29 @@ fn put_value(wanted: &mut Vec<u8>, value: Value<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// What a frame needs permission for and the order of its fields, or leave it to the handlers.
-fn ordinary<'g>(
-    guarded: &'g [Guarded],
-    orders: &'g mut FieldOrders,
-    shown: &Shown<'_>,
-    all: &AllFields<'_>,
-) -> Outcome<(&'g Guarded, &'g FieldOrder)> {
+/// What a frame needs permission for, or leave it to the handlers.
+fn ordinary<'g>(guarded: &'g [Guarded], order: &FieldOrder, shown: &Shown<'_>, values: &[Value<'_>]) -> Outcome<&'g Guarded> {
     let guarded = guarded.iter().find(|guarded| guarded.code == shown.code).ok_or(Stop::Slow)?;
-    let order = orders.find(all.names(&shown.kept));
     if order.name_count > NAMES_MAX || order.has_unique_key_query {
         return Err(Stop::Slow);
     }
     let is_strange = |value: &Value<'_>| value.raw().is_none_or(is_strange);
-    if shown.is_binary && (order.is_strange || all.values(&shown.kept).iter().any(is_strange)) {
+    if shown.is_binary && (order.is_strange || values.iter().any(is_strange)) {
         return Err(Stop::Slow);
     }
-    Ok((guarded, order))
+    Ok(guarded)
 }
 
 /// What a grant is known by beside the code and the host: the access key, and what permission is needed for.
-fn named<'v>(
-    shown: &Shown<'v>,
-    all: &AllFields<'v>,
-    order: &FieldOrder,
-    guarded: &Guarded,
-) -> impl Iterator<Item = Value<'v>> + Clone {
-    let access_key = order.access_key.map_or(Value::Missing, |number| all.values(&shown.kept)[number]);
-    std::iter::once(access_key).chain(guarded.names.iter().map(|(name, _)| shown.fields.get(*name)))
+fn named<'v>(values: &[Value<'v>], order: &FieldOrder, guarded: &Guarded) -> impl Iterator<Item = Value<'v>> + Clone {
+    let access_key = order.access_key.map_or(Value::Missing, |number| values[number]);
+    std::iter::once(access_key).chain(guarded.names.iter().map(|(name, _)| order.value(values, *name)))
 }
 
-/// The signature that a frame has, and the content for the one that it has to have.
-fn content<'a>(
-    contents: &mut Contents,
-    key: Key,
-    shown: &Shown<'a>,
-    all: &AllFields<'a>,
-    order: &FieldOrder,
-) -> Outcome<(Cow<'a, [u8]>, Wanted)> {
-    let values = all.values(&shown.kept);
+/// Put the content that a frame's signature has to be over.
+fn put_content(contents: &mut Contents, key: Key, shown: &Shown<'_>, values: &[Value<'_>], order: &FieldOrder) -> Outcome<()> {
     let given = order.signature.and_then(|number| values[number].text()).ok_or(Stop::Slow)?;
+    let given = digest_of(&given).ok_or(Stop::Slow)?;
     let out = contents.begin(shown.frame.len());
     for number in &order.signed {
         match values[*number as usize] {
@@ -312,21 +288,16 @@ fn content<'a>(
             _ => return Err(Stop::Slow),
         }
     }
-    Ok((given, contents.end(key, shown.body)))
+    contents.end(key, given, shown.body);
+    Ok(())
 }
 
 /// Whether a frame is signed with this key, if with any.
-fn check<'a>(
-    contents: &mut Contents,
-    key: Option<Key>,
-    shown: &Shown<'a>,
-    all: &AllFields<'a>,
-    order: &FieldOrder,
-) -> Outcome<()> {
+fn check(contents: &mut Contents, key: Option<Key>, shown: &Shown<'_>, values: &[Value<'_>], order: &FieldOrder) -> Outcome<()> {
     let Some(key) = key else { return Ok(()) };
     contents.clear(CONTENT_BYTES_KEPT);
-    let (given, wanted) = content(contents, key, shown, all, order)?;
-    if is_equal(&given, &contents.signatures(&[wanted])[0]) { Ok(()) } else { Err(Stop::Slow) }
+    put_content(contents, key, shown, values, order)?;
+    if contents.verify().all(|is_signed| is_signed) { Ok(()) } else { Err(Stop::Slow) }
 }
 
 /// Who asks, and the key that has to have signed it.

@@ -3,7 +3,7 @@
 //! Takes and refuses exactly what the definition's parser does (orjson): RFC 8259, no byte order mark, no lone
 //! surrogates, no number that is infinite as a double, at most 1024 nested containers; of equal names the last counts.
 
-use crate::field::{Fields, Name, Value};
+use crate::field::{FieldSink, Name, Value};
 use crate::json_text::{hex4, plain_until};
 
 const DEPTH_MAX: usize = 1024;
@@ -18,7 +18,7 @@ pub struct JsonHeader<'a> {
 }
 
 /// Read a whole header and its fields, or return None for text that is not JSON or not an object.
-pub fn parse<'a>(header: &'a [u8], fields: &mut Fields<'a>) -> Option<JsonHeader<'a>> {
+pub fn parse<'a>(header: &'a [u8], fields: &mut impl FieldSink<'a>) -> Option<JsonHeader<'a>> {
     std::str::from_utf8(header).ok()?;
     let mut reader = Reader { bytes: header, at: 0 };
     let mut found =
@@ -35,7 +35,7 @@ pub fn parse<'a>(header: &'a [u8], fields: &mut Fields<'a>) -> Option<JsonHeader
             let name = reader.name()?;
             match &*name {
                 b"extFields" => {
-                    fields.clear(); // of equal names the last counts
+                    fields.clear_header(); // of equal names the last counts
                     reader.skip_space();
                     found.has_fields = reader.peek()? == b'{';
                     if found.has_fields {
@@ -111,14 +111,17 @@ impl<'a> Reader<'a> {
                 self.at += 2;
                 Text::Borrowed(&self.bytes[self.at - 2..self.at - 1])
             }
-            _ => self.string()?.text()?,
+            _ => match self.string()? {
+                Value::Text { raw, escaped: false } => Text::Borrowed(raw),
+                escaped => escaped.text()?,
+            },
         };
         self.skip_space();
         (self.next()? == b':').then_some(name)
     }
 
     /// The object `extFields`, at its brace.
-    fn fields(&mut self, fields: &mut Fields<'a>) -> Option<()> {
+    fn fields(&mut self, fields: &mut impl FieldSink<'a>) -> Option<()> {
         self.at += 1;
         self.skip_space();
         if self.peek()? == b'}' {
@@ -127,23 +130,14 @@ impl<'a> Reader<'a> {
         }
         loop {
             // What nearly every field of a send is: `"x":"text"`.
-            let known;
-            let value;
             if let Some([b'"', letter @ b'a'..=b'z', b'"', b':', b'"']) = self.bytes.get(self.at..self.at + 5) {
                 self.at += 5;
-                known = Name::of_letter(*letter);
-                value = self.string()?;
-                fields.keep_letter(*letter, value);
+                let value = self.string()?;
+                fields.take_letter(*letter, value);
             } else {
                 let name = self.name()?;
-                known = Name::of(&name);
-                value = self.value(2)?;
-                if fields.keeps_all() {
-                    fields.keep(&name, value);
-                }
-            }
-            if let Some(known) = known {
-                fields.set(known, value);
+                let value = self.value(2)?;
+                fields.take(&name, Name::of(&name), value);
             }
             if self.peek() == Some(b',') {
                 self.at += 1;

@@ -4,7 +4,7 @@
 //! the handlers, those behind it are read again. Each header is read once otherwise.
 
 use crate::binary_header;
-use crate::field::{AllFields, Value};
+use crate::field::{AllFields, Value, emptied};
 use crate::guard::{Asked, Guard, Shown};
 use crate::json_header;
 use crate::sha1_lanes::LANES;
@@ -29,104 +29,95 @@ pub fn cut(data: &[u8], at: usize) -> Option<Cut> {
     (end <= data.len()).then_some(Cut { kind: words[4], end, body_at: at + 8 + header_bytes })
 }
 
-/// How many frames it is worth to look ahead at. Stays between bursts.
-pub struct Reach(usize);
+/// How many frames it is worth to look ahead at, and the memory for them. Stays between bursts.
+pub struct Reach {
+    count: usize,
+    frames: Vec<Shown<'static>>,
+    all: AllFields<'static>,
+}
 
 impl Default for Reach {
     fn default() -> Self {
-        Self(LANES)
+        Self { count: LANES, frames: Vec::with_capacity(LANES), all: AllFields::new() }
     }
 }
 
 /// The frames that were looked ahead at.
 pub struct Ahead<'a> {
+    reach: usize,
     frames: Vec<Shown<'a>>,
     /// Their fields.
     all: AllFields<'a>,
-    count: usize,
     served: usize,
 }
 
 impl<'a> Ahead<'a> {
-    pub fn new() -> Self {
-        Self { frames: Vec::new(), all: AllFields::new(), count: 0, served: 0 }
+    pub fn new(reach: &mut Reach) -> Self {
+        let frames = emptied(std::mem::take(&mut reach.frames));
+        let all = std::mem::replace(&mut reach.all, AllFields::new()).emptied();
+        Self { reach: reach.count, frames, all, served: 0 }
     }
 
     /// The next frame, which stands at `at`, and where its fields are kept; None when what stands there is not ordinary.
-    pub fn next(
-        &mut self,
-        reach: &mut Reach,
-        guard: &mut Guard,
-        asked: &Asked,
-        data: &'a [u8],
-        at: usize,
-    ) -> Option<(&Shown<'a>, &AllFields<'a>)> {
-        if self.served == self.count {
-            self.done(reach);
-            self.look(reach.0, data, at);
-            guard.verify(asked, &mut self.frames[..self.count], &self.all);
+    pub fn next(&mut self, guard: &mut Guard, asked: &Asked, data: &'a [u8], at: usize) -> Option<(&Shown<'a>, &AllFields<'a>)> {
+        if self.served == self.frames.len() {
+            self.learn();
+            self.look(data, at);
+            guard.verify(asked, &mut self.frames, &self.all);
         }
-        let shown = self.frames[..self.count].get(self.served)?;
+        let shown = self.frames.get(self.served)?;
         self.served += 1;
         Some((shown, &self.all))
     }
 
     /// The last frame was left to others, or the burst is over.
-    pub fn done(&self, reach: &mut Reach) {
-        if self.served < self.count {
-            reach.0 = self.served.max(1);
-        } else if self.count == reach.0 {
-            reach.0 = (2 * reach.0).min(LANES);
+    pub fn done(mut self, reach: &mut Reach) {
+        self.learn();
+        *reach = Reach { count: self.reach, frames: emptied(self.frames), all: self.all.emptied() };
+    }
+
+    /// Of how much use it was to look ahead.
+    fn learn(&mut self) {
+        if self.served < self.frames.len() {
+            self.reach = self.served.max(1);
+        } else if self.served == self.reach {
+            self.reach = (2 * self.reach).min(LANES);
         }
     }
 
-    /// Read so many frames, or fewer: up to the first that is not ordinary, or not whole.
-    fn look(&mut self, reach: usize, data: &'a [u8], at: usize) {
-        (self.count, self.served) = (0, 0);
+    /// Read as many frames as is worth it, or fewer: up to the first that is not ordinary, or not whole.
+    fn look(&mut self, data: &'a [u8], at: usize) {
+        self.frames.clear();
+        self.served = 0;
         self.all.clear();
         let mut next = at;
-        while self.count < reach && (self.count == 0 || next - at < BYTES_MAX) {
-            let Some(found) = cut(data, next).filter(|found| found.body_at <= found.end) else { return };
-            if self.frames.len() == self.frames.capacity() {
-                // Many bursts are of one frame, the others get room at once.
-                let more = if self.count == 0 { 1 } else { LANES - 1 };
-                self.frames.reserve_exact(more);
-                self.all.reserve(more);
-            }
-            if self.frames.len() == self.count {
-                self.frames.push(Shown::new());
-            }
-            let shown = &mut self.frames[self.count];
-            (shown.frame, shown.body) = (&data[next..found.end], &data[found.body_at..found.end]);
-            shown.fields.keep_in(std::mem::replace(&mut self.all, AllFields::new()));
-            let is_request = read(found.kind, &data[next + 8..found.body_at], shown).is_some();
-            let Some((all, kept)) = shown.fields.take_kept() else { return };
-            (self.all, shown.kept) = (all, kept);
-            if !is_request {
-                return;
-            }
+        while self.frames.len() < self.reach && (next == at || next - at < BYTES_MAX) {
+            let Some(found) = cut(data, next) else { return };
+            let Some(shown) = read(found.kind, &data[next..found.end], found.body_at - next, &mut self.all) else { return };
+            self.frames.push(shown);
             next = found.end;
-            self.count += 1;
         }
     }
 }
 
-/// Read a header; None when it is none, or not one of a request.
-fn read<'a>(kind: u8, header: &'a [u8], shown: &mut Shown<'a>) -> Option<()> {
-    shown.is_binary = kind == 1;
-    match kind {
+/// Read a frame; None when its header is none, or not one of a request.
+fn read<'a>(kind: u8, frame: &'a [u8], body_at: usize, all: &mut AllFields<'a>) -> Option<Shown<'a>> {
+    let header = frame.get(8..body_at)?;
+    let is_binary = kind == 1;
+    let (code, flag, opaque) = match kind {
         0 => {
-            let found = json_header::parse(header, &mut shown.fields).filter(|found| found.has_fields)?;
-            (shown.code, shown.flag, shown.opaque) = (int(found.code)?, int(found.flag)?, int(found.opaque)?);
+            let found = json_header::parse(header, all).filter(|found| found.has_fields)?;
+            (int(found.code)?, int(found.flag)?, int(found.opaque)?)
         }
         1 => {
             // A known field that is not UTF-8 is for the handlers here, as the guard has it.
-            let found = binary_header::parse(header, &[], &mut shown.fields).filter(|found| found.mended == 0)?;
-            (shown.code, shown.flag, shown.opaque) = (found.code.into(), found.flag.into(), found.opaque.into());
+            let found = binary_header::parse(header, &[], all).filter(|found| found.mended == 0)?;
+            (found.code.into(), found.flag.into(), found.opaque.into())
         }
         _ => return None,
-    }
-    Some(())
+    };
+    let kept = all.end_header();
+    Some(Shown { code, flag, opaque, is_binary, kept, body: &frame[body_at..], frame, order: None, verdict: None })
 }
 
 /// A JSON integer.

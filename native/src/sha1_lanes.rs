@@ -65,7 +65,11 @@ mod avx512 {
             }
         }
         // While there are as many texts as that: until the longest but so many has ended.
-        let mut lengths: Vec<usize> = texts.iter().map(|text| text.blocks.len()).collect();
+        let mut lengths = [0; LANES];
+        let lengths = &mut lengths[..texts.len()];
+        for (length, text) in lengths.iter_mut().zip(&*texts) {
+            *length = text.blocks.len();
+        }
         lengths.sort_unstable();
         let last = lengths[lengths.len() - least];
         let mut done = 0;
@@ -95,27 +99,28 @@ mod avx512 {
         let mut words = transposed(blocks);
         let before: [__m512i; 5] = from_fn(|word| of_row(&states[word]));
         let [mut a, mut b, mut c, mut d, mut e] = before;
-        // The last argument is the truth table of f(b, c, d): choose, parity, majority.
+        // Numbers are written out so that words stay in registers. The function is the truth table of f(b, c, d): choose, parity,
+        // majority.
         macro_rules! rounds {
-            ($numbers:expr, $constant:literal, $function:literal) => {
+            ($constant:literal, $function:literal, $($t:literal)*) => {
                 let constant = _mm512_set1_epi32($constant as u32 as i32);
-                for t in $numbers {
-                    if t >= 16 {
-                        let mixed = _mm512_ternarylogic_epi32::<0x96>(words[(t + 13) % 16], words[(t + 8) % 16], words[(t + 2) % 16]);
-                        words[t % 16] = _mm512_rol_epi32::<1>(_mm512_xor_si512(mixed, words[t % 16]));
+                $(
+                    if $t >= 16 {
+                        let mixed = _mm512_ternarylogic_epi32::<0x96>(words[($t + 13) % 16], words[($t + 8) % 16], words[($t + 2) % 16]);
+                        words[$t % 16] = _mm512_rol_epi32::<1>(_mm512_xor_si512(mixed, words[$t % 16]));
                     }
                     // In this order a step waits for the sum with `a` alone.
-                    let sum = _mm512_add_epi32(_mm512_add_epi32(e, constant), words[t % 16]);
+                    let sum = _mm512_add_epi32(_mm512_add_epi32(e, constant), words[$t % 16]);
                     let sum = _mm512_add_epi32(sum, _mm512_ternarylogic_epi32::<$function>(b, c, d));
                     let sum = _mm512_add_epi32(sum, _mm512_rol_epi32::<5>(a));
                     (a, b, c, d, e) = (sum, a, _mm512_rol_epi32::<30>(b), c, d);
-                }
+                )*
             };
         }
-        rounds!(0..20, 0x5A82_7999, 0xCA);
-        rounds!(20..40, 0x6ED9_EBA1, 0x96);
-        rounds!(40..60, 0x8F1B_BCDC_u32, 0xE8);
-        rounds!(60..80, 0xCA62_C1D6_u32, 0x96);
+        rounds!(0x5A82_7999, 0xCA, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+        rounds!(0x6ED9_EBA1, 0x96, 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39);
+        rounds!(0x8F1B_BCDC_u32, 0xE8, 40 41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59);
+        rounds!(0xCA62_C1D6_u32, 0x96, 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79);
         let after = [a, b, c, d, e];
         for (number, state) in states.iter_mut().enumerate() {
             *state = to_row(_mm512_add_epi32(before[number], after[number]));

@@ -4,7 +4,7 @@
 
 use sha1::{Digest, Sha1};
 
-use crate::sha1_lanes::{BLOCK_BYTES, LANES, START, State, Text, hash};
+use crate::sha1_lanes::{BLOCK_BYTES, Block, LANES, START, State, Text, hash};
 
 pub const SIGNATURE_CHARS: usize = 28;
 /// A longer body is hashed where it stands.
@@ -40,13 +40,15 @@ impl Key {
 pub struct Contents {
     bytes: Vec<u8>,
     begins: usize,
+    wanted: Vec<Wanted>,
 }
 
-/// A signature that is wanted: the key, and where the content stands.
-pub struct Wanted {
+/// A signature that is wanted: the key, where the content stands, and what was given.
+struct Wanted {
     key: Key,
     start: usize,
     end: usize,
+    given: State,
 }
 
 impl Contents {
@@ -55,6 +57,12 @@ impl Contents {
         self.bytes.clear();
         self.bytes.shrink_to(kept_bytes);
         self.begins = 0;
+        self.wanted.clear();
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.wanted.len()
     }
 
     /// Begin a content of at most so many bytes. What was written of the last one is gone if it was not ended.
@@ -64,12 +72,13 @@ impl Contents {
         &mut self.bytes
     }
 
-    /// End it with a body; returns the key as it is after what needs no place here, which is most of a long body.
-    pub fn end(&mut self, mut key: Key, mut body: &[u8]) -> Wanted {
+    /// End it with a body, and note with which key it was to be signed for the digest that was given.
+    pub fn end(&mut self, mut key: Key, given: State, mut body: &[u8]) {
         let start = self.begins;
         // The hash began with a block of the key.
         let bits = 8 * (BLOCK_BYTES + self.bytes.len() - start + body.len()) as u64;
         if body.len() > COPIED_BYTES_MAX {
+            // What needs no place here, which is most of a long body, goes into the key's state at once.
             let (head, rest) = body.split_at((self.bytes.len() - start).next_multiple_of(BLOCK_BYTES) + start - self.bytes.len());
             self.bytes.extend_from_slice(head);
             let (blocks, tail) = rest.as_chunks();
@@ -87,66 +96,76 @@ impl Contents {
         self.bytes.resize(end - 8, 0);
         self.bytes.extend_from_slice(&bits.to_be_bytes());
         self.begins = end;
-        Wanted { key, start, end }
+        self.wanted.push(Wanted { key, start, end, given });
     }
 
-    /// The signatures of so many contents, at most `LANES`, side by side: in the order of `wanted`.
-    pub fn signatures(&self, wanted: &[Wanted]) -> [[u8; SIGNATURE_CHARS]; LANES] {
+    /// Whether each of the contents, at most `LANES`, has the signature that was given.
+    pub fn verify(&self) -> impl Iterator<Item = bool> {
         let mut texts = [Text { state: START, blocks: &[] }; LANES];
-        let texts = &mut texts[..wanted.len()];
-        for (text, Wanted { key, start, end }) in texts.iter_mut().zip(wanted) {
+        let texts = &mut texts[..self.wanted.len()];
+        for (text, Wanted { key, start, end, .. }) in texts.iter_mut().zip(&self.wanted) {
             *text = Text { state: key.inner, blocks: self.bytes[*start..*end].as_chunks().0 };
         }
         hash(texts);
-        let mut digests = [[[0; BLOCK_BYTES]]; LANES];
-        for (digest, text) in digests.iter_mut().zip(&*texts) {
-            put_digest(&mut digest[0], text.state);
-            digest[0][DIGEST_BYTES] = 0x80;
-            digest[0][BLOCK_BYTES - 8..].copy_from_slice(&(8 * (BLOCK_BYTES + DIGEST_BYTES) as u64).to_be_bytes());
-        }
-        for ((text, Wanted { key, .. }), digest) in texts.iter_mut().zip(wanted).zip(&digests) {
+        let mut digests = [[OUTER_BLOCK]; LANES];
+        for ((text, digest), Wanted { key, .. }) in texts.iter_mut().zip(&mut digests).zip(&self.wanted) {
+            for (bytes, word) in digest[0].chunks_exact_mut(4).zip(text.state) {
+                bytes.copy_from_slice(&word.to_be_bytes());
+            }
             *text = Text { state: key.outer, blocks: digest };
         }
         hash(texts);
-        let mut signatures = [[b'='; SIGNATURE_CHARS]; LANES];
-        for (signature, text) in signatures.iter_mut().zip(&*texts) {
-            let mut digest = [0; DIGEST_BYTES + 1];
-            put_digest(&mut digest, text.state);
-            put_base64(signature, &digest);
+        let mut found = [false; LANES];
+        for ((is_signed, text), Wanted { given, .. }) in found.iter_mut().zip(texts).zip(&self.wanted) {
+            *is_signed = is_equal(&text.state, given);
         }
-        signatures
+        found.into_iter().take(self.wanted.len())
     }
 }
 
-fn put_digest(out: &mut [u8], state: State) {
-    for (bytes, word) in out.chunks_exact_mut(4).zip(state) {
-        bytes.copy_from_slice(&word.to_be_bytes());
-    }
+/// The block behind the outer key: a digest, not filled in yet, and SHA-1's padding.
+const OUTER_BLOCK: Block = {
+    let mut block = [0; BLOCK_BYTES];
+    block[DIGEST_BYTES] = 0x80;
+    let [.., high, low] = (8 * (BLOCK_BYTES + DIGEST_BYTES) as u64).to_be_bytes();
+    (block[BLOCK_BYTES - 2], block[BLOCK_BYTES - 1]) = (high, low);
+    block
+};
+
+/// Takes as long for digests that differ in their first word as for equal ones.
+fn is_equal(given: &State, expected: &State) -> bool {
+    std::hint::black_box(given.iter().zip(expected).fold(0, |all, (left, right)| all | (left ^ right))) == 0
 }
 
-/// A digest with a 0 behind it as Base64; the last character stands for nothing.
-fn put_base64(out: &mut [u8; SIGNATURE_CHARS], digest: &[u8; DIGEST_BYTES + 1]) {
-    for (four, three) in out.chunks_exact_mut(4).zip(digest.chunks_exact(3)) {
-        let bits = u32::from_be_bytes([0, three[0], three[1], three[2]]);
-        for (digit, char) in four.iter_mut().enumerate() {
-            *char = (bits >> (18 - 6 * digit)) as u8 & 63;
+/// The digest that a signature stands for; None when it is not exactly as Base64 writes one.
+pub fn digest_of(signature: &[u8]) -> Option<State> {
+    let mut chars: [u8; SIGNATURE_CHARS] = signature.try_into().ok().filter(|chars: &[u8; _]| chars.ends_with(b"="))?;
+    chars[SIGNATURE_CHARS - 1] = b'A'; // a digit of 0
+    let (mut all, mut threes) = (0, [0_u32; SIGNATURE_CHARS / 4]);
+    for (three, four) in threes.iter_mut().zip(chars.chunks_exact(4)) {
+        for char in four {
+            let digit = SIX_BITS[usize::from(*char)];
+            all |= digit;
+            *three = *three << 6 | u32::from(digit);
         }
     }
-    // From the alphabet's ranges, for all at once: A to Z, a to z, 0 to 9, +, /.
-    for char in out.iter_mut() {
-        let digit = *char;
-        let mut shift = b'A';
-        shift = if digit > 25 { b'a' - 26 } else { shift };
-        shift = if digit > 51 { b'0'.wrapping_sub(52) } else { shift };
-        shift = if digit > 61 { b'+'.wrapping_sub(62) } else { shift };
-        shift = if digit > 62 { b'/'.wrapping_sub(63) } else { shift };
-        *char = digit.wrapping_add(shift);
-    }
-    out[SIGNATURE_CHARS - 1] = b'=';
+    let [a, b, c, d, e, f, g] = threes;
+    // Bits behind those of the digest have to be 0.
+    let is_exact = all < NO_DIGIT && g & 0xFF == 0;
+    is_exact.then_some([a << 8 | b >> 16, b << 16 | c >> 8, c << 24 | d, e << 8 | f >> 16, f << 16 | g >> 8])
 }
 
-/// Takes as long for texts that differ in their first byte as for equal ones.
-pub fn is_equal(given: &[u8], expected: &[u8; SIGNATURE_CHARS]) -> bool {
-    given.len() == expected.len()
-        && std::hint::black_box(given.iter().zip(expected).fold(0, |all, (left, right)| all | (left ^ right))) == 0
-}
+/// Above all digits.
+const NO_DIGIT: u8 = 64;
+
+/// What a character stands for in Base64.
+const SIX_BITS: [u8; 256] = {
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bits = [NO_DIGIT; 256];
+    let mut number = 0;
+    while number < digits.len() {
+        bits[digits[number] as usize] = number as u8;
+        number += 1;
+    }
+    bits
+};

@@ -129,12 +129,16 @@ pub fn is_alphanumeric(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(u8::is_ascii_alphanumeric)
 }
 
-/// Append a text that is short most times: up to sixteen bytes go without a call.
+/// Append a text that is short most times: up to 32 bytes go without a call.
 #[inline(always)]
 pub fn append(out: &mut Vec<u8>, text: &[u8]) {
     let size = text.len();
     // Of two pieces of equal size, which overlap.
-    if let (8..=16, Some(first), Some(last)) = (size, text.first_chunk::<8>(), text.last_chunk::<8>()) {
+    if let (17..=32, Some(first), Some(last)) = (size, text.first_chunk::<16>(), text.last_chunk::<16>()) {
+        out.extend_from_slice(first);
+        out.truncate(out.len() - (32 - size));
+        out.extend_from_slice(last);
+    } else if let (8..=16, Some(first), Some(last)) = (size, text.first_chunk::<8>(), text.last_chunk::<8>()) {
         out.extend_from_slice(first);
         out.truncate(out.len() - (16 - size));
         out.extend_from_slice(last);
@@ -142,10 +146,9 @@ pub fn append(out: &mut Vec<u8>, text: &[u8]) {
         out.extend_from_slice(first);
         out.truncate(out.len() - (8 - size));
         out.extend_from_slice(last);
-    } else if size < 4 {
-        for byte in text {
-            out.push(*byte);
-        }
+    } else if let (..4, [first, ..], [.., last]) = (size, text, text) {
+        out.extend_from_slice(&[*first, text[size / 2], *last]);
+        out.truncate(out.len() - (3 - size));
     } else {
         out.extend_from_slice(text);
     }
