@@ -135,6 +135,43 @@ async def test_who_sits_where_the_master_runs_may_give_its_mastership_away(tmp_p
         assert refused.code == ResponseCode.NO_PERMISSION
 
 
+async def test_a_heartbeat_under_the_masters_id_makes_nobody_its_host(tmp_path: Path) -> None:
+    settings = controller_settings(assignments=texts(tmp_path), environ={})
+    async with running(make_controller(settings)) as controller:
+        master, stranger = FakePeer((MASTER, 5)), FakePeer((STRANGER, 5))
+        named = {"clusterName": "C", "brokerName": GROUP, "brokerId": "1"}
+        taken = {**named, "appliedBrokerId": "1", "registerCheckCode": "c"}
+        beat = RemotingCommand(RequestCode.BROKER_HEARTBEAT, {**named, "brokerAddr": f"{MASTER}:1"})
+
+        def beats(peer: FakePeer) -> None:
+            answer = controller.handlers[beat.code](peer, beat)
+            assert isinstance(answer, RemotingCommand)
+            assert answer.code == 0, answer.remark
+
+        async def elect(host: str) -> int:
+            return (await ask(controller, host, RequestCode.CONTROLLER_ELECT_MASTER, DESIGNATED)).code
+
+        await ask(controller, MASTER, RequestCode.CONTROLLER_APPLY_BROKER_ID, taken)
+        registered = {**named, "brokerAddress": f"{MASTER}:1"}
+        await ask(controller, MASTER, RequestCode.CONTROLLER_REGISTER_BROKER, registered)
+        beats(master)
+        await ask(controller, MASTER, RequestCode.CONTROLLER_ELECT_MASTER, named)
+        assert controller.state.groups[GROUP].master_id == 1
+        beats(stranger)
+        assert await elect(STRANGER) == ResponseCode.NO_PERMISSION
+        assert await elect(MASTER) != ResponseCode.NO_PERMISSION
+        stranger.close()
+        beats(FakePeer((STRANGER, 6)))
+        assert await elect(STRANGER) == ResponseCode.NO_PERMISSION
+        # It runs elsewhere now.
+        moved = FakePeer(("203.0.113.2", 5))
+        beats(moved)
+        master.close()
+        beats(moved)
+        assert await elect("203.0.113.2") != ResponseCode.NO_PERMISSION
+        assert await elect(MASTER) == ResponseCode.NO_PERMISSION
+
+
 @pytest.mark.parametrize("is_hosted", [False, True])
 async def test_admin_open_lets_everybody_alone_and_in_a_nameserver(tmp_path: Path, is_hosted: bool) -> None:
     for admin_open in ("true", "false"):

@@ -60,6 +60,8 @@ class Masters:
         self._clock = clock
         self._was_serving = False
         self._via: dict[tuple[str, int], Peer] = {}  # the connection of a broker's last heartbeat
+        # The connection that brought them first, of those that are open: whoever claims the id later is not where that broker runs.
+        self._first: dict[tuple[str, int], Peer] = {}
         self._by_peer: dict[Peer, set[tuple[str, int]]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._wanted: set[str] = set()  # groups whose master is being looked for
@@ -131,14 +133,23 @@ class Masters:
         )
 
     def host_of_master(self, broker_name: str) -> str | None:
-        """The host from which the heartbeats of a group's master come; None when there are none."""
+        """The host from which the heartbeats of a group's master come; None when there are none.
+
+        Heartbeats are not signed. Of several connections that send them under one id the first counts, for as long as it is open: one
+        heartbeat from elsewhere makes nobody the master's host.
+        """
         group = self._state.groups.get(broker_name)
-        peer = self._via.get((broker_name, group.master_id)) if group is not None else None
+        if group is None:
+            return None
+        key = (broker_name, group.master_id)
+        peer = self._first.get(key) or self._via.get(key)
         return peer.host_port[0] if peer is not None else None
 
     def _follow(self, peer: Peer, key: tuple[str, int]) -> None:
-        old = self._via.get(key)
-        if old is not None and old in self._by_peer:
+        first, old = self._first.get(key), self._via.get(key)
+        if first is None or not first.is_open:
+            first = self._first[key] = peer
+        if old is not None and old is not first and old in self._by_peer:
             self._by_peer[old].discard(key)
         self._via[key] = peer
         if peer not in self._by_peer:
@@ -149,6 +160,8 @@ class Masters:
 
     def _peer_closed(self, peer: Peer) -> None:
         for key in self._by_peer.pop(peer, set()):
+            if self._first.get(key) is peer:
+                del self._first[key]
             if self._via.get(key) is peer:
                 del self._via[key]
                 log.info("broker %d of %s is gone, its connection closed", key[1], key[0])
@@ -332,9 +345,10 @@ class Masters:
             await self._clock.sleep(self._config.value.scan_not_active_broker_interval / 1000)
             for name, broker_id in self.liveness.forget_silent(self.now_ms):
                 log.warning("broker %d of %s has been silent for too long", broker_id, name)
-                peer = self._via.pop((name, broker_id), None)
-                if peer in self._by_peer:
-                    self._by_peer[peer].discard((name, broker_id))
+                for held in (self._via, self._first):
+                    peer = held.pop((name, broker_id), None)
+                    if peer in self._by_peer:
+                        self._by_peer[peer].discard((name, broker_id))
                 self.consider(name)
             self.leases.forget_past(self.now_ms)
 
