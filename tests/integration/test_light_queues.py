@@ -9,7 +9,13 @@ import pytest
 
 from aerobee import Message, MessageQueue
 from aerobee.broker.fastpath.choice import VARIABLE, choose_backend
-from aerobee.client import ConsumeFrom, Producer, PullConsumerConfig
+from aerobee.client import (
+    ConsumeFrom,
+    Producer,
+    PullConsumerConfig,
+    TransactionProducer,
+    TransactionState,
+)
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, MessageIllegal, RemoteError
 from aerobee.message import decode_records, encode_properties
@@ -205,4 +211,23 @@ async def test_a_delivery_without_room_for_its_light_queues_is_in_its_topic_all_
         await cluster.advance_clock(2)
         store = cluster.broker().store
         await wait_until(lambda: store.max_offset("orders", 0) == 2, "delivery")
+        assert ("%LMQ%b", 0) not in store.queues
+
+
+async def test_a_commit_without_room_for_its_light_queues_is_in_its_topic_all_the_same():
+    async with LocalCluster(store_config={**SETTINGS, "max_lmq_consume_queue_num": 1}) as cluster:
+        await cluster.create_topic("orders", queues=1)
+
+        async def take_the_last_room(message, argument):
+            await send(cluster, "a")
+            return TransactionState.COMMIT
+
+        async with TransactionProducer(
+            cluster.nameserver_address, "PG", checker=lambda message: TransactionState.UNKNOWN
+        ) as producer:
+            half = Message("orders", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%b"})
+            result = await producer.send_in_transaction(half, executor=take_the_last_room)
+        assert result.confirmed
+        store = cluster.broker().store
+        assert [store.max_offset(topic, 0) for topic in ("orders", "%LMQ%a")] == [2, 1]
         assert ("%LMQ%b", 0) not in store.queues

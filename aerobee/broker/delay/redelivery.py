@@ -18,8 +18,8 @@ from typing import Protocol
 
 from aerobee.broker.property_names import REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.broker.send.light_queue import names_light_queues
-from aerobee.broker.send.message_writer import LightDispatch
-from aerobee.errors import MalformedRecord, RecordInvalid, RemoteError
+from aerobee.broker.send.message_writer import LightDispatch, append_accepted
+from aerobee.errors import MalformedRecord
 from aerobee.log_throttle import LogThrottle
 from aerobee.message import (
     BORN_HOST_V6,
@@ -215,13 +215,8 @@ class Redelivery:
         return topic, result.size
 
     def _append(self, waiting: WaitingMessage, topic: str, queue_id: int, text: bytes) -> AppendResult:
-        """The store's own way. What cannot enter its light queues any more (there are too many) is in its topic all the same."""
+        """The store's own way."""
+        message = waiting.message(topic, queue_id, text)
         if self._light is not None and names_light_queues(topic, waiting.properties):
-            try:
-                message, queues = self._light.prepare(waiting.message(topic, queue_id, text))
-                return self._store.append(message, light_queues=queues)
-            except (RemoteError, RecordInvalid) as error:
-                self._throttle.warn(
-                    topic, "a delayed message of %s is delivered to no light queue: %s", topic, error
-                )
-        return self._store.append(waiting.message(topic, queue_id, text))
+            return append_accepted(self._store, self._light, message, self._throttle)
+        return self._store.append(message)

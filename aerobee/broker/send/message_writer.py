@@ -7,26 +7,35 @@ added, each on what the one before it returned. An ordinary message passes none 
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from aerobee.broker.feature import PutHook
 from aerobee.broker.send.light_queue import names_light_queues
+from aerobee.errors import RecordInvalid, RemoteError
+from aerobee.log_throttle import LogThrottle
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
+log = logging.getLogger(__name__)
 StoredCallback = Callable[[StoredMessage, dict[str, str], AppendResult], None]
 
 
-class MessageLog(Protocol):
-    """What sending needs of the store."""
-
-    config: StoreConfig
+class RecordLog(Protocol):
+    """Stores one message."""
 
     def append(
         self, message: StoredMessage, *, light_queues: Sequence[ConsumeQueue] = ()
     ) -> AppendResult: ...
+
+
+class MessageLog(RecordLog, Protocol):
+    """What sending needs of the store."""
+
+    config: StoreConfig
 
     def append_batch(self, messages: list[StoredMessage]) -> AppendResult: ...
 
@@ -50,6 +59,7 @@ class MessageWriter:
         self._hooks: list[PutHook] = []
         self._watchers: dict[str, StoredCallback] = {}
         self._light = light
+        self._throttle = LogThrottle(log, time.monotonic)
 
     def add_hook(self, hook: PutHook) -> None:
         """Let the hook look at messages from now on, after those that were added before."""
@@ -59,20 +69,43 @@ class MessageWriter:
         """Call back with what is stored in `topic` through this writer, its properties and where it is. One a topic."""
         self._watchers[topic] = callback
 
-    def put(self, message: StoredMessage, properties: dict[str, str]) -> AppendResult:
-        """Store one message. Raises RemoteError when a hook refuses, and what MessageStore.append raises."""
+    def put(
+        self, message: StoredMessage, properties: dict[str, str], *, is_accepted: bool = False
+    ) -> AppendResult:
+        """Store one message. `is_accepted`: as append_accepted(). Raises RemoteError when a hook refuses, and what MessageStore.append
+        raises."""
         topic = message.topic
         for hook in self._hooks:
             if not hook.names.isdisjoint(properties):
                 message = hook.form(message, properties)
-        queues: Sequence[ConsumeQueue] = ()
-        if self._light is not None and names_light_queues(topic, properties):
-            if message.topic == topic:
-                message, queues = self._light.prepare(message)
-            else:  # a hook put it aside: it enters them when it is delivered (Redelivery) or committed (put() again)
-                self._light.check(properties)
-        result = self._store.append(message, light_queues=queues)
+        if self._light is None or not names_light_queues(topic, properties):
+            result = self._store.append(message)
+        elif message.topic != topic:
+            # A hook put it aside: it enters them when it is delivered (Redelivery) or committed (put() again).
+            self._light.check(properties)
+            result = self._store.append(message)
+        elif is_accepted:
+            result = append_accepted(self._store, self._light, message, self._throttle)
+        else:
+            message, queues = self._light.prepare(message)
+            result = self._store.append(message, light_queues=queues)
         watcher = self._watchers.get(message.topic)
         if watcher is not None:
             watcher(message, properties, result)
         return result
+
+
+def append_accepted(
+    store: RecordLog, light: LightDispatch, message: StoredMessage, throttle: LogThrottle
+) -> AppendResult:
+    """Append a message that names light queues and has waited, so that its producer was told that it is safe: what cannot enter them any
+    more (there are too many) is in its topic alone. Raises what MessageStore.append raises."""
+    text = message.properties
+    try:
+        prepared, queues = light.prepare(message)
+        return store.append(prepared, light_queues=queues)
+    except (RemoteError, RecordInvalid) as error:
+        topic = message.topic
+        throttle.warn(topic, "a message of %s that has waited is in no light queue: %s", topic, error)
+    message.properties = text
+    return store.append(message)

@@ -195,7 +195,7 @@ class TransactionStore:
 
     def _deliver(self, half: HalfMessage) -> AppendResult:
         message, properties = committed(half)
-        result = self._writer.put(message, properties)
+        result = self._writer.put(message, properties, is_accepted=True)
         self._stats.topic_put(half.topic, 1, result.size)
         return result
 
