@@ -75,14 +75,17 @@ class Gate:
         audit: AuditLog | None = None,
         exempt: Callable[[Peer], bool] = lambda peer: False,
         is_own: Callable[[Peer, RemotingCommand], bool] = is_of_this_machine,
+        closed_by: str = "authenticationEnabled or aclEnable",
     ) -> None:
         """Without `keeper` it is open. `exempt`: peers of whom nothing is asked, such as those of an internal listener. `is_own`:
-        whether an open gate that is not `admin_open` lets this administrator's request of this peer pass."""
+        whether an open gate that is not `admin_open` lets this administrator's request of this peer pass. `closed_by`: the settings
+        that make this server ask for keys, for the refusal."""
         self._keeper = keeper
         self._admin_open = admin_open
         self._audit = audit
         self._exempt = exempt
         self._is_own = is_own
+        self._closed_by = closed_by
         self.refused_count = 0
 
     @property
@@ -116,7 +119,7 @@ class Gate:
                 raise RemoteError(
                     ResponseCode.NO_PERMISSION,
                     f"{request_name(request.code)} is an administrator's request and is served to peers on this server's own machine "
-                    f"only, not to {host}: turn on authenticationEnabled or aclEnable and sign it, or set adminOpen=true",
+                    f"only, not to {host}: turn on {self._closed_by} and sign it, or set adminOpen=true",
                 )
         except RemoteError as refusal:
             self.refused_count += 1

@@ -99,6 +99,7 @@ def guard_of(
             keeper=None,
             admin_open=admin_open,
             is_own=lambda peer, request: is_of_this_machine(peer, request) or is_own(peer, request),
+            closed_by="authenticationEnabled",  # controllers have no ACL 1.0
         )
         return gate.guard(handlers)
 

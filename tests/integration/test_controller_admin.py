@@ -69,7 +69,7 @@ async def test_strangers_administer_no_controller(tmp_path: Path) -> None:
         for code, ext in ADMINISTRATORS:
             refused = await ask(controller, STRANGER, code, ext)
             assert refused.code == ResponseCode.NO_PERMISSION, code
-            assert f"not to {STRANGER}" in (refused.remark or "")
+            assert f"not to {STRANGER}: turn on authenticationEnabled and sign it" in (refused.remark or "")
             local = await ask(controller, "127.0.0.1", code, ext)
             assert local.code != ResponseCode.NO_PERMISSION, code
 
