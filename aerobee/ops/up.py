@@ -324,7 +324,8 @@ def controller_flags(
     local: str, port: int, host: str, data: Path, assignments: Sequence[str] = ()
 ) -> tuple[Mapping[str, str], ...]:
     """Settings of the controllers of one machine."""
-    shared = dict(text.split("=", 1) for text in assignments if text.startswith(ADMIN_OPEN + "="))
+    said = [_value_of(text) for text in assignments if _key_of(text) == ADMIN_OPEN]
+    shared = {ADMIN_OPEN: said[-1]} if said else {}
     peers = ";".join(f"n{number}-{local}:{port + number}" for number in range(CONTROLLERS))
     return tuple(
         {
@@ -348,7 +349,7 @@ def _plan_nameserver(
         "bindAddress": Setting(host, "--host"),
         "kvConfigPath": Setting(str(data / "namesrv" / "kvConfig.json"), "--data"),
     }
-    own = [text for text in assignments if text.startswith(NAMESERVER_TOO)]
+    own = [text for text in assignments if _key_of(text).startswith(NAMESERVER_TOO)]
     texts = [f"{key}={setting.value}" for key, setting in flags.items()]
     return nameserver_settings(assignments=own, flags=flags, environ={}), _set_arguments([*texts, *own])
 
@@ -609,4 +610,12 @@ def _command() -> str:
 
 
 def _assigns(assignments: Sequence[str], key: str) -> bool:
-    return any(text.partition("=")[0].strip() == key for text in assignments)
+    return any(_key_of(text) == key for text in assignments)
+
+
+def _key_of(assignment: str) -> str:
+    return assignment.partition("=")[0].strip()
+
+
+def _value_of(assignment: str) -> str:
+    return assignment.partition("=")[2].strip()

@@ -30,7 +30,8 @@ def test_administrators_of_a_broker(assignments: list[str], said: str) -> None:
     assert bool(found) == bool(said)
 
 
-def test_admin_open_holds_for_every_server_of_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("said", ["adminOpen=true", " adminOpen = true "])
+def test_admin_open_holds_for_every_server_of_up(tmp_path: Path, said: str) -> None:
     plan = make_plan(
         broker_count=1,
         port=10_911,
@@ -39,9 +40,9 @@ def test_admin_open_holds_for_every_server_of_up(tmp_path: Path) -> None:
         advertise=None,
         data=tmp_path,
         replica_count=3,
-        assignments=["adminOpen=true"],
+        assignments=[said],
         environ={},
     )
     assert plan.nameserver.access.admin_open
-    assert "adminOpen=true" in plan.nameserver_arguments
+    assert said in plan.nameserver_arguments
     assert [each["adminOpen"] for each in plan.controllers] == ["true"] * 3
