@@ -11,11 +11,13 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from aerobee.access.refusals import WINDOW_MS, Refusals
 from aerobee.errors import ConfigError
+from aerobee.log_throttle import LogThrottle
 from aerobee.remoting.codes import request_name
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class AuditLog:
         self._lines: queue.Queue[str | None] = queue.Queue(WAITING_MAX)
         self._refusals = Refusals()
         self._refusals_lock = threading.Lock()  # the thread says what was left out when nothing else is noted
+        self._throttle = LogThrottle(log, time.monotonic)  # the thread's
         self.lost_count = 0  # lines that the disk was too slow for, or refused
         self._thread = threading.Thread(target=self._write, name="audit-log", daemon=True)
         self._thread.start()
@@ -103,7 +106,7 @@ class AuditLog:
                 self._append(line.encode() + b"\n")
             except OSError as error:
                 self.lost_count += 1
-                log.error("the audit log %s cannot be written: %s", self._path, error)
+                self._throttle.warn("write", "the audit log %s cannot be written: %s", self._path, error)
 
     def _append(self, line: bytes) -> None:
         """Raises OSError."""
@@ -124,6 +127,8 @@ class AuditLog:
                 if os.path.exists(older):
                     os.replace(older, f"{self._path}.{number}")
         except OSError as error:
-            log.error("the audit log %s is full and cannot be renamed: %s", self._path, error)
+            self._throttle.warn(
+                "rename", "the audit log %s is full and cannot be renamed: %s", self._path, error
+            )
             return False
         return True

@@ -104,7 +104,9 @@ def test_a_full_file_is_renamed_and_so_many_are_kept(tmp_path: Path) -> None:
     assert len(numbers) > 6
 
 
-def test_a_file_that_cannot_be_renamed_keeps_every_line(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_renamed_keeps_every_line_and_the_log_says_it_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "audit.log"
     (tmp_path / "audit.log.1").mkdir()
     audit = AuditLog(str(path), lambda: 0, bytes_max=500, files_max=1)
@@ -112,6 +114,7 @@ def test_a_file_that_cannot_be_renamed_keeps_every_line(tmp_path: Path) -> None:
         audit.note(who="root", code=CODE, what="", host="10.0.0.1", result="passed")
     audit.close()
     assert len(lines_of(path)) == 20
+    assert caplog.text.count("cannot be renamed") == 1
 
 
 @pytest.mark.parametrize("key", ["audit_log_bytes_max", "audit_log_files_max"])
