@@ -49,8 +49,8 @@ HAND_OVER_S = 1.5  # longest that a stop waits for another leader
 HAND_OVER_LOOK_S = 0.01
 log = logging.getLogger("aerobee.controller")
 
-Sees = Callable[[Peer, RemotingCommand], bool]
-Guard = Callable[[Mapping[int, Handler], Sees], Mapping[int, Handler]]
+IsOwn = Callable[[Peer, RemotingCommand], bool]
+Guard = Callable[[Mapping[int, Handler], IsOwn], Mapping[int, Handler]]
 
 
 def _to_the_newest(node: RaftNode, now_ms: float) -> None:
