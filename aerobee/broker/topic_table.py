@@ -389,8 +389,9 @@ class TopicTable:
 
     def log_cut(self, log_offset: int) -> None:
         """What comes behind `log_offset` is from another master."""
-        if self.copied_to is not None:
-            self.copied_to = min(self.copied_to, log_offset)
+        if self.copied_to is not None and log_offset < self.copied_to:
+            self.copied_to = log_offset
+            self._changes.write_soon()  # the file must not say more than is known
 
     def copy_from(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
         """Have a master's table, with its version, in memory at once: what is not in it goes. The file follows."""

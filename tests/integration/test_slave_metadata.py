@@ -215,3 +215,5 @@ async def test_a_cut_moves_back_to_where_the_topics_are_known(
     assert slave.topics.copied_to == known
     slave.topics.log_cut(known - 7)
     assert slave.topics.copied_to == known - 7
+    await slave.topics.settled()
+    assert topics_file(slave)[COPIED_TO_FIELD] == known - 7
