@@ -414,10 +414,9 @@ class TopicTable:
             self.topics = {name: TopicConfig.from_dict(value) for name, value in table.items()}
             if tree.get("dataVersion"):
                 self.data_version = DataVersion.from_dict(tree["dataVersion"])
-            copied_to = tree.get(COPIED_TO_FIELD)
-            self.copied_to = int(copied_to) if copied_to is not None else None
         except (ValueError, TypeError, KeyError, AttributeError, WireError) as error:
             raise StoreError(f"config/topics.json is not a topic table: {error}") from error
+        self.copied_to = _place_of(tree.get(COPIED_TO_FIELD))
 
     def save(self) -> None:
         """Write the file, blocking. Raises StoreError."""
@@ -467,6 +466,16 @@ class TopicTable:
     def _tell(self, configs: tuple[TopicConfig, ...]) -> None:
         for watcher in self._watchers:
             watcher(configs)
+
+
+def _place_of(value: object) -> int | None:
+    """What a file says as `aerobeeCopiedTo`; what cannot be a place of a log is passed over: no start fails for it."""
+    if value is None or (type(value) is int and 0 <= value < 1 << 63):
+        return value
+    log.warning(
+        "config/topics.json: %s is %.40r, no place of a log; it is passed over", COPIED_TO_FIELD, value
+    )
+    return None
 
 
 def _file_content(topics: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
-from aerobee.broker.topic_table import COPIED_TO_FIELD
+from aerobee.broker.topic_table import COPIED_TO_FIELD, TopicTable
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.subscription import SubscriptionData
@@ -217,3 +217,24 @@ async def test_a_cut_moves_back_to_where_the_topics_are_known(
     assert slave.topics.copied_to == known - 7
     await slave.topics.settled()
     assert topics_file(slave)[COPIED_TO_FIELD] == known - 7
+
+
+@pytest.mark.parametrize("value", ["x", -5, 1.5, float("inf"), 10**30, True, [], {}, "12"])
+async def test_a_place_that_cannot_be_stops_no_start_and_brings_no_topic_back(
+    tmp_path: Path, value: object
+) -> None:
+    table = TopicTable(file=Content({COPIED_TO_FIELD: value}), clock=SystemClock())  # type: ignore[arg-type]
+    table.load()
+    assert table.copied_to is None
+
+
+class Content:
+    """A file with this content, which nobody writes."""
+
+    run = None
+
+    def __init__(self, tree: dict[str, Any]) -> None:
+        self._tree = tree
+
+    def read(self) -> dict[str, Any]:
+        return self._tree
