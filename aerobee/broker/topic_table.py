@@ -64,6 +64,7 @@ _ALWAYS_SYSTEM = NOT_SENDABLE | {
 }
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
 COPIED_TO_FIELD = "aerobeeCopiedTo"
+LOG_END_FIELD = "aerobeeLogEnd"  # of a table that is told: where the log ended then; RocketMQ does not say it
 
 
 def takes_client_sends(topic: str) -> bool:

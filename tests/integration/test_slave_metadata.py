@@ -238,3 +238,20 @@ class Content:
 
     def read(self) -> dict[str, Any]:
         return self._tree
+
+
+async def test_a_new_slave_does_not_bring_back_what_its_master_deleted_before(pair: Pair) -> None:
+    """The table comes first, then the log with messages of topics that are not in it."""
+    master = await pair.start("master")
+    for topic in ("gone", "kept"):
+        await pair.send(master, 3, topic=topic)
+    await master.topics.delete_beside(["gone"])
+    slave = await pair.start_slave(master)
+    await same(master, slave)
+    await wait_until(lambda: "kept" in slave.topics.topics, timeout_s=60)
+    assert ("gone", 0) in slave.store.queues
+    await slave.topics.settled()
+    assert topics_file(slave)[COPIED_TO_FIELD] == slave.store.log.end
+    await slave.kill()
+    again = await pair.start("slave")
+    assert "gone" not in again.topics.topics

@@ -23,7 +23,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
 from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
-from aerobee.broker.topic_table import TopicTable, check_creatable
+from aerobee.broker.topic_table import LOG_END_FIELD, TopicTable, check_creatable
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, MessageQueue
@@ -256,6 +256,7 @@ class AdminTopicCalls:
         version = self._topics.data_version
         start, count = page_of(request, "topicSeq", "maxTopicNum", version, len(self._topics.topics))
         topics = self._topics.topics  # replaced by a change, never changed itself
+        log_end = self._store.max_physical_offset
         body = await dumps_in_turns(
             {
                 "dataVersion": version.to_dict(),
@@ -269,7 +270,7 @@ class AdminTopicCalls:
                 "topicQueueMappingInfoMap": {},
             },
         )
-        return request.reply(ext={"totalTopicNum": str(len(topics))}, body=body)
+        return request.reply(ext={"totalTopicNum": str(len(topics)), LOG_END_FIELD: str(log_end)}, body=body)
 
     async def status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """202: begin, end and time of the last message of each queue, and the topic's rate."""

@@ -25,7 +25,7 @@ from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.topic_table import LOG_END_FIELD, TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.remoting import fastjson
@@ -45,9 +45,6 @@ REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: the SQL92 filters are asked for, not the offsets
 MARK_FIELD = "aerobeeMark"  # of a table: the same mark, the same content; RocketMQ ignores it
-LOG_END_FIELD = (
-    "aerobeeLogEnd"  # where the log ended when these offsets were told; RocketMQ's masters are asked by 28
-)
 
 
 class MetadataSync:
@@ -90,8 +87,11 @@ class MetadataSync:
         """Copy from the broker at `master` until cancelled."""
         self._master, self._offsets_mark, self._modes_body, self._filters_body = master, "", b"", b""
         self._merge.master_lost()
+        # What comes next may be of another master than what was known of before.
         if self._topics.copied_to is None:
             self._topics.copied(self._store.log.end)
+        else:
+            self._topics.log_cut(self._store.log.end)
         while True:
             started = self._clock.monotonic()
             try:
@@ -134,7 +134,7 @@ class MetadataSync:
             DataVersion(),
         )
         if _version_of(first) == known and same_mappings:
-            self._topics.copied(log_end)
+            self._topics.copied(self._known_to(first, log_end))
             return
         whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG)
         left_out: list[str] = []
@@ -153,7 +153,18 @@ class MetadataSync:
         if mappings != self._mappings.by_topic or version != self._mappings.data_version:
             await self._mappings.copy_from(mappings, version)
         self._topics.copy_from(wrapper.topic_config_table, wrapper.data_version)
-        self._topics.copied(log_end)
+        self._topics.copied(self._known_to(whole, log_end))
+
+    def _known_to(self, reply: RemotingCommand, log_end: int) -> int:
+        """Up to which place of the log this table has all topics: where the master's ended then, which this log may not have
+        reached. A new slave gets the messages of topics that were deleted long ago after the table without them.
+
+        Of a master that does not say it: where this log ended when it was asked, at `log_end`.
+        """
+        told = (reply.ext or {}).get(LOG_END_FIELD, "")
+        if told.isdecimal() and len(told) < 20:
+            return int(told)
+        return min(log_end, self._store.log.end)  # it may have been cut meanwhile
 
     async def _copy_groups(self) -> None:
         known = self._groups.data_version
