@@ -158,7 +158,7 @@ class Foundation:
         self.offsets.copied(None)
 
     def make_missed_topics(self) -> None:
-        """Make the topics of messages that came from a master which was lost before its topics were copied again: nobody could
+        """Make the topics, or queues of topics, of messages that came from a master which was lost before its topics were copied again: nobody could
         read what it had acknowledged.
 
         With defaultTopicQueueNums queues or as many as have messages: how many there were is not known, and a sender that
@@ -168,8 +168,15 @@ class Foundation:
         if copied_to is None:
             return
         missed, counts = set(), Counter[str]()
+        grown = Counter[str]()
         for (topic, queue_id), queue in list(self.store.queues.items()):
-            if queue.max_offset and self.topics.get(topic) is None:
+            known = self.topics.get(topic) if queue.max_offset else None
+            if known is not None and queue_id >= known.read_queue_nums:
+                last = queue.entry(queue.max_offset - 1)
+                is_ordinary = self.mappings.get(topic) is None and not self.topics.is_system(topic)
+                if isinstance(last, tuple) and last[0] >= copied_to and is_ordinary:
+                    grown[topic] = max(grown[topic], queue_id + 1)
+            elif queue.max_offset and known is None:
                 is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
                 least = 1 if is_own else self.live.value.default_topic_queue_nums
                 counts[topic] = max(counts[topic], queue_id + 1, least)
@@ -177,6 +184,11 @@ class Foundation:
                 # One of before was deleted: slaves keep its queues.
                 if isinstance(last, tuple) and last[0] >= copied_to:
                     missed.add(topic)
+        for topic, count in grown.items():
+            self.topics.grow_internal(topic, count)
+            log.warning(
+                "the master was lost before it was copied that %s has more queues: %d now", topic, count
+            )
         made = self.topics.make_again({topic: counts[topic] for topic in missed})
         if made:
             log.warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -255,3 +256,20 @@ async def test_a_new_slave_does_not_bring_back_what_its_master_deleted_before(pa
     await slave.kill()
     again = await pair.start("slave")
     assert "gone" not in again.topics.topics
+
+
+async def test_a_topic_that_got_more_queues_shortly_before_its_master_was_lost_has_them_at_the_next(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = await left_alone(pair, monkeypatch)
+    config = master.topics.topics["kept"]
+    more = dataclasses.replace(config, read_queue_nums=16, write_queue_nums=16)
+    await master.topics.put_beside([more])
+    reply = await pair.client.invoke(master.address, send_request("kept", queue=12))
+    assert reply.code == 0, reply
+    await same(master, slave)
+    slave.replication.become_master(1)
+    reply = await pair.client.invoke(slave.address, pull_request("kept", queue=12))
+    assert len(records_of(reply)) == 1
+    made = slave.topics.topics["kept"]
+    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (13, 13, config.perm)
