@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -22,6 +21,7 @@ from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.missed_topics import make_missed_topics
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.queue_mappings import FILE_NAME as MAPPINGS_FILE
 from aerobee.broker.queue_mappings import QueueMappings
@@ -31,7 +31,6 @@ from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
-from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.network import Network
 from aerobee.remoting.client import RemotingClient
 from aerobee.store.config import StoreConfig
@@ -158,44 +157,13 @@ class Foundation:
         self.offsets.copied(None)
 
     def make_missed_topics(self) -> None:
-        """Make the topics, or queues of topics, of messages that came from a master which was lost before its topics were copied again: nobody could
-        read what it had acknowledged.
-
-        With defaultTopicQueueNums queues or as many as have messages: how many there were is not known, and a sender that
-        knows it may send to each.
-        """
-        copied_to = self.topics.copied_to
-        if copied_to is None:
-            return
-        missed, counts = set(), Counter[str]()
-        grown = Counter[str]()
-        for (topic, queue_id), queue in list(self.store.queues.items()):
-            known = self.topics.get(topic) if queue.max_offset else None
-            if known is not None and queue_id >= known.read_queue_nums:
-                last = queue.entry(queue.max_offset - 1)
-                is_ordinary = self.mappings.get(topic) is None and not self.topics.is_system(topic)
-                if isinstance(last, tuple) and last[0] >= copied_to and is_ordinary:
-                    grown[topic] = max(grown[topic], queue_id + 1)
-            elif queue.max_offset and known is None:
-                is_own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-                least = 1 if is_own else self.live.value.default_topic_queue_nums
-                counts[topic] = max(counts[topic], queue_id + 1, least)
-                last = queue.entry(queue.max_offset - 1)
-                # One of before was deleted: slaves keep its queues.
-                if isinstance(last, tuple) and last[0] >= copied_to:
-                    missed.add(topic)
-        for topic, count in grown.items():
-            self.topics.grow_internal(topic, count)
-            log.warning(
-                "the master was lost before it was copied that %s has more queues: %d now", topic, count
-            )
-        made = self.topics.make_again({topic: counts[topic] for topic in missed})
-        if made:
-            log.warning(
-                "the master was lost before its newest topics were copied: %s have messages and are made again with the default "
-                "settings; set what else they had (aerobee topic update)",
-                ", ".join(sorted(made)),
-            )
+        """What came from a master that was lost can be read (missed_topics.py)."""
+        make_missed_topics(
+            self.topics,
+            self.mappings,
+            self.store.queues,
+            default_queue_nums=self.live.value.default_topic_queue_nums,
+        )
 
     def start(self) -> None:
         """Begin with what is done now and then: silent clients go, offsets are saved."""

@@ -64,6 +64,7 @@ _ALWAYS_SYSTEM = NOT_SENDABLE | {
 }
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
 COPIED_TO_FIELD = "aerobeeCopiedTo"
+PLACE_INTERVAL_S = 60.0  # that place is in the file of a slave at the latest so long after it has moved
 LOG_END_FIELD = "aerobeeLogEnd"  # of a table that is told: where the log ended then; RocketMQ does not say it
 
 
@@ -117,6 +118,7 @@ class TopicTable:
         self.topics: dict[str, TopicConfig] = {}
         # The topic of each message before this offset of the log is here or was deleted. None: of all messages.
         self.copied_to: int | None = None
+        self._place_due_s = clock.monotonic() + PLACE_INTERVAL_S
         self._fallback = fallback
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self._changes: TableChanges[_Value, tuple[TopicConfig, ...]] = TableChanges(
@@ -383,9 +385,13 @@ class TopicTable:
 
     def copied(self, log_offset: int | None) -> None:
         """The table is what a master's was when its log ended at `log_offset` or behind it. None: it is this broker's own."""
+        now = self._clock.monotonic()
         is_other = (log_offset is None) != (self.copied_to is None)
+        is_old = log_offset != self.copied_to and now >= self._place_due_s
         self.copied_to = log_offset
-        if is_other:
+        if is_other or is_old:
+            # The file must not stay far behind: what a master delivers late to a topic that it has deleted counts as missed.
+            self._place_due_s = now + PLACE_INTERVAL_S
             self._changes.write_soon()
 
     def log_cut(self, log_offset: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.topic_table import COPIED_TO_FIELD, TopicTable
-from aerobee.clock import SystemClock
+from aerobee.clock import ManualClock, SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.client import RemotingClient
@@ -273,3 +273,29 @@ async def test_a_topic_that_got_more_queues_shortly_before_its_master_was_lost_h
     assert len(records_of(reply)) == 1
     made = slave.topics.topics["kept"]
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (13, 13, config.perm)
+
+
+async def test_the_place_where_topics_are_known_is_in_the_file_once_a_minute() -> None:
+    writes: list[dict[str, Any]] = []
+
+    class File(Content):
+        @staticmethod
+        async def run(work: Callable[[], None]) -> None:
+            work()
+
+        def write(self, tree: dict[str, Any]) -> None:
+            writes.append(tree)
+
+    clock = ManualClock(0)
+    table = TopicTable(file=File({}), clock=clock)  # type: ignore[arg-type]
+    for place in (10, 20, 30):
+        table.copied(place)
+        await table.settled()
+    assert [each[COPIED_TO_FIELD] for each in writes] == [10]
+    clock.advance(61)
+    table.copied(30)
+    await table.settled()
+    assert len(writes) == 1  # it has not moved
+    table.copied(40)
+    await table.settled()
+    assert [each[COPIED_TO_FIELD] for each in writes] == [10, 40]

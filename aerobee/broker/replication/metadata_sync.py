@@ -5,7 +5,7 @@ Topics and static topics, groups, offsets, delay levels' offsets, request modes,
 Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
 that take long the pause is ten times what they took. RocketMQ's slaves ask once a minute: a topic that is made shortly before
 its master dies does not exist at them. Here a slave that becomes master makes those again of which it has messages
-(Foundation.make_missed_topics).
+(broker/missed_topics.py).
 
 Offsets are taken when this log has reached the place where the master's ended when it told them. Taken earlier, and with the
 master lost then, they would lead over messages that this broker gets as the next master.
