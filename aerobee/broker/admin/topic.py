@@ -251,12 +251,14 @@ class AdminTopicCalls:
         """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
 
         A reader that has another data version than ours begins anew. The total is exact: readers go on until they
-        have as many.
+        have as many. Our slaves ask where the log ends, too (replication/metadata_sync.py).
         """
         version = self._topics.data_version
         start, count = page_of(request, "topicSeq", "maxTopicNum", version, len(self._topics.topics))
         topics = self._topics.topics  # replaced by a change, never changed itself
-        log_end = self._store.max_physical_offset
+        ext = {"totalTopicNum": str(len(topics))}
+        if LOG_END_FIELD in (request.ext or {}):
+            ext[LOG_END_FIELD] = str(self._store.max_physical_offset)
         body = await dumps_in_turns(
             {
                 "dataVersion": version.to_dict(),
@@ -270,7 +272,7 @@ class AdminTopicCalls:
                 "topicQueueMappingInfoMap": {},
             },
         )
-        return request.reply(ext={"totalTopicNum": str(len(topics)), LOG_END_FIELD: str(log_end)}, body=body)
+        return request.reply(ext=ext, body=body)
 
     async def status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """202: begin, end and time of the last message of each queue, and the topic's rate."""

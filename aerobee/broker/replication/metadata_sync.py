@@ -127,7 +127,9 @@ class MetadataSync:
 
     async def _copy_topics(self) -> None:
         known, log_end = self._topics.data_version, self._store.log.end
-        first = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, _first_page("topicSeq", "maxTopicNum"))
+        asks_end = {LOG_END_FIELD: "true"}
+        page = {**_first_page("topicSeq", "maxTopicNum"), **asks_end}
+        first = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, page)
         # A master of before 5 tells no version of mappings: it has none.
         same_mappings = _version_of(first, "mappingDataVersion") in (
             self._mappings.data_version,
@@ -136,7 +138,7 @@ class MetadataSync:
         if _version_of(first) == known and same_mappings:
             self._topics.copied(self._known_to(first, log_end))
             return
-        whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asks_end)
         left_out: list[str] = []
         wrapper = TopicConfigSerializeWrapper.from_dict(
             fastjson.loads_object(whole.body, "TopicConfigSerializeWrapper"), left_out=left_out
