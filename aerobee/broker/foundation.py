@@ -158,12 +158,7 @@ class Foundation:
 
     def make_missed_topics(self) -> None:
         """What came from a master that was lost can be read (missed_topics.py)."""
-        make_missed_topics(
-            self.topics,
-            self.mappings,
-            self.store.queues,
-            default_queue_nums=self.live.value.default_topic_queue_nums,
-        )
+        make_missed_topics(self.topics, self.mappings, self.store.queues)
 
     def start(self) -> None:
         """Begin with what is done now and then: silent clients go, offsets are saved."""

@@ -12,23 +12,18 @@ from collections.abc import Mapping
 
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.topic_table import TopicTable
-from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.store.queue_table import AnyQueue
 
 log = logging.getLogger(__name__)
 
 
 def make_missed_topics(
-    topics: TopicTable,
-    mappings: QueueMappings,
-    queues: Mapping[tuple[str, int], AnyQueue],
-    *,
-    default_queue_nums: int,
+    topics: TopicTable, mappings: QueueMappings, queues: Mapping[tuple[str, int], AnyQueue]
 ) -> None:
     """Make such topics again, and such queues of topics that are known; nothing at a broker that copied from nobody.
 
-    A topic gets `default_queue_nums` queues, or as many as have messages: how many there were is not known, and a sender that
-    knows it may send to each. Static topics and the broker's own are left as they are.
+    A topic gets the queues up to the last that has messages: how many there were is not known. A sender to one behind them is
+    refused and asks for the route. Static topics and the broker's own are left as they are.
     """
     copied_to = topics.copied_to
     if copied_to is None:
@@ -43,8 +38,7 @@ def make_missed_topics(
         if not isinstance(last, tuple) or last[0] < copied_to:
             continue
         if known is None:
-            least = 1 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else default_queue_nums
-            made[topic] = max(made.get(topic, least), queue_id + 1)
+            made[topic] = max(made.get(topic, 0), queue_id + 1)
         elif mappings.get(topic) is None and not topics.is_system(topic):
             grown[topic] = max(grown.get(topic, 0), queue_id + 1)
     for topic, count in grown.items():
@@ -53,7 +47,7 @@ def make_missed_topics(
     again = topics.make_again(made)
     if again:
         log.warning(
-            "the master was lost before its newest topics were copied: %s have messages and are made again with the default "
-            "settings; set what else they had (aerobee topic update)",
+            "the master was lost before its newest topics were copied: %s have messages and are made again with as many "
+            "queues as have some and the default settings; set what else they had (aerobee topic update)",
             ", ".join(sorted(again)),
         )

@@ -182,7 +182,7 @@ async def test_a_topic_that_was_made_shortly_before_its_master_was_lost_is_read_
     assert "new" not in slave.topics.topics
     slave.replication.become_master(1)
     made = slave.topics.topics["new"]
-    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (8, 8, 6)
+    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 6)
     reply = await pair.client.invoke(slave.address, pull_request("new"))
     assert len(records_of(reply)) == 5
     assert "gone" not in slave.topics.topics  # its queues are still there
