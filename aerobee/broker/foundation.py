@@ -157,8 +157,16 @@ class Foundation:
         self.offsets.copied(None)
 
     def make_missed_topics(self) -> None:
-        """What came from a master that was lost can be read (missed_topics.py)."""
-        make_missed_topics(self.topics, self.mappings, self.store.queues)
+        """What came from a master that was lost can be read (missed_topics.py). A queue that cannot be looked at keeps no broker from
+        leading: that is said."""
+        try:
+            make_missed_topics(self.topics, self.mappings, self.store.queues)
+        except OSError as error:
+            log.error(
+                "which topics the lost master made last cannot be found out: %s; make those that are missing again "
+                "(aerobee topic create), their messages are there",
+                error,
+            )
 
     def start(self) -> None:
         """Begin with what is done now and then: silent clients go, offsets are saved."""

@@ -237,6 +237,7 @@ class Serving:
         self._base.stats.start()
         self.overload.start()
         if self.role.takes_writes:
+            self._base.lead()
             self._lead()
         if self.acting is not None:
             self.acting.start()
@@ -245,7 +246,6 @@ class Serving:
     def _lead(self) -> None:
         """Begin with what only a master does."""
         self._leads = True
-        self._base.lead()
         self.schedule.start()
         for feature in self.features:
             feature.start()

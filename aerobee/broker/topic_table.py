@@ -65,7 +65,6 @@ _ALWAYS_SYSTEM = NOT_SENDABLE | {
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
 COPIED_TO_FIELD = "aerobeeCopiedTo"
 PLACE_INTERVAL_S = 60.0  # that place is in the file of a slave at the latest so long after it has moved
-LOG_END_FIELD = "aerobeeLogEnd"  # of a table that is told: where the log ended then; RocketMQ does not say it
 
 
 def takes_client_sends(topic: str) -> bool:

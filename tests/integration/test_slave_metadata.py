@@ -299,3 +299,22 @@ async def test_the_place_where_topics_are_known_is_in_the_file_once_a_minute() -
     table.copied(40)
     await table.settled()
     assert [each[COPIED_TO_FIELD] for each in writes] == [10, 40]
+
+
+async def test_a_queue_that_cannot_be_looked_at_keeps_no_slave_from_leading(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    master, slave = await left_alone(pair, monkeypatch)
+    await pair.send(master, 1, topic="new")
+    await same(master, slave)
+    queue = slave.store.queues["new", 0]
+
+    def fails(offset: int) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(type(queue), "entry", lambda self, offset: fails(offset))
+        slave.replication.become_master(1)
+    assert "cannot be found out: [Errno 24] Too many open files" in caplog.text
+    assert slave._serving._leads
+    await pair.send(slave, 1, topic="kept")

@@ -14,10 +14,9 @@ from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.ha_mode import FollowState, ReplicaState
-from aerobee.broker.replication.metadata_sync import FILTERS, MARK_FIELD, TABLE_FIELD
+from aerobee.broker.replication.metadata_sync import FILTERS, LOG_END_FIELD, MARK_FIELD, TABLE_FIELD
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.role import Role
-from aerobee.broker.topic_table import LOG_END_FIELD
 from aerobee.clock import Clock
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode

@@ -21,9 +21,10 @@ from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.queue_mappings import QueueMappings
+from aerobee.broker.replication.metadata_sync import LOG_END_FIELD
 from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
 from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
-from aerobee.broker.topic_table import LOG_END_FIELD, TopicTable, check_creatable
+from aerobee.broker.topic_table import TopicTable, check_creatable
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, MessageQueue

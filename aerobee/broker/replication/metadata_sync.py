@@ -25,7 +25,7 @@ from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
-from aerobee.broker.topic_table import LOG_END_FIELD, TopicTable
+from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame
 from aerobee.remoting import fastjson
@@ -44,6 +44,7 @@ PAUSE_FACTOR = 10  # of what a round took
 REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: the SQL92 filters are asked for, not the offsets
+LOG_END_FIELD = "aerobeeLogEnd"  # of a table that is told: where the log ended then; RocketMQ does not say it
 MARK_FIELD = "aerobeeMark"  # of a table: the same mark, the same content; RocketMQ ignores it
 
 
