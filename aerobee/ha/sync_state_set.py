@@ -97,6 +97,15 @@ class SyncStateSet:
         self.confirm_offset = max(self.confirm_offset, own_end)
         return self.confirm_offset
 
+    def copied(self, own_end: int, copies: int) -> int:
+        """Up to where every counted replica has the log, and at least `copies` of them, this master included. 0 while fewer
+        are connected."""
+        others = self.counted - {self.own_id}
+        reports = [self._replicas[each].offset for each in others if each in self._replicas]
+        if len(reports) < len(others) or len(reports) + 1 < copies:
+            return 0
+        return min(own_end, *reports) if reports else own_end
+
     def wanted(self, now_ms: float) -> frozenset[int] | None:
         """The set to ask the controller for; None when it is right as it is, or an answer is due."""
         if self._asked is not None:

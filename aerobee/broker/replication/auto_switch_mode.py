@@ -45,7 +45,7 @@ class AutoSwitchMode:
         epochs: Epochs,
         broker_id: Callable[[], int],
     ) -> None:
-        """`copies`: how far every member has the log, two at least. `broker_id`: the id that the controllers gave to this broker."""
+        """`copies`: how far every counted replica has the log, two at least. `broker_id`: the id that the controllers gave to this broker."""
         self.lease_until_s = float("-inf")  # by the clock's monotonic time
         self.on_set_wanted: Callable[[], None] | None = (
             None  # somebody should enter or leave the sync state set
@@ -276,10 +276,10 @@ class AutoSwitchMode:
         end = self._store.log.end
         confirmed = found.advance(end)
         copies = self._store.config.in_sync_replicas
-        members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]
-        # Whoever is elected is a member: a message is safe when all of them have it.
-        self._copies.advance(confirmed_by([end, *members], max(2, copies, len(found.members))))
+        # Whoever is elected is a member, or one whose admission is under way: a message is safe when all of them have it.
+        self._copies.advance(found.copied(end, max(2, copies)))
         if copies > 1:
+            members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]
             confirmed = min(confirmed, confirmed_by([end, *members], copies))
         self._store.durability.confirm(confirmed)
         self._acks.advance(confirmed)

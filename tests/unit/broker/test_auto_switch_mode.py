@@ -1,0 +1,115 @@
+"""What a master in controller mode confirms, and whose copies count for ACK_LEVEL=replicated."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aerobee.broker.ack import Replicated
+from aerobee.broker.replication.auto_switch_mode import NO_LEASE, AutoSwitchMode
+from aerobee.broker.replication.replica_acks import ReplicaAcks
+from aerobee.clock import ManualClock
+from aerobee.ha.epoch_file import EpochEntry
+from aerobee.store.config import StoreConfig
+
+
+class Slave:
+    """A connected replica that has the log up to `acknowledged`."""
+
+    is_learner = False
+    address = "127.0.0.1:1"
+
+    def __init__(self, broker_id: int, acknowledged: int) -> None:
+        self.broker_id = broker_id
+        self.acknowledged = acknowledged
+
+    def wake(self) -> None:
+        """Bytes were appended."""
+
+
+class Master:
+    """The mode of broker 1, whose log ends at 100, with members 1 and 2."""
+
+    def __init__(self, **config: Any) -> None:
+        self.clock = ManualClock()
+        self.copies = ReplicaAcks(clock=self.clock, timeout_s=lambda: 3.0)
+        self.log = SimpleNamespace(end=0, min_offset=0)
+        self.confirmed: list[int] = []
+        epochs = SimpleNamespace(
+            entries=[EpochEntry(1, 0)], follow_log=lambda *_: None, begin=lambda *_: None
+        )
+        store: Any = SimpleNamespace(
+            log=self.log,
+            config=StoreConfig(**config),
+            durability=SimpleNamespace(confirm=self.confirmed.append),
+        )
+        follower: Any = SimpleNamespace(stop_now=lambda: None, confirm_offset=0)
+        self.mode = AutoSwitchMode(
+            store=store,
+            clock=self.clock,
+            acks=ReplicaAcks(clock=self.clock, timeout_s=lambda: 3.0),
+            copies=self.copies,
+            follower=follower,
+            epochs=epochs,  # type: ignore[arg-type]
+            broker_id=lambda: 1,
+        )
+        self.mode.prepare({1, 2}, 1)
+        self.mode.become_master(1)
+        self.mode.renew_lease(NO_LEASE)
+        self.log.end = 100
+
+    def report(self, slave: Slave, offset: int) -> None:
+        slave.acknowledged = offset
+        self.mode._acknowledged(slave)  # type: ignore[arg-type]
+
+    def connect(self, broker_id: int, offset: int) -> Slave:
+        slave = Slave(broker_id, offset)
+        assert self.mode._admit(slave) == ""  # type: ignore[arg-type]
+        self.report(slave, offset)
+        return slave
+
+    def ask(self, *members: int) -> None:
+        found = self.mode.sync_state_set
+        assert found is not None
+        found.ask(frozenset(members))
+
+
+@pytest.mark.parametrize("in_sync_replicas", [1, 2])
+def test_replicated_waits_for_a_replica_under_admission(in_sync_replicas: int) -> None:
+    master = Master(in_sync_replicas=in_sync_replicas, total_replicas=3)
+    verdicts: list[Replicated] = []
+    second, third = master.connect(2, 0), master.connect(3, 0)
+    master.ask(1, 2, 3)  # the controllers may admit 3 now, and elect it next
+    master.copies.when(100, verdicts.append)
+    master.report(second, 100)
+    assert verdicts == []
+    master.report(third, 100)
+    assert verdicts == [Replicated.ENOUGH]
+
+
+def test_replicated_waits_for_a_member_under_removal_and_for_an_unanswered_request() -> None:
+    master = Master()
+    verdicts: list[Replicated] = []
+    second, third = master.connect(2, 0), master.connect(3, 0)
+    master.ask(1, 3)
+    assert master.mode.sync_state_set is not None
+    master.mode.sync_state_set.unanswered()
+    master.copies.when(100, verdicts.append)
+    master.report(third, 100)
+    assert verdicts == [], "2 is still a member"
+    master.report(second, 90)
+    assert verdicts == []
+    master.report(second, 100)
+    assert verdicts == [Replicated.ENOUGH]
+
+
+def test_replicated_needs_as_many_copies_as_are_set() -> None:
+    master = Master(in_sync_replicas=3, total_replicas=3)
+    master.connect(2, 100)
+    assert master.copies.value == 0
+    third = master.connect(3, 0)
+    master.ask(1, 2, 3)
+    master.report(third, 100)
+    assert master.copies.value == 100
