@@ -85,6 +85,12 @@ class IndexRecovery:
                         self._index.remove(later)
                 return
 
+    def cut_past(self, log_end: int) -> None:
+        """Drop the entries of records that the log lost: records come to their places that have other keys."""
+        for file in [file for file in self._index.files if file.end_physical_offset >= log_end]:
+            if file.begin_physical_offset >= log_end or not file.cut(log_end, is_trusted=True):
+                self._index.remove(file)
+
     @property
     def end(self) -> int:
         """Records from here on are to be indexed."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from aerobee.errors import StoreError
 from aerobee.message import RECORD_BYTES_MIN, decode_properties
 from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.commit_log import BLANK_BYTES, CommitLog
+from aerobee.store.commit_log import BLANK_BYTES, CommitLog, segment_name
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.disk import Disk
@@ -130,7 +130,6 @@ class Recovery:
             return report
         self._judge_lost_beginning()
         dispatch_from = self._dispatch_from = self._dispatch_start()
-        start = report.scanned_from = self._scan_start(dispatch_from)
         if self._config.truncate_corrupt_log:
             # Their offsets were used. Nothing else will say so once the entries are cut: before that, it is on the disk.
             self._keep_found(must=True)
@@ -141,6 +140,7 @@ class Recovery:
             for queue in self._queues.queues.values():
                 if isinstance(queue, ConsumeQueue):
                     self._judge_rejected(queue)
+        start = report.scanned_from = self._scan_start(dispatch_from)
         checks = self._checks_all
         self._keys.judge(dispatch_from, checks_all=checks)
         report.index_files_rebuilt = self._keys.files_rebuilt
@@ -148,8 +148,9 @@ class Recovery:
         self._look_behind(start, index_from, checks=checks)
         end = report.log_end = self._scan(start, start if checks else dispatch_from, index_from)
         report.bytes_cut = log.set_end(end, clear=self._end.cuts or not report.was_clean)
-        if report.was_clean:
+        if report.was_clean or end < dispatch_from:
             report.queue_entries_cut += self._cut_past(end)
+            self._keys.cut_past(end)
         if report.bytes_cut:
             report.notes.append(
                 f"{report.bytes_cut} bytes behind {self._scanner.place(end)} were not whole records and were cleared"
@@ -164,6 +165,7 @@ class Recovery:
         self._queues.expose_all()
         if report.last_record_offset < 0 and end > log.min_offset:
             self._find_last(end)
+        self._tell_older_log()
         return report
 
     def _left_out(self, at: int, stop: int) -> None:
@@ -230,6 +232,15 @@ class Recovery:
                     f"queue {key[0]} {key[1]} ended at {end} and ends at {queue.max_offset} now: the records of these "
                     f"messages are not in the log, which ends at {self._scanner.place(self.report.log_end)}"
                 )
+
+    def _tell_older_log(self) -> None:
+        """RocketMQ's checkpoint says no offset. Of its slave, which cut its log, it may say times of what was cut: no refusal."""
+        known, newest = self._checkpoint.log_timestamp, self.report.last_store_timestamp
+        if not self._checkpoint.has_bounds and known - _TIMESTAMP_SLACK_MS > newest:
+            self.report.notes.append(
+                f"the log's newest record is of {newest} ms, but RocketMQ's checkpoint says that records of {known} ms were on "
+                f"the disk: files behind {self._scanner.place(self.report.log_end)} may be gone"
+            )
 
     def _may_be_of(self, key: tuple[str, int], queue_offset: int, physical_offset: int) -> bool:
         """Whether the entry's record is where it points to, or where it would with one bit turned back."""
@@ -307,7 +318,7 @@ class Recovery:
             said = min(checkpoint.queues_flushed, log.end) if self._bounds is not None else 0
             return max(log.min_offset, covered, said)
         if checkpoint.has_bounds:
-            return max(log.min_offset, checkpoint.queues_flushed)
+            return max(log.min_offset, min(checkpoint.queues_flushed, log.end))
         bound = min(checkpoint.log_timestamp, checkpoint.queues_timestamp) - _TIMESTAMP_SLACK_MS
         for segment in reversed(log.segments):
             first = self._scanner.at(segment.base)
@@ -319,8 +330,9 @@ class Recovery:
         """A place at or before dispatch_from where a record is known to begin."""
         log = self._log
         if not self.report.was_clean:
-            # The bound itself begins a record, or is the end of the log at that time.
-            return dispatch_from
+            # The bound itself begins a record, or is the end of the log at that time. What is said to lie before it is
+            # looked at, too: the file may be gone or empty although all of it was on the disk.
+            return min(dispatch_from, self._last_flushed_record(dispatch_from))
         known = self._checkpoint.queues_physical_offset
         if log.min_offset < known <= dispatch_from and self._scanner.at(known).kind is ScanKind.RECORD:
             return known
@@ -331,6 +343,22 @@ class Recovery:
             ):
                 return segment.base
         return log.min_offset
+
+    def _last_flushed_record(self, dispatch_from: int) -> int:
+        """A record's begin, from which on the scan meets the last record that the checkpoint calls durable: that of the last
+        queue entry in its file, else the file's first. The log's end where the file is not there."""
+        log, flushed = self._log, self._checkpoint.log_flushed
+        if flushed <= log.min_offset:
+            return dispatch_from
+        segment = log.segment_at(flushed - 1)
+        if segment is None:
+            return log.end
+        pointed = segment.base
+        for queue in self._queues.queues.values():
+            entry = queue.entry(queue.max_offset - 1)
+            if entry is not None and pointed < entry[0] < min(dispatch_from, flushed):
+                pointed = entry[0]
+        return pointed if self._scanner.alone(pointed).kind is ScanKind.RECORD else segment.base
 
     # -- the scan
 
@@ -363,7 +391,7 @@ class Recovery:
             if at + BLANK_BYTES > segment.end:
                 at = segment.end
         if at < self._end.durable:
-            self._end.judge(at, Scan(ScanKind.END))
+            self._end.judge(at, Scan(ScanKind.END, reason=f"there is no file {segment_name(at)}"))
         return at
 
     def _dispatch(self, record: DispatchRecord, *, for_queue: bool, for_index: bool) -> None:

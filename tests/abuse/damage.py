@@ -1,6 +1,6 @@
 """Damage to stores, and what must be true afterwards.
 
-    python tests/abuse/damage.py [--cases 10000] [--first 1] [--only ours-crashed]
+    python tests/abuse/damage.py [--cases 10000] [--first 1] [--only ours-flushed]
 
 A case is a number. It takes a store, ours or one of RocketMQ's, closed or killed, does something to one or two of its
 files, and starts it. What must hold:
@@ -45,6 +45,8 @@ HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 OURS = ("ours-clean", "ours-crashed")
 ROCKETMQ = ("clean-shutdown", "killed", "batch-consume-queue", "controller-a")
 KINDS = OURS * 3 + ROCKETMQ
+# Killed with the log on the disk to its end, and queues and index too, or up to the half.
+FLUSHED = ("ours-flushed", "ours-log-flushed")
 Key = tuple[str, int]
 
 
@@ -70,6 +72,14 @@ class Refused(RealDisk):
     def read_file(self, path: str) -> bytes:
         self._check(path)
         return super().read_file(path)
+
+
+class Rebooted(RealDisk):
+    """A disk after a loss of power."""
+
+    @property
+    def boot_id(self) -> bytes:
+        return bytes(16)
 
 
 class Heard(logging.Handler):
@@ -142,7 +152,9 @@ def fill(store: MessageStore, rng: random.Random, count: int) -> None:
             store.append(message(rng, "orders", 1, number, sys_flag=TRANSACTION_COMMIT))
 
 
-def make_ours(root: Path, *, crashed: bool) -> Base:
+def make_ours(root: Path, *, crashed: bool, flushed: str = "half") -> Base:
+    """`flushed`: up to where the checkpoint calls the log durable and up to where the queues: "half" of both, the whole "log",
+    or "all" of both."""
     base = Base(
         root,
         {
@@ -162,8 +174,15 @@ def make_ours(root: Path, *, crashed: bool) -> Base:
     store.append(message(rng, "quiet", 0, 1))
     store.flush_now()
     store.flush_queues_now()
+    half = store.log.end
     fill(store, rng, 60)
     read_base(base, store)
+    if flushed == "all":
+        store.flush_now()
+        store.flush_queues_now()
+    elif flushed == "log":
+        store.flush_now()
+        store._files.checkpoints.must_write(store._checkpointing.next(half))
     asyncio.run(store.abandon() if crashed else store.stop())
     return base
 
@@ -487,6 +506,9 @@ def make_bases(directory: Path, kinds: tuple[str, ...]) -> dict[str, Base]:
     for kind in sorted(set(kinds)):
         if kind in OURS:
             bases[kind] = make_ours(directory / kind, crashed=kind == "ours-crashed")
+        elif kind in FLUSHED:
+            flushed = "all" if kind == "ours-flushed" else "log"
+            bases[kind] = make_ours(directory / kind, crashed=True, flushed=flushed)
         else:
             bases[kind] = unpack_rocketmqs(kind, directory)
     return bases
@@ -499,6 +521,8 @@ def run_case(number: int, bases: dict[str, Base], kinds: tuple[str, ...], direct
     root = directory / f"case-{number}"
     shutil.copytree(base.root, root)
     case = Case(number, base, root)
+    if kind in FLUSHED and case.rng.random() < 0.5:
+        case.disk = Rebooted()
     try:
         outcome = case.run()
     except Fault as fault:
@@ -528,7 +552,7 @@ def main() -> None:
     )
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--only", choices=sorted(set(KINDS)))
+    parser.add_argument("--only", choices=sorted({*KINDS, *FLUSHED}))
     parser.add_argument("--go-on", action="store_true", help="count faults instead of ending at the first")
     options = parser.parse_args()
     kinds = (options.only,) if options.only else KINDS

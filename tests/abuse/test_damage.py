@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 
 from aerobee.errors import StoreError
+from aerobee.store.disk import RealDisk
 from tests.abuse import damage
 from tests.abuse.damage import Base, make_ours, read_queue
 
@@ -37,6 +40,12 @@ def test_whatever_happens_to_a_store_it_says_so_and_serves_the_rest() -> None:
     outcomes = damage.run_cases(1, CASES)
     assert sum(outcomes.values()) == CASES
     assert len(outcomes) > 2, "stores of every kind, refused ones among them"
+
+
+def test_damage_is_noticed_wherever_the_last_flush_was() -> None:
+    outcomes = damage.run_cases(1, CASES, damage.FLUSHED)
+    assert sum(outcomes.values()) == CASES
+    assert len(outcomes) > 2
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +84,16 @@ def files(base: Base, directory: str) -> list[Path]:
     return sorted((base.root / directory).iterdir())
 
 
-def test_a_lost_last_log_file_is_refused_and_named_and_what_is_left_can_be_had(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flushed", "disk"),  # a power loss may take what was not flushed
+    [
+        ("half", RealDisk),
+        *((flushed, disk) for flushed in ("log", "all") for disk in (RealDisk, damage.Rebooted)),
+    ],
+)
+def test_a_lost_last_log_file_is_refused_and_named_and_what_is_left_can_be_had(
+    tmp_path: Path, flushed: str, disk: type[RealDisk]
+) -> None:
     for number, harm in enumerate(
         (
             lambda path: path.unlink(),
@@ -83,19 +101,26 @@ def test_a_lost_last_log_file_is_refused_and_named_and_what_is_left_can_be_had(t
             lambda path: path.write_bytes(bytes(16_384)),
         )
     ):
-        base = make_ours(tmp_path / str(number), crashed=True)
+        base = make_ours(tmp_path / str(number), crashed=True, flushed=flushed)
         last = files(base, "commitlog")[-1]
         if not last.read_bytes().strip(b"\0"):
             last = files(base, "commitlog")[-2]
         harm(last)
         for _ in range(2):  # a refused start must not take the evidence away
             with pytest.raises(StoreError, match="commit log") as caught:
-                base.make(base.root).load()
+                base.make(base.root, disk()).load()
             assert "truncateCorruptLog=true" in str(caught.value)
-        store = base.make(base.root, truncate_corrupt_log=True)
+        store = base.make(base.root, disk(), truncate_corrupt_log=True)
         store.load()
+        assert store.log.end <= store.log.segments[-1].end
         for key, end in base.ends.items():
             assert store.next_offset(*key) >= end, "offsets would be used twice"
+        sent = damage.message(random.Random(1), *ORDERS, 1)
+        given = store.append(sent).queue_offset
+        asyncio.run(store.stop())
+        store = base.make(base.root)
+        store.load()
+        assert read_queue(store, ORDERS)[-1].offset == given
         asyncio.run(store.stop())
 
 
@@ -191,4 +216,20 @@ def test_damaged_bytes_that_are_left_out_are_kept_and_nothing_behind_them_is_los
     assert all(kept.record in served for kept in after)
     assert [entry.read_bytes()[4] for entry in (base.root / "damaged").iterdir()] == [victim.record[4] ^ 0xFF]
     assert store.next_offset(*ORDERS) == base.ends[ORDERS]
+    asyncio.run(store.stop())
+
+
+def test_a_rocketmq_log_older_than_its_checkpoint_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = damage.unpack_rocketmqs("killed", tmp_path)
+    path = base.root / "checkpoint"
+    data = bytearray(path.read_bytes())
+    (log_time,) = struct.unpack_from(">q", data)
+    struct.pack_into(">q", data, 0, log_time + 10_000)
+    path.write_bytes(data)
+    store = base.make(base.root)
+    with caplog.at_level(logging.WARNING):
+        store.load()
+    assert f"records of {log_time + 10_000} ms were on the disk" in caplog.text
     asyncio.run(store.stop())
