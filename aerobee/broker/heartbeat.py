@@ -26,13 +26,13 @@ from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import AerobeeError, MalformedFrame
-from aerobee.message import GROUP_CHARS_MAX, LEGAL_NAME, RETRY_PREFIX, RETRY_TOPIC_BYTES_MAX
+from aerobee.message import GROUP_CHARS_MAX, LEGAL_NAME, RETRY_TOPIC_BYTES_MAX
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
-from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
+from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
@@ -119,10 +119,9 @@ class HeartbeatCalls:
             )
         joining = _Joining(data, peer.principal)
         retry_topics = [
-            self._retry_topic(consumer, configs[consumer.group_name])
+            wanted
             for consumer in accepted
-            if configs[consumer.group_name].retry_queue_nums > 0
-            and self._topics.get(RETRY_PREFIX + consumer.group_name) is None
+            if (wanted := self._retry_topic(consumer, configs[consumer.group_name])) is not None
         ]
         if retry_topics:
             return self._join_with_topics(peer, request, joining, accepted, retry_topics)
@@ -162,14 +161,14 @@ class HeartbeatCalls:
                     size = registry.size_of(name) + 1
                     bounds.require("groupMembersMax", size, f"members of group {name[:80]}", peer.address)
 
-    @staticmethod
-    def _retry_topic(consumer: ConsumerData, config: SubscriptionGroupConfig) -> TopicConfig:
-        return TopicConfig(
-            RETRY_PREFIX + consumer.group_name,
-            config.retry_queue_nums,
-            config.retry_queue_nums,
-            topic_sys_flag=SYS_FLAG_UNIT_SUBSCRIPTION if consumer.unit_mode else 0,
+    def _retry_topic(self, consumer: ConsumerData, config: SubscriptionGroupConfig) -> TopicConfig | None:
+        """What %RETRY%group has to become; None when it exists with as many queues as the group's settings say."""
+        if config.retry_queue_nums <= 0:
+            return None
+        wanted = self._topics.retry_topic(
+            consumer.group_name, config.retry_queue_nums, unit=consumer.unit_mode
         )
+        return None if self._topics.topics.get(wanted.topic_name) is wanted else wanted
 
     async def _join_with_topics(
         self,

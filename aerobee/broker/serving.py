@@ -134,6 +134,7 @@ class Serving:
             file=base.files.file("delayOffset.json"),
             clock=base.clock,
             stats=base.stats,
+            existing_queue=base.topics.existing_queue,
             escaped=self._escaped,
             light=base.light,
         )

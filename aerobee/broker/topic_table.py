@@ -272,28 +272,47 @@ class TopicTable:
             self._take_now({**self.topics, topic: config}, (config,))
         return config
 
-    def grow_internal(self, topic: str, queue_nums: int) -> TopicConfig:
-        """Return the internal topic with at least so many queues, created if it is not there."""
-        config = self.create_internal(topic, queue_nums=queue_nums)
-        if config.write_queue_nums < queue_nums or config.read_queue_nums < queue_nums:
-            config = dataclasses.replace(config, read_queue_nums=queue_nums, write_queue_nums=queue_nums)
-            self._take_now({**self.topics, topic: config}, (config,))
-        return config
+    def grow_internal(self, topic: str, queue_nums: int, *, unit_flag: int = 0) -> TopicConfig:
+        """Return the internal topic with at least `queue_nums` queues to read and to write, created if it does not exist."""
+        config = self.create_internal(topic, queue_nums=queue_nums, unit_flag=unit_flag)
+        grown = _grown(config, queue_nums)
+        if grown is not config:
+            self._take_now({**self.topics, topic: grown}, (grown,))
+        return grown
 
     def retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
-        """What %RETRY%group is made as."""
+        """What %RETRY%group has to be for a group with `queue_nums` retry queues: as it is, grown, or new."""
+        known = self.topics.get(RETRY_PREFIX + group)
+        if known is not None:
+            return _grown(known, queue_nums)
         flag = SYS_FLAG_UNIT_SUBSCRIPTION if unit else 0
         return TopicConfig(RETRY_PREFIX + group, queue_nums, queue_nums, topic_sys_flag=flag)
 
     def create_retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
-        """%RETRY%group, created if it is not there."""
-        return self.create_internal(
-            RETRY_PREFIX + group, queue_nums=queue_nums, unit_flag=SYS_FLAG_UNIT_SUBSCRIPTION if unit else 0
-        )
+        """%RETRY%group with at least `queue_nums` queues, created if it does not exist.
+
+        RocketMQ keeps the queues of the topic's creation, and never delivers what it stores behind them.
+        """
+        flag = SYS_FLAG_UNIT_SUBSCRIPTION if unit else 0
+        return self.grow_internal(RETRY_PREFIX + group, queue_nums, unit_flag=flag)
 
     def create_dead_letter_topic(self, group: str) -> TopicConfig:
-        """%DLQ%group, created if it is not there; one queue, readable."""
-        return self.create_internal(DLQ_PREFIX + group)
+        """%DLQ%group with at least one queue, readable, created if it does not exist."""
+        return self.grow_internal(DLQ_PREFIX + group, 1)
+
+    def existing_queue(self, topic: str, queue_id: int) -> int:
+        """The queue that stores a message which was sent to `queue_id` earlier: the same one as long as the topic has it.
+
+        A topic that was shrunk meanwhile has fewer queues than its waiting messages name (delayed and timer messages, half
+        messages). Messages of one vanished queue all go to the same existing one, so they keep their order. The broker's
+        own topics, and topics that do not exist, keep `queue_id`.
+        """
+        config = self.get(topic)
+        if config is None or self.is_system(topic):
+            return queue_id
+        if queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            return queue_id
+        return queue_id % max(1, config.write_queue_nums or config.read_queue_nums)
 
     def mark_order_topics(self, order_table: Mapping[str, str]) -> None:
         """Set `order` on the topics that a nameserver's order configuration names. No new data version.
@@ -472,6 +491,17 @@ class TopicTable:
     def _tell(self, configs: tuple[TopicConfig, ...]) -> None:
         for watcher in self._watchers:
             watcher(configs)
+
+
+def _grown(config: TopicConfig, queue_nums: int) -> TopicConfig:
+    """The same with at least `queue_nums` queues to read and to write; `config` itself when it has them."""
+    if min(config.read_queue_nums, config.write_queue_nums) >= queue_nums:
+        return config
+    return dataclasses.replace(
+        config,
+        read_queue_nums=max(config.read_queue_nums, queue_nums),
+        write_queue_nums=max(config.write_queue_nums, queue_nums),
+    )
 
 
 def _place_of(value: object) -> int | None:

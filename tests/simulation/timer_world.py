@@ -141,6 +141,7 @@ class World:
             file=ConfigFile("/store/config/delayOffset.json", disk=self.disk),
             clock=self.clock,
             stats=stats,
+            existing_queue=topics.existing_queue,
         )
         self.schedule.load()
         parts = SimpleNamespace(

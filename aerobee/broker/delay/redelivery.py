@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from aerobee.broker.property_names import REAL_QUEUE_ID, REAL_TOPIC
@@ -47,6 +47,9 @@ _TAIL = struct.Struct(">iqi")  # tries, prepared offset, body size
 _TIME = struct.Struct(">q")
 _QUEUE_ID_AT = 12
 _INNER_PREFIX = "INNER_"  # light queues and inner batches take the store's own way
+
+
+ExistingQueue = Callable[[str, int], int]  # (topic, queue that it was sent to) -> queue that stores it
 
 
 class RedeliveryStore(Protocol):
@@ -181,9 +184,14 @@ class WaitingMessage:
 class Redelivery:
     """Stores what waited under its real topic."""
 
-    def __init__(self, store: RedeliveryStore, *, light: LightDispatch | None = None) -> None:
-        """`light` lets messages with INNER_MULTI_DISPATCH be read from light queues, too."""
+    def __init__(
+        self, store: RedeliveryStore, *, existing_queue: ExistingQueue, light: LightDispatch | None = None
+    ) -> None:
+        """`existing_queue` is TopicTable.existing_queue. `light` lets messages with INNER_MULTI_DISPATCH be read from light
+        queues, too.
+        """
         self._store = store
+        self._existing_queue = existing_queue
         self._light = light
         self._throttle = LogThrottle(log, time.monotonic)
 
@@ -194,7 +202,8 @@ class Redelivery:
         that can be delivered nowhere.
         """
         store = self._store
-        topic, queue_id = message.destination()
+        topic, sent_to = message.destination()
+        queue_id = self._existing_queue(topic, sent_to)
         store.check_writable()
         queue = store.queue(topic, queue_id)
         text = message.text(added)

@@ -22,7 +22,7 @@ from typing import Protocol
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
-from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.property_names import REAL_TOPIC
 from aerobee.broker.send.message_writer import LightDispatch
 from aerobee.broker.stats import BrokerStats
@@ -91,6 +91,7 @@ class Schedule:
         file: ConfigFile | None,
         clock: Clock,
         stats: BrokerStats,
+        existing_queue: ExistingQueue,
         escaped: Container[int] = (),
         light: LightDispatch | None = None,
     ) -> None:
@@ -99,7 +100,7 @@ class Schedule:
         Records at the physical offsets in `escaped` were delivered by another broker: they are passed over.
         """
         self._store = store
-        self._redelivery = Redelivery(store, light=light)
+        self._redelivery = Redelivery(store, existing_queue=existing_queue, light=light)
         self._deliveries = deliveries
         self._escaped = escaped
         self._file = file

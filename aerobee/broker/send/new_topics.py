@@ -69,7 +69,8 @@ class NewTopics:
             group = self._groups.find_or_create(name[len(RETRY_PREFIX) :])
             if group is None:
                 raise group_unknown(name[len(RETRY_PREFIX) :])
-            return self._topics.retry_topic(group.group_name, unit=header.unit_mode)
+            queue_nums = max(1, group.retry_queue_nums)
+            return self._topics.retry_topic(group.group_name, queue_nums, unit=header.unit_mode)
         config = self._topics.from_template(
             name,
             template=header.default_topic,

@@ -164,7 +164,7 @@ class SendBackCalls:
             topic = self._topics.create_retry_topic(
                 group.group_name, group.retry_queue_nums, request.boolean("unitMode", False)
             )
-            queue_id = self._pick_queue(group.retry_queue_nums)
+            queue_id = self._pick_queue(topic.write_queue_nums)
             if not self._waits_exactly(request, level, properties):
                 properties[DELAY] = str(level or FIRST_RETRY_LEVEL + record.reconsume_times)
         message = StoredMessage(

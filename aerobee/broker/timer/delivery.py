@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
-from aerobee.broker.delay.redelivery import Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.property_names import (
     REAL_TOPIC,
     TIMER_DELIVER_MS,
@@ -55,10 +55,11 @@ class TimerDelivery:
         runs: DeliveryRuns,
         stats: BrokerStats,
         clock: Clock,
+        existing_queue: ExistingQueue,
         light: LightDispatch | None = None,
     ) -> None:
         self._store = store
-        self._redelivery = Redelivery(store, light=light)
+        self._redelivery = Redelivery(store, existing_queue=existing_queue, light=light)
         self._progress = progress
         self._slots = slots
         self._messages = messages

@@ -58,6 +58,7 @@ class Timers(Feature):
             stats=parts.stats,
             pending=pending,
             runs=parts.deliveries,
+            existing_queue=parts.topics.existing_queue,
             warm=self._warm,
             light=parts.light,
         )

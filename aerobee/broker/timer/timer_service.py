@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
-from aerobee.broker.delay.redelivery import RedeliveryStore
+from aerobee.broker.delay.redelivery import ExistingQueue, RedeliveryStore
 from aerobee.broker.send.message_writer import LightDispatch
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.delivery import TimerDelivery
@@ -51,6 +51,7 @@ class TimerService:
         stats: BrokerStats,
         pending: PendingCounts,
         runs: DeliveryRuns,
+        existing_queue: ExistingQueue,
         warm: Callable[[list[int]], None] = lambda offsets: None,
         light: LightDispatch | None = None,
     ) -> None:
@@ -74,6 +75,7 @@ class TimerService:
             runs=runs,
             stats=stats,
             clock=clock,
+            existing_queue=existing_queue,
             light=light,
         )
         self._enqueue = TimerEnqueue(

@@ -77,6 +77,7 @@ class Transactions(Feature):
         self._running = False
         self.transaction_store = TransactionStore(
             create_topic=self._topics.create_internal,
+            existing_queue=self._topics.existing_queue,
             store=parts.store,
             writer=parts.writer,
             stats=parts.stats,

@@ -78,6 +78,7 @@ class TransactionStore:
         *,
         store: HalfMessageLog,
         create_topic: Callable[[str], object],
+        existing_queue: Callable[[str, int], int],
         writer: MessageWriter,
         stats: BrokerStats,
         clock: Clock,
@@ -85,13 +86,16 @@ class TransactionStore:
         op_interval_ms: Callable[[], int],
         op_bytes_max: Callable[[], int],
     ) -> None:
-        """`create_topic` makes one that is missing; `host` is the broker's own, packed."""
+        """`create_topic` makes one that is missing; `existing_queue` is TopicTable.existing_queue; `host` is the broker's own,
+        packed.
+        """
         self.table = TransactionTable()
         self.host = host
         self.committed_count = self.rolled_back_count = self.given_up_count = 0
         self.finish_latency = Spread(FINISH_ENDS_S)
         self._store = store
         self._create_topic = create_topic
+        self._existing_queue = existing_queue
         self._writer = writer
         self._stats = stats
         self._clock = clock
@@ -195,6 +199,7 @@ class TransactionStore:
 
     def _deliver(self, half: HalfMessage) -> AppendResult:
         message, properties = committed(half)
+        message.queue_id = self._existing_queue(half.topic, half.queue_id)
         result = self._writer.put(message, properties, is_accepted=True)
         self._stats.topic_put(half.topic, 1, result.size)
         return result

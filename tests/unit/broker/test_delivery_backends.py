@@ -150,7 +150,7 @@ class World(Twin):
             waiting=self.held.by_queue,
             choice=choose_backend(name),
         )
-        self.redelivery = Redelivery(self.store)
+        self.redelivery = Redelivery(self.store, existing_queue=self.topics.existing_queue)
         self.told: list[tuple[Any, ...]] = []
         self.sources = [self.store.append(waiting(rng)).physical_offset for _ in range(60)]
         if rng.random() < 0.3:

@@ -244,3 +244,24 @@ async def test_topics_of_the_broker_itself_live_in_memory_when_the_disk_refuses(
     topics.retry()
     await topics.settled()
     assert file.writes == writes, "nothing is left to be saved"
+
+
+def test_growing_to_read_or_to_write_takes_no_queue_away() -> None:
+    table = TopicTable(file=None, clock=ManualClock())
+    table.put(TopicConfig("%RETRY%G", 8, 1))
+    grown = table.grow_internal("%RETRY%G", 4)
+    assert (grown.read_queue_nums, grown.write_queue_nums) == (8, 4)
+    version = table.data_version
+    assert table.grow_internal("%RETRY%G", 4) is grown
+    assert table.data_version == version
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "stored"),
+    [("T", 2, 2), ("T", 4, 4), ("T", 5, 2), ("T", 7, 1), ("read", 9, 1), ("gone", 7, 7), ("rmq_sys_x", 7, 7)],
+)
+def test_a_waiting_message_goes_to_an_existing_queue(topic: str, queue_id: int, stored: int) -> None:
+    table = TopicTable(file=None, clock=ManualClock())
+    # "T" is being shrunk: 5 queues are read until they are empty, 3 are written to.
+    table.put_all((TopicConfig("T", 5, 3), TopicConfig("read", 4, 0), TopicConfig("rmq_sys_x", 1, 1)))
+    assert table.existing_queue(topic, queue_id) == stored

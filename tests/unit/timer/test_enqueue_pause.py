@@ -37,6 +37,7 @@ def started() -> tuple[TimerService, list[int], ManualClock, int]:
             stats=BrokerStats(clock=clock, cluster="c"),
             pending=PendingCounts(clock.now_ms()),
             runs=cast(Any, None),
+            existing_queue=lambda topic, queue_id: queue_id,
         )
     enqueued_at = cast(CountedEnqueue, service._enqueue).enqueued_at
     service.start()
