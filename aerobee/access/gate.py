@@ -168,6 +168,17 @@ class Gate:
         except AerobeeError:
             return None
 
+    def may_ask(self, peer: Peer, request: RemotingCommand, code: int, fields: Mapping[str, str]) -> bool:
+        """Whether the sender of `request`, which check() let in, may make a request of `code` with these fields, too. For handlers of
+        requests that name a record by its place: the permission goes by the topic of the record."""
+        if self._keeper is None or self._exempt(peer):
+            return True
+        asked = RemotingCommand(code, {**fields, ACCESS_KEY: request.field(ACCESS_KEY) or ""})
+        try:
+            return self._keeper.grant(asked, peer.host_port[0]).allows()
+        except AerobeeError:
+            return False
+
     def may_send(self, principal: str, peer: Peer, topic: str) -> bool:
         """Whether this peer, whose heartbeat `principal` signed, might have sent a message of the topic: what is asked of the sender
         of a half message shows it, and whoever likes calls itself a member of his group."""

@@ -131,6 +131,7 @@ def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPa
             identity=parts.identity,
             role=parts.role,
             ack=parts.ack,
+            records=parts.records,
         ),
         HeartbeatCalls(
             consumers=parts.consumers,
@@ -142,7 +143,7 @@ def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPa
             bounds=parts.bounds,
             registered=registration.settled,
         ),
-        QueryCalls(store=parts.store),
+        QueryCalls(store=parts.store, records=parts.records),
         LockCalls(locks=parts.locks),
     )
 
@@ -223,6 +224,7 @@ def admin_calls(
             topics=parts.topics,
             store=parts.store,
             identity=parts.identity,
+            records=parts.records,
         ),
         AdminBrokerCalls(
             live=parts.live,

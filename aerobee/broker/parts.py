@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.broker.ack import AckPolicy
@@ -26,6 +26,7 @@ from aerobee.broker.peer_brokers import PeerBrokers
 from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.queue_mappings import QueueMappings
+from aerobee.broker.record_access import RecordAccess
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.light_queue import LightQueueEntries
 from aerobee.broker.send.message_writer import MessageWriter
@@ -90,3 +91,6 @@ class BrokerParts:
     spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker
     make_pop_records: MakePopRecords | None = None  # natively, where that can be had
     may_send: MaySend = anybody_may_send  # access control
+    records: RecordAccess = field(
+        default_factory=RecordAccess
+    )  # access control for records that requests name by their place

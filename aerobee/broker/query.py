@@ -1,12 +1,13 @@
 """QUERY_MESSAGE 12 and VIEW_MESSAGE_BY_ID 33: messages by key and by place in the log.
 
 Source: QueryMessageProcessor (RocketMQ). The index holds hashes of `topic#key`, so an answer may contain messages of
-other keys; the client compares the keys itself. A query by unique key takes the broker's own limit, whatever the
+other keys, though of no other topic; the client compares the keys itself. A query by unique key takes the broker's own limit, whatever the
 client asks for.
 """
 
 from __future__ import annotations
 
+from aerobee.broker.record_access import RecordAccess
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
@@ -20,8 +21,9 @@ NOT_FOUND_REMARK = "can not find message, maybe time range not correct"
 class QueryCalls:
     """Answers 12 and 33."""
 
-    def __init__(self, *, store: MessageStore) -> None:
+    def __init__(self, *, store: MessageStore, records: RecordAccess) -> None:
         self._store = store
+        self._records = records
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
@@ -49,10 +51,10 @@ class QueryCalls:
         return request.reply(ext=ext, body=result.body)
 
     def view(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """33: the record at a physical offset."""
+        """33: the record at a physical offset, if its own topic may be read."""
         offset = request.integer("offset")
         record = self._store.read_record(offset) if offset >= 0 else None
-        if record is None:
+        if record is None or not self._records.may_view(peer, request, record):
             return request.reply(
                 ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}"
             )

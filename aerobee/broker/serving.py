@@ -44,6 +44,7 @@ from aerobee.broker.parts import BrokerParts
 from aerobee.broker.peer_brokers import PeerBrokers
 from aerobee.broker.ports import Ports
 from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.record_access import RecordAccess
 from aerobee.broker.registration import Registration
 from aerobee.broker.replication.facts import replication_facts
 from aerobee.broker.replication.ha_listener import HaListener
@@ -357,6 +358,7 @@ class Serving:
             spawn=base.background.spawn,
             make_pop_records=self._choice.make_pop_records,
             may_send=base.access.gate.may_send,
+            records=RecordAccess(base.access.gate),
         )
 
     def _make_handlers(self) -> dict[int, Handler]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aerobee.errors import MalformedRecord
+from aerobee.message import decode_record
 from aerobee.store.config import StoreConfig
 from aerobee.store.key_index import KeyIndex
 from aerobee.store.reader import MessageReader
@@ -63,7 +65,7 @@ class KeyQueries:
         end_ms: int = 2**63 - 1,
         index_type: str = "",
     ) -> QueryResult:
-        """Records that KeyQuestion asks for, at most maxMsgsNumBatch. Candidates: only hashes are compared."""
+        """Records of the topic that KeyQuestion asks for, at most maxMsgsNumBatch; of the keys only hashes are compared."""
         count_max = min(count_max, self._count_max)
         return self._answer(KeyQuestion(topic, key, count_max, begin_ms, end_ms, index_type))
 
@@ -96,6 +98,7 @@ class KeyQueries:
             record = self._reads.read_record(offset)
             if (
                 record is not None
+                and _topic(record) == question.topic
                 and question.begin_ms <= self._reader.record_time(offset) <= question.end_ms
             ):
                 records[offset] = record
@@ -107,3 +110,11 @@ class KeyQueries:
             self._index.last_timestamp,
             self._index.last_physical_offset,
         )
+
+
+def _topic(data: bytes) -> str | None:
+    """The topic of a record: the index knows a hash of it only, and a message of another topic is nobody's answer here."""
+    try:
+        return decode_record(data, check_crc=False).topic
+    except MalformedRecord:
+        return None

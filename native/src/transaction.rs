@@ -251,6 +251,15 @@ impl Transactions {
         {
             return Err(Stop::Slow);
         }
+        // Access control let this frame in by the topic that it names.
+        let named = fields.get(Name::Topic);
+        if !matches!(named, Value::Missing) {
+            let topic = transaction.getattr(intern!(py, "topic")).map_err(Stop::Fault)?;
+            let topic = topic.cast::<PyString>().map_err(|_| Stop::Slow)?.to_str().map_err(Stop::Fault)?;
+            if named.text().ok_or(Stop::Slow)?.as_ref() != topic.as_bytes() {
+                return Err(Stop::Slow);
+            }
+        }
         let told = match fields.get(Name::CommitOrRollback).number() {
             Some(COMMIT) => {
                 let size = number(intern!(py, "size"))?;

@@ -26,6 +26,7 @@ from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.parts import anybody_may_send
 from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.record_access import RecordAccess
 from aerobee.broker.role import Role, RoleState
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
@@ -160,6 +161,7 @@ class World:
             producers=self.producers,
             ack=AckPolicy(store=self.store, clock=self.clock, timeout_ms=3_600_000),
             may_send=anybody_may_send,
+            records=RecordAccess(),
             schedule=None,  # for the fast path, which is not part of this world
         )  # fmt: skip
         self.part = Transactions(parts)

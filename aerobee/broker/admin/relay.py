@@ -10,15 +10,18 @@ from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ClientChannel
+from aerobee.broker.record_access import RecordAccess
 from aerobee.broker.topic_table import TopicTable
 from aerobee.errors import ConnectionLost, RequestTimeout, UsageError
 from aerobee.message import parse_offset_message_id
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE
 from aerobee.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S = 10.0
+SIGNED_BY = frozenset({ACCESS_KEY, SIGNATURE})  # of the tool's request: no client's business
 RELAY_VERSION_MIN = 62  # V3_1_8_SNAPSHOT
 
 
@@ -33,12 +36,14 @@ class RelayCalls:
         topics: TopicTable,
         store: MessageStore,
         identity: BrokerIdentity,
+        records: RecordAccess,
     ) -> None:
         self._consumers = consumers
         self._groups = groups
         self._topics = topics
         self._store = store
         self._identity = identity
+        self._records = records
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -60,7 +65,7 @@ class RelayCalls:
             except UsageError as error:
                 return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
             record = self._store.read_record(physical_offset)
-            if record is None:
+            if record is None or not self._records.may_view(peer, request, record):
                 return request.reply(
                     ResponseCode.SYSTEM_ERROR,
                     remark=f"no message is at offset {physical_offset}, which {message_id} names",
@@ -90,6 +95,7 @@ class RelayCalls:
                 "please upgrade it to V3_1_8_SNAPSHOT",
             )
         try:
+            ext = {name: text for name, text in ext.items() if name not in SIGNED_BY}
             answer = await channel.peer.invoke(
                 RemotingCommand(request.code, ext, body), timeout_s=RELAY_TIMEOUT_S
             )

@@ -212,6 +212,8 @@ class Transactions:
                     and transaction.physical_offset != number(offset_text)
                 )
                 or transaction.immunity_ms is not None
+                # Access control let this frame in by the topic that it names.
+                or ext.get("topic", transaction.topic) != transaction.topic
             ):
                 raise ValueError
             decision = ext["commitOrRollback"]

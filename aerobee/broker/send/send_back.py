@@ -24,6 +24,7 @@ from aerobee.broker.property_names import (
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
 )
+from aerobee.broker.record_access import RecordAccess
 from aerobee.broker.refusal import FAQ, store_refusal
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.dead_letter import note_death, note_error, tries_failed
@@ -74,6 +75,7 @@ class SendBackCalls:
         identity: BrokerIdentity,
         role: RoleState,
         ack: AckPolicy,
+        records: RecordAccess,
         pick_queue: Callable[[int], int] = random.randrange,
     ) -> None:
         self._store = store
@@ -85,6 +87,7 @@ class SendBackCalls:
         self._identity = identity
         self._role = role
         self._ack = ack
+        self._records = records
         self._pick_queue = pick_queue
 
     def handlers(self) -> dict[int, Handler]:
@@ -109,15 +112,15 @@ class SendBackCalls:
             return request.reply()
         physical_offset = request.integer("offset")
         data = self._store.read_record(physical_offset)
-        if data is None:
+        try:
+            record = None if data is None else decode_record(data)
+        except MalformedRecord as error:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if record is None or not self._records.may_consume(peer, request, record, group_name):
             return request.reply(
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"look message by offset failed, {physical_offset}: no record of this broker begins there",
             )
-        try:
-            record = decode_record(data)
-        except MalformedRecord as error:
-            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         message, properties = self._again(request, record, group)
         try:
             result = self._writer.put(message, properties)

@@ -12,6 +12,7 @@ import logging
 from aerobee.broker.ack import AckPolicy
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.record_access import RecordAccess
 from aerobee.broker.refusal import store_refusal
 from aerobee.broker.role import RoleState
 from aerobee.broker.stats import BrokerStats
@@ -31,6 +32,7 @@ from aerobee.store.stored_message import AppendResult
 log = logging.getLogger(__name__)
 
 UNKNOWN = 0
+SHOWN_CHARS_MAX = 64  # of a field in a refusal
 _DECISIONS = {TRANSACTION_COMMIT: Outcome.COMMITTED, TRANSACTION_ROLLBACK: Outcome.ROLLED_BACK}
 
 
@@ -48,6 +50,7 @@ class EndTransactionCalls:
         ack: AckPolicy,
         stats: BrokerStats,
         clock: Clock,
+        records: RecordAccess,
     ) -> None:
         self._transaction_store = transaction_store
         self._config = config
@@ -57,6 +60,7 @@ class EndTransactionCalls:
         self._ack = ack
         self._stats = stats
         self._clock = clock
+        self._records = records
         self.repeated_count = self.refused_count = self.unknown_count = 0
 
     def handlers(self) -> dict[int, Handler]:
@@ -81,7 +85,7 @@ class EndTransactionCalls:
             self.unknown_count += 1
             return None
         try:
-            result = self._decide(request, outcome)
+            result = self._decide(peer, request, outcome)
         except RemoteError as error:
             log.warning("END_TRANSACTION of %s: %s", peer.address, error.remark)
             return request.reply(error.code, remark=error.remark)
@@ -102,7 +106,7 @@ class EndTransactionCalls:
             reply if result is None else self._ack.answer(peer, reply, result.end, request_code=request.code)
         )
 
-    def _decide(self, request: RemotingCommand, outcome: Outcome) -> AppendResult | None:
+    def _decide(self, peer: Peer, request: RemotingCommand, outcome: Outcome) -> AppendResult | None:
         """Return the committed message's place, None when nothing was stored. Raises RemoteError, StoreError."""
         transaction_store = self._transaction_store
         queue_offset = request.integer("tranStateTableOffset")
@@ -115,11 +119,15 @@ class EndTransactionCalls:
             or transaction.physical_offset != physical_offset
             or transaction.key[0] != group
         ):
-            half = self._find(queue_offset, physical_offset, group)
+            half = self._find(peer, request, queue_offset, physical_offset, group)
             transaction = transaction_store.table.by_key.get(half.key)
+            if transaction is not None and transaction.topic != half.topic:
+                raise _not_found(request)  # of another sender, who was the first under this id
             if transaction is None or queue_offset < transaction.first_offset:
                 _check_id(request, half.transaction_id)
                 return self._decide_again(half, outcome)
+        elif not self._records.may_decide(peer, request, transaction.topic):
+            raise _not_found(request)
         _check_id(request, transaction.transaction_id)
         if transaction.immunity_ms is not None:
             self._check_time(request, transaction)
@@ -128,24 +136,19 @@ class EndTransactionCalls:
         transaction_store.roll_back(transaction)
         return None
 
-    def _find(self, queue_offset: int, physical_offset: int, group: str) -> HalfMessage:
-        """The half message that a request names. Raises RemoteError when it names none, or not its own."""
+    def _find(
+        self, peer: Peer, request: RemotingCommand, queue_offset: int, physical_offset: int, group: str
+    ) -> HalfMessage:
+        """The half message that a request names. Raises RemoteError, the same one when it names none and when it names another
+        sender's: a refusal that says whose it is would give away what it takes to end it."""
         half = self._transaction_store.half_at(physical_offset, (HALF_TOPIC,))
-        if half is None:
-            raise RemoteError(
-                ResponseCode.SYSTEM_ERROR,
-                f"Find prepared transaction message failed: no half message is at commitLogOffset {physical_offset}",
-            )
-        if half.group != group:
-            raise RemoteError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The producer group wrong: the half message is of {half.group}, not of {group}",
-            )
-        if half.record.queue_offset != queue_offset:
-            raise RemoteError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The transaction state table offset wrong: it is {half.record.queue_offset}, not {queue_offset}",
-            )
+        if (
+            half is None
+            or half.group != group
+            or half.record.queue_offset != queue_offset
+            or not self._records.may_decide(peer, request, half.topic)
+        ):
+            raise _not_found(request)
         return half
 
     def _check_time(self, request: RemotingCommand, transaction: OpenTransaction) -> None:
@@ -201,8 +204,16 @@ def _check_id(request: RemotingCommand, transaction_id: str) -> None:
     named = [text for name in ("transactionId", "msgId") if (text := request.field(name))]
     place = f"{request.integer('commitLogOffset'):016X}"
     if named and transaction_id not in named and not any(text.upper().endswith(place) for text in named):
-        raise RemoteError(
-            ResponseCode.SYSTEM_ERROR,
-            f"The transaction id wrong: the half message at that place is of transaction {transaction_id}, not "
-            f"{named[0]}",
-        )
+        raise _not_found(request)
+
+
+def _not_found(request: RemotingCommand) -> RemoteError:
+    """The refusal of a request that names no half message of its sender, whatever is wrong: it repeats the request and no record."""
+    said = ", ".join(
+        f"{name} {(request.field(name) or '')[:SHOWN_CHARS_MAX]!r}"
+        for name in ("commitLogOffset", "tranStateTableOffset", "producerGroup", "transactionId")
+    )
+    return RemoteError(
+        ResponseCode.SYSTEM_ERROR,
+        f"Find prepared transaction message failed: this broker has no half message with {said} that this sender may end",
+    )

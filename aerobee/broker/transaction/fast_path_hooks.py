@@ -62,7 +62,7 @@ class TransactionFastPath:
         )
         transaction.size = size
         transaction.marks = (keys, tag)
-        transaction = self._transaction_store.table.prepared(transaction)
+        transaction = self._transaction_store.prepared(transaction)
         if self._first is None:
             self._first = transaction
 

@@ -24,6 +24,7 @@ from typing import Any
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.record_access import RecordAccess
 from aerobee.broker.refusal import store_refusal
 from aerobee.broker.topic_table import TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.broker.transaction.check import Checker
@@ -59,6 +60,7 @@ class TransactionOperatorCalls:
         live: LiveConfig,
         identity: BrokerIdentity,
         clock: Clock,
+        records: RecordAccess,
     ) -> None:
         self._transaction_store = transaction_store
         self._checker = checker
@@ -68,6 +70,7 @@ class TransactionOperatorCalls:
         self._live = live
         self._identity = identity
         self._clock = clock
+        self._records = records
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -85,7 +88,7 @@ class TransactionOperatorCalls:
         except UsageError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         half = self._transaction_store.half_at(physical_offset)
-        if half is None:
+        if half is None or not self._records.may_decide(peer, request, half.topic):
             return request.reply(
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"no half message, and none that was given up, is at offset {physical_offset} of broker "

@@ -104,6 +104,7 @@ class Transactions(Feature):
             ack=parts.ack,
             stats=parts.stats,
             clock=parts.clock,
+            records=parts.records,
         )
         self._operator = TransactionOperatorCalls(
             transaction_store=self.transaction_store,
@@ -114,6 +115,7 @@ class Transactions(Feature):
             live=parts.live,
             identity=parts.identity,
             clock=parts.clock,
+            records=parts.records,
         )
         self.put_hook = PutHook(frozenset({TRAN_MSG}), self._hook)
         parts.writer.on_stored(HALF_TOPIC, self._stored)
@@ -218,7 +220,7 @@ class Transactions(Feature):
             stored_ms=result.store_timestamp,
             immunity_ms=immunity_ms(properties),
         )
-        self.checker.opened(self.transaction_store.table.prepared(transaction))
+        self.checker.opened(self.transaction_store.prepared(transaction))
 
     # --- life
 

@@ -33,6 +33,7 @@ from aerobee.broker.transaction.half_message import (
 from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome, TransactionTable
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, MalformedRecord, StoreError
+from aerobee.log_throttle import LogThrottle
 from aerobee.message import (
     RECORD_BYTES_MIN,
     TRANSACTION_COMMIT,
@@ -99,6 +100,7 @@ class TransactionStore:
         self._writer = writer
         self._stats = stats
         self._clock = clock
+        self._throttle = LogThrottle(log, clock.monotonic)
         self._op_interval_ms = op_interval_ms
         self._op_bytes_max = op_bytes_max
         self._op_timer: Timer | None = None
@@ -115,6 +117,22 @@ class TransactionStore:
     def go_on_with(self, table: TransactionTable) -> None:
         """Take over what recovery found, before anything is served."""
         self.table = table
+
+    def prepared(self, transaction: OpenTransaction) -> OpenTransaction:
+        """A half message is stored; return the transaction that it belongs to (TransactionTable.prepared)."""
+        kept = self.table.prepared(transaction)
+        if kept.topic != transaction.topic:
+            self._throttle.warn(
+                "other topic",
+                "half message at queue offset %d of %s is rolled back: its transaction %s of producer group %s is open for %s",
+                transaction.queue_offset,
+                transaction.topic,
+                transaction.transaction_id,
+                transaction.key[0],
+                kept.topic,
+            )
+            self._ops_changed(urgent=False)
+        return kept
 
     def half_at(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:
         """The half message at a place in the log, None when there is none (any more) or its record makes no sense."""

@@ -125,11 +125,18 @@ class TransactionTable:
     # --- half messages come and are decided
 
     def prepared(self, transaction: OpenTransaction) -> OpenTransaction:
-        """A half message is stored; return the transaction that it belongs to."""
+        """A half message is stored; return the transaction that it belongs to.
+
+        Under the id of an open transaction a half message of another topic is no copy: its sender may have no permission for the
+        first one's topic, and would decide it by deciding his own. It counts as rolled back, and the open one is returned.
+        """
         offset = transaction.queue_offset
         if offset >= self._next:
             self._next = offset + 1
         known = self.by_key.get(transaction.key)
+        if known is not None and known.topic != transaction.topic:
+            self.ops.append(offset)
+            return known
         if known is not None:
             self._join(known, transaction)
             return known

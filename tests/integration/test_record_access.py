@@ -1,0 +1,288 @@
+"""Requests that name a record by its place: the permission goes by the topic of the record, and refusals give nothing away."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aerobee.broker.fastpath.choice import VARIABLE, choose_backend
+from aerobee.broker.transaction.service import Transactions
+from aerobee.broker.transaction.transaction_table import TransactionTable
+from aerobee.client.admin.admin import Admin
+from aerobee.clock import SystemClock
+from aerobee.errors import ConfigError
+from aerobee.message import decode_record, java_hash
+from aerobee.network import AsyncioNetwork
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.signature import Credentials
+from tests.integration.test_access_control import ROOT, USERS, Cluster, client, make_consumer, running
+
+HALF_FLAG = "4"
+
+
+class World:
+    """A broker with topics `orders` and `bills`; eve may send to orders and consume it as group eve."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        keys = {"root": ROOT, "eve": Credentials("eve", "evesecret")}
+        self.clients = {
+            name: RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=key)
+            for name, key in keys.items()
+        }
+
+    @property
+    def table(self) -> TransactionTable:
+        (found,) = (each for each in self.cluster.broker.features if isinstance(each, Transactions))
+        return found.transaction_store.table
+
+    async def ask(self, who: str, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        return await self.clients[who].invoke(
+            self.cluster.broker.address, RemotingCommand(code, ext, body), timeout_s=60
+        )
+
+    async def send(
+        self, who: str, topic: str, properties: dict[str, str], body: bytes, sys_flag: str = "0"
+    ) -> tuple[int, int]:
+        """Returns physical offset and queue offset."""
+        text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+        header = {
+            "topic": topic, "producerGroup": "billing", "queueId": "0", "sysFlag": sys_flag, "bornTimestamp": "1",
+            "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "flag": "0", "reconsumeTimes": "0", "properties": text,
+        }  # fmt: skip
+        sent = await self.ask(who, RequestCode.SEND_MESSAGE, header, body)
+        assert sent.code == 0, sent.remark
+        assert sent.ext is not None
+        return int(sent.ext["msgId"][-16:], 16), int(sent.ext["queueOffset"])
+
+    async def half(self, who: str, topic: str, transaction_id: str) -> tuple[int, int]:
+        properties = {"TRAN_MSG": "true", "PGROUP": "billing", "UNIQ_KEY": transaction_id}
+        await self.send(who, topic, properties, b"hidden", HALF_FLAG)
+        table = self.table
+        offset, found = next(item for item in reversed(table.open.items()))
+        return found.physical_offset, offset
+
+    async def end(
+        self, who: str, topic: str | None, transaction_id: str, place: tuple[int, int], decision: int = 8
+    ) -> RemotingCommand:
+        ext = {
+            "producerGroup": "billing", "transactionId": transaction_id, "commitLogOffset": str(place[0]),
+            "tranStateTableOffset": str(place[1]), "commitOrRollback": str(decision),
+        }  # fmt: skip
+        return await self.ask(
+            who, RequestCode.END_TRANSACTION, ext if topic is None else {**ext, "topic": topic}
+        )
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with running(Cluster(tmp_path, USERS)) as cluster:
+        async with Admin(cluster.server.address, client=client("root")) as admin:
+            for topic in ("bills", "orders"):
+                await admin.create_topic(topic, queue_count=1)
+        await make_consumer(cluster, "eve")
+        found = World(cluster)
+        entries = [{"resource": "Topic:orders", "actions": ["Pub", "Sub"], "decision": "Allow"}]
+        given = await found.ask(
+            "root",
+            RequestCode.AUTH_UPDATE_ACL,
+            {"subject": "User:eve"},
+            json.dumps(
+                {"subject": "User:eve", "policies": [{"policyType": "Custom", "entries": entries}]}
+            ).encode(),
+        )
+        assert given.code == 0, given.remark
+        yield found
+        for each in found.clients.values():
+            await each.close()
+
+
+def colliding(topic: str, key: str, own_topic: str) -> str:
+    """A key whose index hash with `own_topic` is that of `key` with `topic`."""
+    wanted = java_hash(f"{topic}#{key}")
+    rest = (wanted - java_hash(f"{own_topic}#" + "0" * 7)) % 2**32
+    digits = []
+    for _ in range(7):
+        digits.append(chr(ord("0") + rest % 31))
+        rest //= 31
+    found = "".join(reversed(digits))
+    assert java_hash(f"{own_topic}#{found}") == wanted
+    return found
+
+
+async def test_a_key_whose_hash_collides_reads_no_other_topic(world: World) -> None:
+    await world.send("root", "bills", {"KEYS": "k1"}, b"hidden")
+    await world.send("eve", "orders", {"KEYS": "k1"}, b"seen")
+
+    async def query(who: str, topic: str, key: str) -> RemotingCommand:
+        ext = {"topic": topic, "key": key, "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+        return await world.ask(who, RequestCode.QUERY_MESSAGE, ext)
+
+    assert (
+        await query("eve", "orders", colliding("bills", "k1", "orders"))
+    ).code == ResponseCode.QUERY_NOT_FOUND
+    assert decode_record((await query("eve", "orders", "k1")).body).body == b"seen"
+    assert decode_record((await query("root", "bills", "k1")).body).body == b"hidden"
+
+
+async def test_a_record_is_viewed_with_permission_for_its_own_topic(world: World) -> None:
+    hidden, _ = await world.send("root", "bills", {}, b"hidden")
+    seen, _ = await world.send("root", "orders", {}, b"seen")
+    half, _ = await world.half("root", "bills", "t1")
+
+    async def view(who: str, offset: int) -> RemotingCommand:
+        return await world.ask(
+            who, RequestCode.VIEW_MESSAGE_BY_ID, {"topic": "orders", "offset": str(offset)}
+        )
+
+    nothing = await view("eve", 10_000_000)
+    for offset in (hidden, half):
+        answer = await view("eve", offset)
+        assert (answer.code, answer.body) == (nothing.code, b"")
+        assert (answer.remark or "").replace(str(offset), "10000000") == nothing.remark
+        assert (await view("root", offset)).code == 0
+    assert decode_record((await view("eve", seen)).body).body == b"seen"
+
+
+async def test_a_message_is_given_back_with_permission_for_its_own_topic(world: World) -> None:
+    hidden, _ = await world.send("root", "bills", {}, b"hidden")
+    seen, _ = await world.send("root", "orders", {}, b"seen")
+
+    async def give_back(who: str, offset: int) -> RemotingCommand:
+        ext = {"group": "eve", "offset": str(offset), "originTopic": "orders", "delayLevel": "-1"}
+        return await world.ask(who, RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+
+    store = world.cluster.broker.store
+    nothing, answer = await give_back("eve", 10_000_000), await give_back("eve", hidden)
+    assert answer.code == nothing.code == ResponseCode.SYSTEM_ERROR
+    assert (answer.remark or "").replace(str(hidden), "10000000") == nothing.remark
+    assert store.max_offset("%DLQ%eve", 0) == 0
+    assert (await give_back("eve", seen)).code == 0
+    assert store.max_offset("%DLQ%eve", 0) == 1
+
+
+async def test_a_consumer_is_given_no_message_of_a_topic_that_its_user_may_not_read(world: World) -> None:
+    received: list[bytes] = []
+
+    def take(peer: Any, request: RemotingCommand) -> RemotingCommand:
+        received.append(request.body)
+        return request.reply()
+
+    eve = RemotingClient(
+        clock=SystemClock(),
+        network=AsyncioNetwork(),
+        credentials=Credentials("eve", "evesecret"),
+        handlers={RequestCode.CONSUME_MESSAGE_DIRECTLY: take},
+    )
+    world.clients["eve"] = eve
+    consumer = {
+        "groupName": "eve", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": [{"topic": "orders", "subString": "*", "subVersion": 1}],
+    }  # fmt: skip
+    beat = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+    assert (await world.ask("eve", RequestCode.HEART_BEAT, {}, beat)).code == 0
+    host = world.cluster.broker.identity.store_host
+    for topic, codes in (("bills", {ResponseCode.SYSTEM_ERROR}), ("orders", {0})):
+        offset, _ = await world.send("root", topic, {}, topic.encode())
+        ext = {
+            "consumerGroup": "eve", "clientId": "c", "topic": "orders", "brokerName": "broker-a",
+            "msgId": f"{host.hex().upper()}{offset:016X}",
+        }  # fmt: skip
+        answer = await world.ask("eve", RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+        assert answer.code in codes, answer.remark
+    assert [decode_record(body).body for body in received] == [b"orders"]
+
+
+@pytest.mark.parametrize("named", ["orders", None])
+async def test_a_transaction_is_ended_with_permission_for_its_own_topic(
+    world: World, named: str | None
+) -> None:
+    place = await world.half("root", "bills", "t1")
+    table = world.table
+    guesses = (("t1", place), ("guess", place), ("t1", (place[0], 7)), ("t1", (place[0] + 1, place[1])))
+    refusals = [await world.end("eve", named, *guess) for guess in guesses]
+    assert {refusal.code for refusal in refusals} == {ResponseCode.SYSTEM_ERROR}
+    assert len({re.sub(r"'(\d+|t1|guess)'", "", refusal.remark or "") for refusal in refusals}) == 1
+    assert "t1" not in (refusals[1].remark or "")
+    assert ("billing", "t1") in table.by_key
+    assert (await world.end("root", named, "t1", place)).code == 0
+    assert ("billing", "t1") not in table.by_key
+    own = await world.half("eve", "orders", "t3")
+    assert (await world.end("eve", named, "t3", own)).code == 0
+
+
+@pytest.fixture(params=["python", "native"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fast path's backend of the world that is made next."""
+    try:
+        choose_backend(request.param)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv(VARIABLE, request.param)
+
+
+@pytest.mark.parametrize("named", ["orders", None])
+async def test_one_way_ends_of_transactions_are_checked_by_the_fast_path(
+    backend: None, world: World, named: str | None
+) -> None:
+    place = await world.half("root", "bills", "t1")
+    own = await world.half("eve", "orders", "t3")
+    table = world.table
+    for transaction_id, at in (("t1", place), ("t3", own)):
+        ext = {
+            "producerGroup": "billing", "transactionId": transaction_id, "commitLogOffset": str(at[0]),
+            "tranStateTableOffset": str(at[1]), "commitOrRollback": "12",
+        }  # fmt: skip
+        if named is not None:
+            ext["topic"] = named
+        command = RemotingCommand(RequestCode.END_TRANSACTION, ext)
+        await world.clients["eve"].invoke_oneway(world.cluster.broker.address, command)
+    # Answers keep the order of requests: this one's shows that those before it were served.
+    await world.send("eve", "orders", {}, b"after")
+    assert list(table.by_key) == [("billing", "t1")]
+
+
+async def test_a_half_message_under_anothers_id_does_not_join_its_transaction(world: World) -> None:
+    place = await world.half("root", "bills", "t1")
+    store = world.cluster.broker.store
+    properties = {"TRAN_MSG": "true", "PGROUP": "billing", "UNIQ_KEY": "t1"}
+    forged, _ = await world.send("eve", "orders", properties, b"forged", HALF_FLAG)
+    for decision in (12, 8):
+        assert (await world.end("eve", "orders", "t1", (forged, 1), decision)).code != 0
+    assert (await world.end("root", "bills", "t1", place)).code == 0
+    assert (store.max_offset("bills", 0), store.max_offset("orders", 0)) == (1, 0)
+
+
+async def test_a_half_message_is_asked_about_again_by_whom_its_topic_allows(world: World) -> None:
+    half, _ = await world.half("root", "bills", "t1")
+    given = await world.ask(
+        "root",
+        RequestCode.AUTH_UPDATE_ACL,
+        {"subject": "User:eve"},
+        json.dumps(
+            {
+                "subject": "User:eve",
+                "policies": [
+                    {
+                        "policyType": "Custom",
+                        "entries": [{"resource": "Topic:orders", "actions": ["Update"], "decision": "Allow"}],
+                    }
+                ],
+            }
+        ).encode(),
+    )
+    assert given.code == 0, given.remark
+    message_id = f"{world.cluster.broker.identity.store_host.hex().upper()}{half:016X}"
+    ext = {"topic": "orders", "msgId": message_id}
+    refused = await world.ask("eve", RequestCode.RESUME_CHECK_HALF_MESSAGE, ext)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "no half message" in (refused.remark or "")
+    assert (await world.ask("root", RequestCode.RESUME_CHECK_HALF_MESSAGE, ext)).code == 0

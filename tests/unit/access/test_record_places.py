@@ -1,0 +1,34 @@
+"""Every handler that reads a record at a place which its request names asks for permission for the topic of that record."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.unit.test_floors import PACKAGE
+
+READS = {"read_record", "read_record_cold", "half_at"}
+# Handlers whose place does not come from the request, or that check the record's topic themselves.
+OTHERWISE = {
+    "timer/timer_feature.py": "it reads what the timer's files name, and no request's place",
+    "timer/timer_calls.py": "a handle names a topic and an id; what is found is compared with both",
+}
+
+
+def test_handlers_that_read_records_by_place_ask_for_the_records_topic() -> None:
+    """A file with handlers that reads records uses RecordAccess, or stands above with its reason."""
+    broker = PACKAGE / "broker"
+    found = {}
+    for path in sorted(broker.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        called = {
+            node.func.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        }
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        if called & READS and "handlers" in defined:
+            found[path.relative_to(broker).as_posix()] = bool(
+                {"may_view", "may_consume", "may_decide"} & called
+            )
+    assert {name for name, asks in found.items() if not asks} == set(OTHERWISE)
+    assert {"query.py", "send/send_back.py", "admin/relay.py", "transaction/end.py"} <= set(found)
