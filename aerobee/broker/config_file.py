@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from aerobee.broker.state_writer import StateWriter
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting import fastjson
 from aerobee.store.disk import Disk
-from aerobee.store.json_file import load_config_file, save_config_file
+from aerobee.store.json_file import load_config_file, load_statistics_file, save_config_file
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class ConfigFile:
         self.path = os.fspath(path)
         self._disk = disk
         self._writer = writer
+        self._good: tuple[int, int] | None = None  # size and crc32 of content that was usable
         self._required = REQUIRED_KEYS.get(os.path.basename(self.path), "")
 
     def read(self) -> dict[str, Any] | None:
@@ -50,9 +52,15 @@ class ConfigFile:
         """
         return load_config_file(self._disk, self.path, self._parse)
 
+    def read_statistics(self) -> dict[str, Any] | None:
+        """As read(), for statistics and caches: None, and a warning, when no content can be used."""
+        return load_statistics_file(self._disk, self.path, self._parse)
+
     def write(self, value: Mapping[str, Any]) -> None:
         """Replace the file. Raises StoreError when the disk refuses; the old content is there then."""
-        save_config_file(self._disk, self.path, fastjson.dumps_pretty(value))
+        data = fastjson.dumps_pretty(value)
+        save_config_file(self._disk, self.path, data, self._check)
+        self._good = len(data), zlib.crc32(data)
 
     def write_soon(self, write: Callable[[], None]) -> None:
         """Run `write`, which writes this file, in the writer's thread; it replaces what waits there for this file.
@@ -73,6 +81,11 @@ class ConfigFile:
             await asyncio.to_thread(work)
         else:
             await self._writer.write(work)
+
+    def _check(self, data: bytes) -> None:
+        """Raise ValueError for content that cannot be used. What this object wrote last is not parsed again."""
+        if self._good != (len(data), zlib.crc32(data)):
+            self._parse(data)
 
     def _parse(self, data: bytes) -> dict[str, Any]:
         try:

@@ -177,6 +177,8 @@ def write_contexts(file: ContextFile) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as target:
         target.write("\n".join(lines))
+        target.flush()
+        os.fsync(target.fileno())  # a power loss must not leave an empty file in place of the old one
     os.replace(temporary, file.path)
 
 

@@ -78,7 +78,7 @@ class KvConfig:
     async def _replace(self, table: Table) -> None:
         if self._path:
             data = orjson.dumps({"configTable": table})
-            await asyncio.to_thread(save_config_file, self._disk, self._path, data)
+            await asyncio.to_thread(save_config_file, self._disk, self._path, data, parse_table)
         self._table = table
 
 

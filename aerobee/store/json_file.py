@@ -2,7 +2,7 @@
 
 RocketMQ's ConfigManager copies the old content to `.bak` and writes the new one in place; a crash can empty the file,
 and loading then takes `.bak`. Here the new content replaces the old one in one step, so the file is never half
-written. The text's dialect is the caller's.
+written, and old content that cannot be read never takes the place of a usable `.bak`. The text's dialect is the caller's.
 """
 
 from __future__ import annotations
@@ -20,26 +20,30 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def save_config_file(disk: Disk, path: str, data: bytes) -> None:
+def save_config_file(disk: Disk, path: str, data: bytes, parse: Callable[[bytes], object]) -> None:
     """Put `data` in place of the file's content and the old content into `path`.bak. Durable on return.
 
-    The file keeps its mode and owner, and `path`.bak has the same.
+    The file keeps its mode and owner, and `path`.bak has the same. `parse` raises ValueError on content that cannot be used: such
+    content does not replace that of `path`.bak, which may be the only one that is left. At each moment one of the two files is
+    usable, also when the disk refuses or the process dies in between.
 
     The first content goes into both, so that one file alone can be lost at any time.
 
     Raises StoreError when the disk refuses; the file then has its old content.
     """
+    backup = path + ".bak"
     try:
         disk.make_dirs(os.path.dirname(path))
-        if disk.exists(path):
-            previous = disk.read_file(path)
-            if previous == data:
-                return
-            if previous:
-                disk.replace_file(path + ".bak", previous, like=path)
+        old, fault = _content(disk, path, parse)
+        if old is not None and old[0] == data:
+            return
+        if old is not None:
+            disk.replace_file(backup, old[0], like=path)
+        elif fault:
+            _log.warning("%s: it is replaced, and %s is kept", fault, backup)
         disk.replace_file(path, data)
-        if not disk.exists(path + ".bak"):
-            disk.replace_file(path + ".bak", data, like=path)
+        if old is None and _content(disk, backup, parse)[0] is None:
+            disk.replace_file(backup, data, like=path)
     except OSError as error:
         raise StoreError(f"the config file {path} could not be written: {error}", path=path) from error
 
@@ -77,10 +81,11 @@ def load_config_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | 
 
 
 def load_statistics_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
-    """As load_config_file, for what is worth less than a start: None, and a warning, when no content can be used."""
+    """As load_config_file, for what is worth less than a start, statistics and caches: None, and a warning, when no content
+    can be used."""
     value, failures = _read(disk, path, parse)
     if failures and value is None:
-        _log.warning("%s: these statistics begin anew", "; ".join(failures))
+        _log.warning("%s: its contents begin anew", "; ".join(failures))
     return value
 
 
@@ -89,20 +94,28 @@ def _read(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[T | None,
     backup = path + ".bak"
     failures: list[str] = []
     for candidate in (path, backup):
-        try:
-            if not disk.exists(candidate):
-                if candidate == path and disk.exists(backup):
-                    failures.append(f"{path} is missing")
-                continue
-            data = disk.read_file(candidate)
-            if not data.strip():
-                failures.append(f"{candidate} is empty")
-                continue
-            value = parse(data)
-        except (OSError, ValueError) as error:
-            failures.append(f"{candidate}: {error}")
-            continue
-        if failures:
-            _log.warning("%s; using %s, which holds what was saved before", "; ".join(failures), candidate)
-        return value, failures
+        found, fault = _content(disk, candidate, parse)
+        if found is not None:
+            if failures:
+                _log.warning(
+                    "%s; using %s, which holds what was saved before", "; ".join(failures), candidate
+                )
+            return found[1], failures
+        if fault:
+            failures.append(fault)
+        elif candidate == path and disk.exists(backup):
+            failures.append(f"{path} is missing")
     return None, failures
+
+
+def _content(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[tuple[bytes, T] | None, str]:
+    """What the file holds, and parsed; None without a file or one that can be used, with what is wrong with it."""
+    try:
+        if not disk.exists(path):
+            return None, ""
+        data = disk.read_file(path)
+        if not data.strip():
+            return None, f"{path} is empty"
+        return (data, parse(data)), ""
+    except (OSError, ValueError) as error:
+        return None, f"{path}: {error}"

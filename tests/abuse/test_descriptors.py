@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import resource
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ async def test_new_log_files_queues_and_committed_offsets_are_written_while_none
             store.append(message(number % 4, b"x" * 30_000))  # rolls the log over, makes queues
         store.flush_now()
         store.flush_queues_now()
-        save_config_file(RealDisk(), str(tmp_path / "config" / "consumerOffset.json"), b"{}")
+        save_config_file(RealDisk(), str(tmp_path / "config" / "consumerOffset.json"), b"{}", json.loads)
     assert store.is_writable
     assert [store.max_offset("T", queue_id) for queue_id in range(4)] == [2, 2, 2, 2]
     await store.stop()

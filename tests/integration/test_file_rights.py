@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_a_new_settings_file_is_hidden(tmp_path: Path) -> None:
 def test_a_file_without_secrets_is_as_the_umask_says(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
-        save_config_file(RealDisk(), str(tmp_path / "topics.json"), b"{}")
+        save_config_file(RealDisk(), str(tmp_path / "topics.json"), b"{}", json.loads)
     finally:
         os.umask(before)
     assert mode(tmp_path / "topics.json") == mode(tmp_path / "topics.json.bak") == 0o640

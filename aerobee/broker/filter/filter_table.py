@@ -26,7 +26,7 @@ from aerobee.broker.filter.bloom import BloomFilter, mask_of
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.clock import Clock
-from aerobee.errors import MalformedFrame, StoreError
+from aerobee.errors import MalformedFrame
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.subscription import SubscriptionData
 
@@ -193,8 +193,9 @@ class FilterTable:
     # --- persistence
 
     def load(self) -> None:
-        """Read the file. Raises StoreError for one that is broken. All groups count as dead until they come."""
-        fields = self._file.read()
+        """Read the file. All groups count as dead until they come. A file that is broken begins anew: consumers send their filters
+        with each heartbeat, and until then messages are tested one by one."""
+        fields = self._file.read_statistics()
         if fields is None:
             return
         try:
@@ -204,7 +205,8 @@ class FilterTable:
                     item = {**item, "deadTime": max(born_ms, self._clock.now_ms() - DEAD_BEFORE_LOAD_MS)}
                 self._load_one(topic, group, item)
         except MalformedFrame as error:
-            raise StoreError(f"config/consumerFilter.json is not a filter table: {error}") from error
+            log.warning("config/consumerFilter.json is not a filter table: %s; it begins anew", error)
+            self._topics.clear()
         self._dirty = False
 
     def _load_one(self, topic: str, group: str, item: json_fields.Fields) -> None:

@@ -11,10 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from aerobee.errors import MalformedFrame
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.data_version import DataVersion
 
 TOPICS_MAX = 100_000  # names come from messages and must not fill the memory
+
+
+def parse_counts(data: bytes) -> dict[str, Any]:
+    """The content of timermetrics, for PendingCounts.load(). Raises ValueError that says what is wrong with it."""
+    try:
+        tree = fastjson.loads_object(data, "timermetrics")
+        if isinstance(tree.get("dataVersion"), dict):
+            DataVersion.from_dict(tree["dataVersion"])
+    except MalformedFrame as error:
+        raise ValueError(str(error)) from error
+    return tree
 
 
 class PendingCounts:

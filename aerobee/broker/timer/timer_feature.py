@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.feature import Feature, PutHook
@@ -12,15 +11,14 @@ from aerobee.broker.metrics import Registry
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.property_names import TIMER_OUT_MS, TIMER_REQUESTS
 from aerobee.broker.send.timer_properties import number
-from aerobee.broker.timer.pending_counts import PendingCounts
+from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.timer.wheel_snapshot import WheelSnapshot
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
-from aerobee.errors import MalformedFrame, MalformedRecord, StoreError
-from aerobee.remoting import fastjson
+from aerobee.errors import MalformedRecord, StoreError
 from aerobee.remoting.peer import Handler
 from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.delivery_mark import delivered_sources
@@ -173,7 +171,7 @@ class Timers(Feature):
                 queue_max=queue.max_offset if queue is not None else 0,
                 queue_offset_of=self._queue_offset_at,
             )
-            tree = load_statistics_file(disk, self._metrics_path, _parse_metrics)
+            tree = load_statistics_file(disk, self._metrics_path, parse_counts)
         except OSError as error:
             raise StoreError(f"the timer's files cannot be opened: {error}") from error
         if tree is not None and self._files.rebuilt_from is None:  # else they are counted again
@@ -319,10 +317,3 @@ class Timers(Feature):
             **service.progress.lateness.info("timer"),
             **self._schedule.lateness.info("schedule"),
         }
-
-
-def _parse_metrics(data: bytes) -> dict[str, Any]:
-    try:
-        return fastjson.loads_object(data, "timermetrics")
-    except MalformedFrame as error:
-        raise ValueError(str(error)) from error

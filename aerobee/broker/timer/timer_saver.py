@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from aerobee.broker.timer.pending_counts import PendingCounts
+from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_service import TimerService
 from aerobee.clock import Clock, Timer, in_step
 from aerobee.errors import StoreError
@@ -149,7 +149,7 @@ class TimerSaver:
                 "from the last checkpoint"
             ) from error
         self.current = checkpoint
-        save_config_file(self._disk, self._metrics_path, metrics)
+        save_config_file(self._disk, self._metrics_path, metrics, parse_counts)
 
     def save_first(self) -> None:
         """Before anything is delivered, blocking; the log is on the disk. Raises StoreError."""

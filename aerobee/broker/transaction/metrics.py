@@ -31,8 +31,8 @@ class TransactionMetrics:
         self.data_version = DataVersion(0, clock.now_ms(), 0)
 
     def load(self) -> None:
-        """Read the topics and the version that the file names; the counts are made anew."""
-        tree = self._file.read() if self._file is not None else None
+        """Read the topics and the version that the file names; the counts are made anew. A damaged file begins anew, too."""
+        tree = self._file.read_statistics() if self._file is not None else None
         if tree is None:
             return
         counts = tree.get("transactionCount")

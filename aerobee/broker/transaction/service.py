@@ -264,7 +264,7 @@ class Transactions(Feature):
 
     def _look(self) -> Recovered:
         store, log_files = self._store, self._store.log
-        tree = self._settled_file.read() or {}
+        tree = self._settled_file.read_statistics() or {}  # else found again in the log
         settled = tree.get("settledOffset")
         self._settled_offset = settled if isinstance(settled, int) and settled >= 0 else 0
         return recover(

@@ -1,26 +1,21 @@
-"""Where a group's offsets live: at the broker for clustering, in a file of this machine for broadcasting.
+"""Where a group's offsets live: at the broker for clustering, in a file of this machine for broadcasting (local_offsets.py).
 
-Source: RemoteBrokerOffsetStore, LocalFileOffsetStore. What always holds: an offset is written only for a queue that
+Source: RemoteBrokerOffsetStore. What always holds: an offset is written only for a queue that
 this member owns or is just giving away.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 from collections import defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
 from aerobee.client.consumer.broker_calls import commit_offset, committed_offset
 from aerobee.client.session import Session
-from aerobee.errors import AerobeeError, StoreError
+from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue
-from aerobee.remoting import fastjson
-from aerobee.remoting.body.message_queue import offset_map
 
 log = logging.getLogger(__name__)
 
@@ -100,48 +95,3 @@ class RemoteOffsets:
             alone = set(first.values())
             await asyncio.gather(*(commit(queue) for queue in offsets if queue not in alone))
         return failures
-
-
-class LocalOffsets:
-    """Offsets in `offsets.json`, in RocketMQ's form, replaced whole so that a reader sees the old or the new file."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "offsets.json"
-        self._offsets: dict[MessageQueue, int] | None = None
-
-    async def load(self, queue: MessageQueue) -> int | None:
-        return self._table().get(queue)
-
-    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        table = self._table()
-        table.update(offsets)
-        try:
-            self._write(table)
-        except OSError as error:
-            log.warning("offsets are not written to %s: %s", self._path, error)
-
-    def _table(self) -> dict[MessageQueue, int]:
-        if self._offsets is None:
-            self._offsets = {}
-            for path in (self._path, self._path.with_suffix(".json.bak")):
-                if path.exists():
-                    self._offsets = self._read(path)
-                    break
-        return self._offsets
-
-    def _read(self, path: Path) -> dict[MessageQueue, int]:
-        try:
-            return offset_map(fastjson.loads_object(path.read_bytes(), "an offsets file"), "offsetTable")
-        except (OSError, AerobeeError) as error:
-            raise StoreError(
-                f"offsets file {path} is not readable ({error}): repair it, or delete it to start anew",
-                path=str(path),
-            ) from error
-
-    def _write(self, table: Mapping[MessageQueue, int]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_suffix(".json.tmp")
-        temporary.write_bytes(fastjson.dumps({"offsetTable": dict(sorted(table.items()))}))
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(self._path, self._path.with_suffix(".json.bak"))
-        os.replace(temporary, self._path)

@@ -24,9 +24,10 @@ from aerobee.client.consumer.consumer_trace import consumer_tracer
 from aerobee.client.consumer.consumption import Consumption, Handler
 from aerobee.client.consumer.first_offset import FirstOffset, begin_at_end
 from aerobee.client.consumer.give_back import GivesBack
+from aerobee.client.consumer.local_offsets import LocalOffsets
 from aerobee.client.consumer.local_place import DEFAULT_INSTANCE, LocalPlace
 from aerobee.client.consumer.message_stream import MessageStream
-from aerobee.client.consumer.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
+from aerobee.client.consumer.offset_store import OffsetStore, RemoteOffsets
 from aerobee.client.consumer.ordered_consumption import OrderedConsumption
 from aerobee.client.consumer.ordered_ownership import OrderedOwnership
 from aerobee.client.consumer.ordered_queue import RETRY_COUNT_DEFAULT, OrderPolicy

@@ -1,0 +1,122 @@
+"""The offsets of a broadcasting group: a file of this machine, `offsets.json`, in RocketMQ's form, and `offsets.json.bak` with the
+content before.
+
+Source: LocalFileOffsetStore. Each file is replaced whole, its content durable before it gets the name, and content that cannot be
+read never becomes the copy: one of the two is usable at each moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from aerobee.errors import AerobeeError, MalformedFrame, StoreError
+from aerobee.message import MessageQueue
+from aerobee.remoting import fastjson
+from aerobee.remoting.body.message_queue import offset_map
+
+log = logging.getLogger(__name__)
+
+
+class LocalOffsets:
+    """An OffsetStore in a directory. Belongs to the event loop; a thread writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "offsets.json"
+        self._backup = self._path.with_suffix(".json.bak")
+        self._offsets: dict[MessageQueue, int] | None = None
+        self._lock = threading.Lock()
+        self._version = 0  # of the newest content that was to be written
+        self._written = 0
+        self._on_disk: bytes | None = None  # what this object wrote last
+
+    async def load(self, queue: MessageQueue) -> int | None:
+        return self._table().get(queue)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Durable on return. What the disk refuses is logged, and written with the next save."""
+        table = self._table()
+        table.update(offsets)
+        data = fastjson.dumps({"offsetTable": dict(sorted(table.items()))})
+        self._version += 1
+        try:
+            await asyncio.to_thread(self._write, data, self._version)
+        except OSError as error:
+            log.warning("offsets are not written to %s: %s", self._path, error)
+
+    def _table(self) -> dict[MessageQueue, int]:
+        """Raises StoreError when there is a file and none can be used."""
+        if self._offsets is not None:
+            return self._offsets
+        failures: list[str] = []
+        for path in (self._path, self._backup):
+            try:
+                offsets = _parse(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except (OSError, AerobeeError) as error:
+                failures.append(f"{path}: {error}")
+                continue
+            if failures:
+                log.warning("%s; using %s, which holds what was saved before", "; ".join(failures), path)
+            self._offsets = offsets
+            return offsets
+        if failures:
+            raise StoreError(
+                f"no usable offsets in {'; '.join(failures)}: repair a file, or delete them to start anew",
+                path=str(self._path),
+            )
+        self._offsets = {}
+        return self._offsets
+
+    def _write(self, data: bytes, version: int) -> None:
+        """Any thread. Raises OSError; then what was there before is."""
+        with self._lock:
+            if version < self._written:  # of a save that was cancelled while it waited
+                return
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            previous = self._usable(self._path)
+            if previous != data:
+                if previous is not None:
+                    _replace(self._backup, previous)
+                _replace(self._path, data)
+                if previous is None and self._usable(self._backup) is None:
+                    _replace(self._backup, data)
+            self._on_disk, self._written = data, version
+
+    def _usable(self, path: Path) -> bytes | None:
+        """The file's content; None when it cannot be used."""
+        try:
+            data = path.read_bytes()
+            if data != self._on_disk:
+                _parse(data)
+        except (OSError, AerobeeError):
+            return None
+        return data
+
+
+def _parse(data: bytes) -> dict[MessageQueue, int]:
+    """Raises AerobeeError."""
+    fields = fastjson.loads_object(data, "an offsets file")
+    if "offsetTable" not in fields:
+        raise MalformedFrame("it holds no offsetTable")
+    return offset_map(fields, "offsetTable")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Put `data` in place of the file's content, durable on return. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as target:
+        target.write(data)
+        target.flush()
+        os.fsync(target.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
