@@ -267,7 +267,7 @@ RULES: dict[int, Rule] = {
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _body_names("", "groupName", group, CREATE),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _body_names("groupConfigList", "groupName", group, CREATE),
     R.DELETE_SUBSCRIPTIONGROUP: _fields(DELETE, groups=("groupName",)),
-    R.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(GET, groups=_group),
+    R.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(SUB_OR_GET, groups=_group),  # consumers read how often to try
     R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _on_every(ResourceType.GROUP, LIST | GET),
     R.GET_CONSUMER_CONNECTION_LIST: _fields(GET, groups=_both),
     R.GET_CONSUMER_RUNNING_INFO: _fields(GET, groups=_both),

@@ -179,7 +179,7 @@ class ConsumerConfig:
     rebalance_s: float = 20.0
     persist_offsets_s: float = 5.0
     consume_timeout_s: float = 900.0  # longest handler call when not orderly; 0: any; RocketMQ's 15 minutes
-    retry_count_max: int = -1  # deliveries after the first one; -1: the group's setting at the broker (16)
+    retry_count_max: int = -1  # deliveries after the first one; -1: the group's setting (retryMaxTimes)
     orderly: bool = False  # one message of a queue at a time, in order, under a lock at the broker
     suspend_s: float = 1.0  # orderly: pause before a message that failed is tried again in its place
     block_max_s: float = 0.0  # orderly: longest that a failing message blocks its queue; 0: any time
@@ -294,6 +294,7 @@ class SimpleConsumerConfig:
     from_begin: bool = (
         True  # a group that is new to a topic begins with its oldest message, else with the next one
     )
+    retry_count_max: int = -1  # deliveries after the first one; -1: the group's setting (retryMaxTimes)
 
     def __post_init__(self) -> None:
         check_field_types(self, "simple_consumer")

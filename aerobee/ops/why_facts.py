@@ -58,7 +58,14 @@ class GroupFacts:
 
     @property
     def retry_count_max(self) -> int:
-        return max((each.retry_count_max for each in self.settings), default=16)
+        """The group's retryMaxTimes, the largest of all brokers; -1: a broker retries for ever."""
+        counts = [each.retry_count_max for each in self.settings]
+        return -1 if -1 in counts else max(counts, default=16)
+
+    def retry_text(self, tries: int) -> str:
+        """Which of how many retries."""
+        bound = self.retry_count_max
+        return f"retry {tries} (no bound)" if bound < 0 else f"retry {tries} of {bound}"
 
     def progress_of(self, queue: MessageQueue) -> QueueProgress | None:
         return next((each for each in self.progress if each.queue == queue), None)

@@ -394,7 +394,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
         copy, tries = last.copy, last.copy.reconsume_times
         yield Finding(
             "retry",
-            f"it {_failed(copy)} {plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due at "
+            f"it {_failed(copy)} {plural(tries, 'time')}; {group.retry_text(tries)} is due at "
             f"{moment_text(last.due_ms)}, in {_seconds(last.due_ms - group.now_ms)}" + _error_text(last.copy),
             {"tries": tries, "tries_max": group.retry_count_max, "due": last.due_ms},
         )
@@ -411,7 +411,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
         before = copy.queue_offset - progress.reached
         yield Finding(
             "retry",
-            f"it {_failed(copy)} {plural(tries, 'time')}; retry {tries} of {group.retry_count_max} is due and waits in "
+            f"it {_failed(copy)} {plural(tries, 'time')}; {group.retry_text(tries)} is due and waits in "
             f"{_where(copy)}, {plural(before, 'message')} before it" + _error_text(copy),
             {
                 "tries": tries,
@@ -423,7 +423,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     else:
         yield Finding(
             "passed",
-            f"it {_failed(copy)} {plural(tries, 'time')} and retry {tries} of {group.retry_count_max} was handed out after "
+            f"it {_failed(copy)} {plural(tries, 'time')} and {group.retry_text(tries)} was handed out after "
             f"{moment_text(copy.store_timestamp)}: it did not fail again since" + _error_text(copy),
             {"tries": tries, "tries_max": group.retry_count_max, "handed_out_after": copy.store_timestamp},
         )

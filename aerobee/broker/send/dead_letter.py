@@ -26,6 +26,7 @@ from aerobee.message import (
     PROPERTY_SEPARATOR,
     encode_properties,
 )
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.command import RemotingCommand
 
 CAUSE_CHARS_MAX = 1024
@@ -58,6 +59,16 @@ def note_death(
         _set(properties, DELIVERY_TRIES, str(tries))
     if told_reason or DEAD_LETTER_REASON not in properties:
         _set(properties, DEAD_LETTER_REASON, told_reason or reason)
+
+
+def tries_bound(group: SubscriptionGroupConfig, requested: int | None) -> int:
+    """The tries after which a message is dead: as the request says, else as the group is set (retryMaxTimes).
+
+    -1 leaves it to the group in a request, and is "for ever" in the group: no message has been tried so often. RocketMQ's broker
+    compares with the number itself, so that -1 makes each message dead at its first failure (apache/rocketmq 7842).
+    """
+    bound = group.retry_max_times if requested is None or requested < 0 else requested
+    return bound if bound >= 0 else TRIES_MAX
 
 
 def tries_failed(tries: int) -> str:

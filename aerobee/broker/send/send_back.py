@@ -27,7 +27,7 @@ from aerobee.broker.property_names import (
 from aerobee.broker.record_access import RecordAccess
 from aerobee.broker.refusal import FAQ, store_refusal
 from aerobee.broker.role import RoleState
-from aerobee.broker.send.dead_letter import note_death, note_error, tries_failed
+from aerobee.broker.send.dead_letter import note_death, note_error, tries_bound, tries_failed
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
 from aerobee.broker.stats import BrokerStats
@@ -146,11 +146,11 @@ class SendBackCalls:
         properties.setdefault("ORIGIN_MESSAGE_ID", record.offset_message_id)
         properties["WAIT"] = "false"
         level = request.integer("delayLevel", 0)
-        tries_max = group.retry_max_times
+        requested = None
         if request.version >= VERSION_WITH_MAX_RECONSUME and request.field("maxReconsumeTimes"):
-            tries_max = request.integer("maxReconsumeTimes")
+            requested = request.integer("maxReconsumeTimes")
         note_error(properties, request)
-        if level < 0 or record.reconsume_times >= tries_max:
+        if level < 0 or record.reconsume_times >= tries_bound(group, requested):
             tries = record.reconsume_times + 1
             note_death(
                 properties,

@@ -27,7 +27,7 @@ from aerobee.broker.property_names import DELAY, PRODUCER_GROUP, TIMER_DELETE_KE
 from aerobee.broker.refusal import FAQ, group_unknown
 from aerobee.broker.role import RoleState
 from aerobee.broker.send.batch_queue import as_inner_batch
-from aerobee.broker.send.dead_letter import note_death, tries_failed
+from aerobee.broker.send.dead_letter import note_death, tries_bound, tries_failed
 from aerobee.broker.send.message_type import check_type, priority_queue
 from aerobee.broker.send.message_writer import MessageLog, MessageWriter
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
@@ -301,9 +301,7 @@ class SendService:
         group = self._groups.find_or_create(group_name)
         if group is None:
             raise group_unknown(group_name)
-        tries_max = group.retry_max_times
-        if header.max_reconsume_times is not None:
-            tries_max = header.max_reconsume_times
+        tries_max = tries_bound(group, header.max_reconsume_times)
         # A group that holds orderly locks retries in place; what it sends here has used up its tries. A message that
         # was not tried before comes from an operator who sends dead letters again.
         tries = header.reconsume_times

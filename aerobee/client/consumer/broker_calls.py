@@ -84,9 +84,16 @@ async def group_members(session: Session, group: str, address: str) -> list[str]
 
 
 async def send_back(
-    session: Session, group: str, message: ReceivedMessage, verdict: GiveBack, *, retry_count_max: int
+    session: Session,
+    group: str,
+    message: ReceivedMessage,
+    verdict: GiveBack,
+    *,
+    retry_count_max: int | None = None,
 ) -> None:
     """Let the broker that stored a message deliver it again after a delay (-1: put it with the dead letters).
+
+    `retry_count_max` None leaves the bound of redeliveries to the broker, which has the group's setting.
 
     The last four fields are Aerobee's own; RocketMQ's brokers ignore them.
     """
@@ -99,8 +106,9 @@ async def send_back(
         "originTopic": message.topic,
         "unitMode": "false",
         "bname": message.queue.broker_name,
-        "maxReconsumeTimes": str(retry_count_max if retry_count_max >= 0 else 16),
     }
+    if retry_count_max is not None:
+        fields["maxReconsumeTimes"] = str(retry_count_max)
     causes = {"deadLetterReason": verdict.reason, "lastError": verdict.error}
     fields |= {name: text for name, text in causes.items() if text}
     if verdict.after_ms >= 0:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 
 from aerobee.client.consumer.broker_calls import send_back
+from aerobee.client.consumer.group_retries import FOREVER, RETRY_COUNT_DEFAULT, GroupRetries
 from aerobee.client.consumer.verdict import GiveBack
 from aerobee.client.producer.send_header import SendTemplate, decode_send_reply
 from aerobee.client.publish_route import publish_queues
@@ -30,38 +31,38 @@ from aerobee.remoting.body.queue_mapping import LOGICAL_BROKER_PREFIX
 log = logging.getLogger(__name__)
 
 RETRY_LEVEL_FIRST = 3  # delay level of the first retry: 10 s
-RETRY_COUNT_DEFAULT = 16
 BROKER_ROOM_BYTES = 512  # for what a broker adds to the properties of a message
 
 
 class GivesBack:
     """What a consumer's group does with messages that were not consumed."""
 
-    def __init__(self, session: Session, group: str, *, retry_count_max: int) -> None:
-        """`retry_count_max`: deliveries after the first one; -1: the group's setting at the broker (16)."""
+    def __init__(self, session: Session, group: str, *, retries: GroupRetries) -> None:
         self._session = session
         self._group = group
-        self._retry_count_max = retry_count_max
+        self._retries = retries
 
     async def give_back(self, message: ReceivedMessage, verdict: GiveBack) -> bool:
         """True when a broker has taken the message; False after a warning when none did."""
+        broker_name = self._session.routes.leader_of(message.queue)
+        bound = await self._retries.requested(broker_name, message.queue.topic)
         try:
             # Of a logical queue nobody knows which of its brokers has the record: a new message goes to the retry topic.
             if not message.queue.broker_name.startswith(LOGICAL_BROKER_PREFIX):
-                await send_back(
-                    self._session, self._group, message, verdict, retry_count_max=self._retry_count_max
-                )
+                await send_back(self._session, self._group, message, verdict, retry_count_max=bound)
                 return True
         except AerobeeError as error:
             log.warning("%s is not taken back (%s), sending it to the retry topic", message, error)
         try:
-            await self._send_to_retry_topic(message, verdict)
+            await self._send_to_retry_topic(message, verdict, bound)
             return True
         except AerobeeError as error:
             log.warning("%s cannot be sent to the retry topic either (%s)", message, error)
         return False
 
-    async def _send_to_retry_topic(self, message: ReceivedMessage, verdict: GiveBack) -> None:
+    async def _send_to_retry_topic(
+        self, message: ReceivedMessage, verdict: GiveBack, bound: int | None
+    ) -> None:
         """The way round a broker that does not take its message back: a new message for the retry topic."""
         topic = RETRY_PREFIX + self._group
         session = self._session
@@ -70,18 +71,20 @@ class GivesBack:
         if not queues:
             raise RouteError(topic, f"retry topic {topic} has no queue that can be written")
         queue = session.random.choice(queues)
-        retry_count_max = self._retry_count_max if self._retry_count_max >= 0 else RETRY_COUNT_DEFAULT
         reconsume_times = message.reconsume_times + 1
         if verdict.is_dead:
             # More than the bound: whichever broker gets it puts it with the dead letters.
-            reconsume_times = max(reconsume_times, retry_count_max + 1)
+            bound = RETRY_COUNT_DEFAULT if bound is None else min(bound, FOREVER - 1)
+            reconsume_times = max(reconsume_times, bound + 1)
         properties = {
             **message.properties,
             "RETRY_TOPIC": message.topic,
             "ORIGIN_MESSAGE_ID": message.properties.get("ORIGIN_MESSAGE_ID") or message.message_id,
             "RECONSUME_TIME": str(reconsume_times),
-            "MAX_RECONSUME_TIMES": str(retry_count_max),
         }
+        properties.pop("MAX_RECONSUME_TIMES", None)
+        if bound is not None:
+            properties["MAX_RECONSUME_TIMES"] = str(bound)
         if verdict.is_dead:
             properties.pop("DELAY", None)
         else:
@@ -93,7 +96,7 @@ class GivesBack:
             default_topic="TBW102",
             default_queue_count=4,
             reconsume_times=reconsume_times,
-            reconsume_times_max=retry_count_max,
+            reconsume_times_max=bound,
         )
         timeout_s = session.config.request_timeout_s
         connection = await session.remoting.connect(address, timeout_s=timeout_s)

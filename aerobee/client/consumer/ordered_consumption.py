@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aerobee.client.consumer.give_back import GivesBack
+from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.ordered_queue import OrderedQueue, OrderPolicy
 from aerobee.client.consumer.queue_pull import QueuePull
 from aerobee.client.consumer.verdict import GiveBack, RetryLater, give_back_after
@@ -60,6 +61,7 @@ class OrderedConsumption:
         handler: Callable[[Any], Any],
         *,
         gives_back: GivesBack,
+        retries: GroupRetries,
         policy: OrderPolicy,
         concurrency: int,
         may_act: Callable[[MessageQueue], bool],
@@ -70,6 +72,7 @@ class OrderedConsumption:
         self._session = session
         self._handler = handler
         self._gives_back = gives_back
+        self._retries = retries
         self._policy = policy
         self._may_act = may_act
         self._broadcasting = broadcasting
@@ -224,7 +227,13 @@ class OrderedConsumption:
             log.info("%s is tried again later: %s", messages[0], error)
         elif not verdict.is_dead:
             log.error("handler failed for %s", messages, exc_info=error)
-        if not ordered.failed(clock.monotonic(), after_s=after_s, dead=verdict.is_dead):
+        broker_name = self._session.routes.leader_of(line.pull.queue)
+        bound = await self._retries.bound(broker_name, line.pull.queue.topic)
+        if line.revoked:
+            return
+        if not ordered.failed(
+            clock.monotonic(), retry_count_max=bound, after_s=after_s, dead=verdict.is_dead
+        ):
             return
         if self._broadcasting:
             log.warning("broadcast message %s is given up: nobody delivers it again", messages[0])

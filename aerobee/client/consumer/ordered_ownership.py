@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 
 from aerobee.client.consumer.consumption import Handler
 from aerobee.client.consumer.give_back import GivesBack
+from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.ordered_consumption import OrderedConsumption
 from aerobee.client.consumer.ordered_queue import OrderPolicy
 from aerobee.client.consumer.queue_locking import QueueLocking
@@ -44,6 +45,7 @@ class OrderedOwnership:
         policy: OrderPolicy,
         concurrency: int,
         gives_back: GivesBack,
+        retries: GroupRetries,
         pulls: MutableMapping[MessageQueue, QueuePull],
         save: Save,
         rebalance: Callable[[], None],
@@ -65,6 +67,7 @@ class OrderedOwnership:
             session,
             handler,
             gives_back=gives_back,
+            retries=retries,
             policy=policy,
             concurrency=concurrency,
             may_act=self._may_act,

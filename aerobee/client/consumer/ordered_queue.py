@@ -25,20 +25,16 @@ from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.received import ReceivedMessage, tried_again
 from aerobee.errors import UsageError
 
-RETRY_COUNT_DEFAULT = 16
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderPolicy:
     """How long a failing message may block its queue.
 
-    `retry_count_max`: tries after the first one. `block_max_s`: from its first failure on, 0: any time.
-    `dead_letters` False: it blocks until it succeeds.
+    `block_max_s`: from its first failure on, 0: any time. `dead_letters` False: it blocks until it succeeds.
     """
 
     batch_size: int = 1
     suspend_s: float = 1.0
-    retry_count_max: int = RETRY_COUNT_DEFAULT
     block_max_s: float = 0.0
     dead_letters: bool = True
 
@@ -135,10 +131,12 @@ class OrderedQueue:
         self._out.clear()
         self._forget_failures()
 
-    def failed(self, now: float, *, after_s: float | None = None, dead: bool = False) -> bool:
+    def failed(
+        self, now: float, *, retry_count_max: int, after_s: float | None = None, dead: bool = False
+    ) -> bool:
         """What is out failed. True: put it with the dead letters, then succeeded() or suspend(); False: wait.
 
-        `dead`: the handler asks for the dead letters itself. `after_s`: it asks for that pause.
+        `retry_count_max`: tries after the first one (GroupRetries.bound). `dead`: the handler asks for the dead letters itself. `after_s`: it asks for that pause.
         """
         if len(self._out) > 1:
             # Which of them it was is not known: each is tried alone before anybody is given up.
@@ -150,7 +148,7 @@ class OrderedQueue:
         self._tries += 1
         if self._blocked_since is None:
             self._blocked_since = now
-        if dead or self._is_hopeless(now):
+        if dead or self._is_hopeless(now, retry_count_max):
             self._step(Event.GIVE_UP)
             return True
         self.suspend(now, after_s)
@@ -178,12 +176,12 @@ class OrderedQueue:
         """True when take() may give something now or later."""
         return bool(self._ready) or self.state is not State.NOTHING_OUT
 
-    def _is_hopeless(self, now: float) -> bool:
+    def _is_hopeless(self, now: float, retry_count_max: int) -> bool:
         policy = self._policy
         if not policy.dead_letters:
             return False
         blocked_s = now - (self._blocked_since if self._blocked_since is not None else now)
-        return self._tries > policy.retry_count_max or 0 < policy.block_max_s <= blocked_s
+        return self._tries > retry_count_max or 0 < policy.block_max_s <= blocked_s
 
     def _forget_failures(self) -> None:
         self._blocked_since = None

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aerobee.client.consumer.broker_calls import send_back
+from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, is_too_late, pop
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.subscription import Subscription
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 
 # When a message comes again after its n-th failure, s (popDelayLevel of RocketMQ's client).
 DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-RETRY_COUNT_DEFAULT = 16
 CACHED_MAX = (
     96  # messages of one place that wait for a handler; above it is not popped (popThresholdForQueue)
 )
@@ -65,7 +65,7 @@ class PopPush:
         invisible_s: float,
         wait_s: float,
         count_max: int,
-        retry_count_max: int,
+        retries: GroupRetries,
         from_begin: bool,
     ) -> None:
         self._session = session
@@ -76,7 +76,7 @@ class PopPush:
         self._invisible_ms = round(invisible_s * 1000)
         self._wait_ms = round(wait_s * 1000)
         self._count_max = min(32, count_max)
-        self._retry_count_max = RETRY_COUNT_DEFAULT if retry_count_max < 0 else retry_count_max
+        self._retries = retries
         self._from_begin = from_begin
         self._places: dict[MessageQueue, _Place] = {}
         # Its own tasks: at the end popping stops first, and what runs may still acknowledge.
@@ -198,10 +198,11 @@ class PopPush:
 
     async def _failed(self, message: PoppedMessage, verdict: GiveBack, after_s: float | None) -> None:
         tries = message.reconsume_times + 1
-        if verdict.is_dead or tries > self._retry_count_max:
+        place = message.place
+        if verdict.is_dead or tries > await self._retries.bound(place.broker_name, place.topic):
             reason = verdict.reason or f"not consumed in {plural(tries, 'try', 'tries')}"
             dead = GiveBack(-1, reason, verdict.error, tries)
-            await send_back(self._session, self._group, message, dead, retry_count_max=self._retry_count_max)
+            await send_back(self._session, self._group, message, dead)
             await ack(self._session, self._group, message)
             return
         if after_s is None:

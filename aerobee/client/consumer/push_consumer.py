@@ -24,13 +24,14 @@ from aerobee.client.consumer.consumer_trace import consumer_tracer
 from aerobee.client.consumer.consumption import Consumption, Handler
 from aerobee.client.consumer.first_offset import FirstOffset, begin_at_end
 from aerobee.client.consumer.give_back import GivesBack
+from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.local_offsets import LocalOffsets
 from aerobee.client.consumer.local_place import DEFAULT_INSTANCE, LocalPlace
 from aerobee.client.consumer.message_stream import MessageStream
 from aerobee.client.consumer.offset_store import OffsetStore, RemoteOffsets
 from aerobee.client.consumer.ordered_consumption import OrderedConsumption
 from aerobee.client.consumer.ordered_ownership import OrderedOwnership
-from aerobee.client.consumer.ordered_queue import RETRY_COUNT_DEFAULT, OrderPolicy
+from aerobee.client.consumer.ordered_queue import OrderPolicy
 from aerobee.client.consumer.peer_calls import PeerCalls
 from aerobee.client.consumer.pop_push import PopPush
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
@@ -120,7 +121,8 @@ class PushConsumer:
         self._offsets: OffsetStore = RemoteOffsets(self._session, group)
         self._first = FirstOffset(self._session, self.config.consume_from, self.config.consume_timestamp_ms)
         self._place: LocalPlace | None = None
-        gives_back = GivesBack(self._session, group, retry_count_max=self.config.retry_count_max)
+        self._retries = GroupRetries(self._session, group, self.config.retry_count_max)
+        gives_back = GivesBack(self._session, group, retries=self._retries)
         self._ordering: OrderedOwnership | None = None
         self._consumption: Consumption | OrderedConsumption
         if self.config.orderly:
@@ -195,7 +197,7 @@ class PushConsumer:
             invisible_s=config.pop_invisible_s,
             wait_s=config.pull_hold_s,
             count_max=config.pop_batch_count,
-            retry_count_max=config.retry_count_max,
+            retries=self._retries,
             from_begin=config.consume_from is ConsumeFrom.FIRST,
         )
 
@@ -204,7 +206,6 @@ class PushConsumer:
         policy = OrderPolicy(
             batch_size=config.batch_size,
             suspend_s=config.suspend_s,
-            retry_count_max=RETRY_COUNT_DEFAULT if config.retry_count_max < 0 else config.retry_count_max,
             block_max_s=config.block_max_s,
             dead_letters=config.blocked is Blocked.DEAD_LETTER,
         )
@@ -215,6 +216,7 @@ class PushConsumer:
             policy=policy,
             concurrency=config.concurrency,
             gives_back=gives_back,
+            retries=self._retries,
             pulls=self._pulls,
             save=self._save_and_wait,
             rebalance=self.rebalance_now,

@@ -3,7 +3,8 @@
 Follows SimpleConsumer of RocketMQ 5 and its POP calls. Every member of the group may get any message; a message that is
 received stays invisible to the others until its time runs out, it is acknowledged, or its time is changed. No
 rebalance: a member that comes or goes moves nothing, and one that hangs holds up only what it has received.
-"At least once": what is not acknowledged in time comes again, with reconsume_times one higher.
+"At least once": what is not acknowledged in time comes again, with reconsume_times one higher, until it was handed out as often
+as the group allows: then it goes to the dead letters, as RocketMQ's proxy does it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from aerobee.client.checks import (
 from aerobee.client.config import ClientConfig, SimpleConsumerConfig
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.first_offset import begin_at_end
+from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, pop
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.subscription import Subscription, subscribe
@@ -36,6 +38,7 @@ from aerobee.errors import AerobeeError, RouteError, UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.network import Network
 from aerobee.remoting.body.heartbeat import CONSUME_POP, ConsumerData
+from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class SimpleConsumer:
         self._subscriptions: dict[str, Subscription] = {
             topic: subscribe(topic, expression, version) for topic, expression in wanted.items()
         }
+        self._retries = GroupRetries(self._session, group, self.config.retry_count_max)
         self._waiting: dict[MessageQueue, asyncio.Task[list[PoppedMessage]]] = {}
         self._turn = 0
 
@@ -201,8 +205,11 @@ class SimpleConsumer:
         """Put the message with the group's dead letters, and acknowledge it."""
         self._session.check_open()
         check_popped(message)
-        verdict = GiveBack(LEVEL_DEAD_LETTER, reason, tries=message.reconsume_times + 1)
-        await send_back(self._session, self.group, message, verdict, retry_count_max=-1)
+        await self._to_dead_letters(message, reason, message.reconsume_times + 1)
+
+    async def _to_dead_letters(self, message: PoppedMessage, reason: str, tries: int) -> None:
+        verdict = GiveBack(LEVEL_DEAD_LETTER, reason, tries=tries)
+        await send_back(self._session, self.group, message, verdict)
         await ack(self._session, self.group, message)
 
     # --- where
@@ -242,7 +249,25 @@ class SimpleConsumer:
         if strangers:
             self._session.tasks.spawn(ack_all(self._session, self.group, strangers), "pop-ack-strangers")
             taken = [message for message in taken if subscription.wants(message.tag)]
-        return taken
+        if not any(message.reconsume_times for message in taken):
+            return taken
+        bound = await self._retries.bound(place.broker_name, place.topic)
+        return [
+            message
+            for message in taken
+            if message.reconsume_times <= bound or not await self._give_up(message)
+        ]
+
+    async def _give_up(self, message: PoppedMessage) -> bool:
+        """Put a message that was handed out too often with the dead letters; False when no broker takes it: it is handed out."""
+        tries = message.reconsume_times
+        try:
+            reason = f"not acknowledged in {plural(tries, 'delivery', 'deliveries')}"
+            await self._to_dead_letters(message, reason, tries)
+        except AerobeeError as error:
+            log.warning("group %s: %s is not put with the dead letters: %s", self.group, message, error)
+            return False
+        return True
 
     async def _wait(
         self, places: list[MessageQueue], count_max: int, invisible_ms: int, wait_ms: int

@@ -120,7 +120,8 @@ async def test_failed_message_is_sent_back_and_then_counts_as_done(broker):
     assert 1 in [broker.offsets["G", "orders", n] for n in range(4)]
 
 
-async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, properties_of):
+@pytest.mark.parametrize("bound", [-1, 5])
+async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, properties_of, bound):
     await fill(broker, 1, tag="a", keys=("k",))
     broker.refuse_send_back = True
 
@@ -128,18 +129,21 @@ async def test_message_that_is_not_taken_back_goes_to_the_retry_topic(broker, pr
         if not message.reconsume_times:
             raise ValueError("broken handler")
 
-    async with PushConsumer(broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=FIRST):
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, drain_s=1.0, retry_count_max=bound)
+    async with PushConsumer(
+        broker.address, "G", subscriptions={"orders": "*"}, handler=handle, config=config
+    ):
         await wait_until(lambda: broker.records["%RETRY%G", 0])
     properties = properties_of(broker.records["%RETRY%G", 0][0])
     assert properties["RETRY_TOPIC"] == "orders"
     assert properties["DELAY"] == "3"
     assert properties["RECONSUME_TIME"] == "1"
-    assert properties["MAX_RECONSUME_TIMES"] == "16"
+    assert properties.get("MAX_RECONSUME_TIMES") == (None if bound < 0 else "5")
     assert properties["KEYS"] == "k"
     request = next(request for request in broker.seen(310) if request.text("b") == "%RETRY%G")
     assert request.text("a") == "CLIENT_INNER_PRODUCER"
     assert request.text("j") == "1"
-    assert request.text("l") == "16"
+    assert request.field("l") == (None if bound < 0 else "5")  # without a bound: the group's setting
 
 
 async def test_a_rejected_message_that_is_not_taken_back_is_a_dead_letter_by_its_header(

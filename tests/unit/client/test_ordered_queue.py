@@ -55,7 +55,7 @@ def test_one_batch_is_out_at_a_time_and_finishing_it_moves_the_offset() -> None:
 def test_a_failure_suspends_the_queue_and_counts_the_try() -> None:
     ordered, process = filled(OrderPolicy(suspend_s=1.0), 2)
     (first,) = ordered.take(0)
-    assert not ordered.failed(0)
+    assert not ordered.failed(0, retry_count_max=16)
     assert ordered.take(0.9) == []
     assert ordered.wait_s(0.9) == pytest.approx(0.1)
     (again,) = ordered.take(1.0)
@@ -70,58 +70,58 @@ def test_a_failure_suspends_the_queue_and_counts_the_try() -> None:
 def test_a_handler_chooses_the_pause() -> None:
     ordered, _ = filled(OrderPolicy(suspend_s=1.0), 1)
     ordered.take(0)
-    ordered.failed(0, after_s=60)
+    ordered.failed(0, after_s=60, retry_count_max=16)
     assert ordered.take(59.9) == []
     assert offsets(ordered.take(60)) == [0]
 
 
 def test_after_the_tries_a_message_is_given_up() -> None:
-    ordered, process = filled(OrderPolicy(suspend_s=1.0, retry_count_max=2), 2)
+    ordered, process = filled(OrderPolicy(suspend_s=1.0), 2)
     for now in (0, 1, 2):
         assert offsets(ordered.take(now)) == [0]
-        assert ordered.failed(now) is (now == 2)
+        assert ordered.failed(now, retry_count_max=2) is (now == 2)
     assert ordered.take(3) == []
     # It could not be put with the dead letters: the queue waits and hands it out again.
     ordered.suspend(2, 5.0)
     assert offsets(ordered.take(7)) == [0]
-    assert ordered.failed(7)
+    assert ordered.failed(7, retry_count_max=2)
     ordered.succeeded()
     assert process.commit_offset == 1
     assert offsets(ordered.take(7)) == [1]
 
 
 def test_after_its_time_a_message_is_given_up() -> None:
-    ordered, _ = filled(OrderPolicy(suspend_s=1.0, retry_count_max=1000, block_max_s=2.5), 1)
+    ordered, _ = filled(OrderPolicy(suspend_s=1.0, block_max_s=2.5), 1)
     outcomes = []
     for now in (10, 11, 12, 13):
         ordered.take(now)
-        outcomes.append(ordered.failed(now))
+        outcomes.append(ordered.failed(now, retry_count_max=1000))
     assert outcomes == [False, False, False, True]
 
 
 def test_without_dead_letters_it_blocks_for_ever() -> None:
-    ordered, _ = filled(OrderPolicy(suspend_s=1.0, retry_count_max=0, block_max_s=1, dead_letters=False), 1)
+    ordered, _ = filled(OrderPolicy(suspend_s=1.0, block_max_s=1, dead_letters=False), 1)
     for now in range(100):
         assert offsets(ordered.take(now)) == [0]
-        assert not ordered.failed(now)
+        assert not ordered.failed(now, retry_count_max=0)
 
 
 def test_a_rejected_message_is_given_up_at_once() -> None:
-    ordered, _ = filled(OrderPolicy(retry_count_max=16), 1)
+    ordered, _ = filled(OrderPolicy(), 1)
     ordered.take(0)
-    assert ordered.failed(0, dead=True)
+    assert ordered.failed(0, dead=True, retry_count_max=16)
 
 
 def test_a_failing_batch_is_tried_one_by_one() -> None:
-    ordered, process = filled(OrderPolicy(batch_size=3, suspend_s=0.0, retry_count_max=0), 5)
+    ordered, process = filled(OrderPolicy(batch_size=3, suspend_s=0.0), 5)
     assert offsets(ordered.take(0)) == [0, 1, 2]
-    assert not ordered.failed(0, dead=True)
+    assert not ordered.failed(0, dead=True, retry_count_max=0)
     seen = []
     for _ in range(3):
         (single,) = ordered.take(0)
         seen.append(single.queue_offset)
         if single.queue_offset == 1:
-            assert ordered.failed(0)
+            assert ordered.failed(0, retry_count_max=0)
         ordered.succeeded()
     assert seen == [0, 1, 2]
     assert process.commit_offset == 3
@@ -131,7 +131,7 @@ def test_a_failing_batch_is_tried_one_by_one() -> None:
 def test_messages_of_a_queue_that_was_given_away_are_dropped() -> None:
     ordered, process = filled(OrderPolicy(suspend_s=0.0), 3)
     ordered.take(0)
-    ordered.failed(0)
+    ordered.failed(0, retry_count_max=16)
     process.dropped = True
     assert ordered.take(1) == []
     newer = ProcessQueue(7)
@@ -158,9 +158,8 @@ def test_what_is_not_in_the_table_is_refused(state: State, event: Event) -> None
 @pytest.mark.parametrize("seed", range(50))
 def test_whatever_happens_messages_are_handed_out_in_order(seed: int) -> None:
     rng = random.Random(seed)
-    policy = OrderPolicy(
-        batch_size=rng.choice((1, 1, 3)), suspend_s=1.0, retry_count_max=rng.randrange(3), dead_letters=True
-    )
+    policy = OrderPolicy(batch_size=rng.choice((1, 1, 3)), suspend_s=1.0, dead_letters=True)
+    bound = rng.randrange(3)
     ordered, process = filled(policy, 30)
     now, finished = 0.0, 0
     while ordered.has_work:
@@ -172,7 +171,7 @@ def test_whatever_happens_messages_are_handed_out_in_order(seed: int) -> None:
             continue
         assert batch == list(range(finished, finished + len(batch)))
         if rng.random() < 0.4:
-            if not ordered.failed(now, dead=rng.random() < 0.2):
+            if not ordered.failed(now, dead=rng.random() < 0.2, retry_count_max=bound):
                 continue
             if rng.random() < 0.3:
                 ordered.suspend(now)
