@@ -31,6 +31,7 @@ from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import Clock
+from aerobee.errors import StoreError
 from aerobee.network import Network
 from aerobee.remoting.client import RemotingClient
 from aerobee.store.config import StoreConfig
@@ -160,8 +161,8 @@ class Foundation:
         """What came from a master that was lost can be read (missed_topics.py). A queue that cannot be looked at keeps no broker from
         leading: that is said."""
         try:
-            make_missed_topics(self.topics, self.mappings, self.store.queues)
-        except OSError as error:
+            make_missed_topics(self.topics, self.mappings, self.store)
+        except (OSError, StoreError) as error:
             log.error(
                 "which topics the lost master made last cannot be found out: %s; make those that are missing again "
                 "(aerobee topic create), their messages are there",

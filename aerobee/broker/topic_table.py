@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from aerobee.broker.bounds import Bounds
@@ -27,7 +27,7 @@ from aerobee.clock import Clock
 from aerobee.errors import StoreError, UsageError, WireError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.remoting.body.data_version import DataVersion
-from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
+from aerobee.remoting.body.topic_config import BATCH, QUEUE_TYPE, SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
 
 log = logging.getLogger(__name__)
 
@@ -384,21 +384,28 @@ class TopicTable:
             }
         return list(counts)
 
-    def make_again(self, queue_counts: Mapping[str, int]) -> list[str]:
+    def make_again(self, queue_counts: Mapping[str, int], batch_topics: Collection[str] = ()) -> list[str]:
         """Make topics that a master made shortly before it was lost, and of which there are messages; the file follows.
+        Topics of `batch_topics`, also known ones, get batch queues.
 
-        Returns their names. No bound is asked; a name that is not legal is left out.
+        Returns the names of the new ones. No bound is asked; a name that is not legal is left out.
         """
         made = []
+        retyped = [
+            dataclasses.replace(config, attributes={**config.attributes, QUEUE_TYPE: BATCH})
+            for topic in batch_topics
+            if (config := self.topics.get(topic)) is not None and not config.is_batch
+        ]
         for topic, queue_nums in queue_counts.items():
             try:
                 check_topic_name(topic)
             except UsageError as error:
                 log.warning("messages of a topic that cannot be: %s", error)
             else:
-                made.append(TopicConfig(topic, queue_nums, queue_nums))
-        if made:
-            self._take_now({**self.topics, **{config.topic_name: config for config in made}}, tuple(made))
+                attributes = {QUEUE_TYPE: BATCH} if topic in batch_topics else {}
+                made.append(TopicConfig(topic, queue_nums, queue_nums, attributes=attributes))
+        if changed := (*made, *retyped):
+            self._take_now({**self.topics, **{config.topic_name: config for config in changed}}, changed)
         return [config.topic_name for config in made]
 
     def copied(self, log_offset: int | None) -> None:

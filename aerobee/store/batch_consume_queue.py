@@ -12,7 +12,7 @@ binary search. File names count bytes of entries, not queue offsets.
 from __future__ import annotations
 
 import struct
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from aerobee.store.config import BATCH_QUEUE_ENTRY_BYTES
@@ -139,6 +139,18 @@ class BatchConsumeQueue:
                 entries.append(entry)
             number += 1
         return entries
+
+    def all_entries(self) -> Iterator[BatchEntry]:
+        """Every entry whose record is in the log, in order; damaged ones are left out."""
+        for number in range(self._first, self._end):
+            entry = self._unpack(number)
+            if entry is not None:
+                yield entry
+
+    @property
+    def holds_single_messages(self) -> bool:
+        """Whether each entry holds one message."""
+        return self.max_offset - self.min_offset == self._end - self._first
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """Place of the record that holds a queue offset: physical offset, size, tags code."""

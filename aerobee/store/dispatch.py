@@ -11,11 +11,13 @@ from enum import Enum, auto
 
 from aerobee.message import (
     BORN_HOST_V6,
+    DLQ_PREFIX,
     INNER_BATCH,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
     RECORD_BYTES_MIN,
+    RETRY_PREFIX,
     STORE_HOST_V6,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
@@ -26,6 +28,9 @@ from aerobee.store.zeros import is_zero
 
 SECTOR_BYTES = 512
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+LIGHT_PREFIX = "%LMQ%"
+# Topics whose queues are never batch queues: copies of a batch record that lie there keep its sysFlag.
+_ORDINARY_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, LIGHT_PREFIX, SCHEDULE_TOPIC, "rmq_sys_", "RMQ_SYS_")
 BATCH_MESSAGES_MAX = 0x7FFF  # an entry of a batch queue has 16 bits for it
 NUMBER_CHARS_MAX = 10  # of a 32-bit number
 _HEAD = struct.Struct(">IIIiiqqiq")
@@ -172,6 +177,16 @@ def entry_tags_code(
         if level > 0:
             return store_timestamp + delay_levels_ms[min(level, len(delay_levels_ms)) - 1]
     return tags_code(properties.get("TAGS"))
+
+
+def is_batch_record(topic: str, sys_flag: int) -> bool:
+    """Whether a record says that it lies in a batch queue. A single message does not say which kind its queue has."""
+    return sys_flag & INNER_BATCH != 0 and not topic.startswith(_ORDINARY_PREFIXES)
+
+
+def message_count(topic: str, sys_flag: int, properties: dict[str, str]) -> int:
+    """How many queue offsets a record takes."""
+    return batch_size_of(sys_flag, properties) if is_batch_record(topic, sys_flag) else 1
 
 
 def batch_size_of(sys_flag: int, properties: dict[str, str]) -> int:

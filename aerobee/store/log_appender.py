@@ -26,6 +26,7 @@ room with everything settled, for these may change files.
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -35,6 +36,7 @@ from zlib import crc32
 from aerobee.clock import Clock
 from aerobee.errors import RecordInvalid, StoreError
 from aerobee.message import (
+    INNER_BATCH,
     MAGIC_V1,
     RECORD_BYTES_MIN,
     TRANSACTION_COMMIT,
@@ -46,7 +48,7 @@ from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.commit_log import BLANK_BYTES, CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue
-from aerobee.store.dispatch import batch_size_of, index_texts
+from aerobee.store.dispatch import index_texts, is_batch_record, message_count
 from aerobee.store.index_file import key_hash
 from aerobee.store.key_index import KeyIndex
 from aerobee.store.queue_table import MULTI_OFFSET_TEXT, AnyQueue, QueueTable, without_light_offsets
@@ -157,6 +159,9 @@ class LogAppender:
         return self.append_records(queue, records, now_ms, has_entry=has_entry, light_queues=light_queues)
 
     def _lay_out(self, message: StoredMessage, queue: AnyQueue, now_ms: int) -> LaidOut:
+        if not queue.is_batch and is_batch_record(message.topic, message.sys_flag):
+            # Replicas and recovery would make the queue a batch queue for it.
+            message = dataclasses.replace(message, sys_flag=message.sys_flag & ~INNER_BATCH)
         properties: dict[str, str] = message.parsed or {}
         if message.parsed is None and (
             message.index_keys is None or message.tags_code is None or queue.is_batch
@@ -176,7 +181,7 @@ class LogAppender:
             message.properties,
             code,
             [key_hash(f"{message.topic}#{key}") for key in keys],
-            batch_size_of(message.sys_flag, properties) if queue.is_batch else 1,
+            message_count(message.topic, message.sys_flag, properties) if queue.is_batch else 1,
         )
 
     def append_records(

@@ -153,6 +153,7 @@ class MessageStore:
         self.on_arrival = self.visibility.on_arrival
         self.queue = self._files.table.any
         self.set_bitmap = self._files.table.set_bitmap
+        self.settle_kinds = self._files.table.settle_kinds
         self.flushed = durability.flushed
         self.want_flush = durability.want_flush
         self.burst_done, self.on_burst = durability.burst_done, durability.on_burst
@@ -325,9 +326,10 @@ class MessageStore:
         queue = self.queues.get((topic, queue_id))
         return queue.max_offset if queue is not None else 0
 
-    def set_batch_topic(self, topic: str) -> None:
-        """Make new queues of the topic batch queues (`queue.type=BatchCQ`)."""
-        self._files.table.batch_topics.add(topic)
+    def set_batch_topic(self, topic: str, is_batch: bool) -> None:
+        """Make new queues of the topic batch queues (`queue.type=BatchCQ`), or ordinary ones."""
+        topics = self._files.table.batch_topics
+        (topics.add if is_batch else topics.discard)(topic)
 
     # -- state of the parts
 

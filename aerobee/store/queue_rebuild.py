@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 
 from aerobee.message import decode_properties
 from aerobee.store.batch_consume_queue import NO_SIZE, BatchConsumeQueue
-from aerobee.store.dispatch import DispatchRecord, batch_size_of
+from aerobee.store.dispatch import LIGHT_PREFIX, DispatchRecord, message_count
 from aerobee.store.log_scanner import LogScanner
 from aerobee.store.queue_bounds import Key, QueueBounds
-from aerobee.store.queue_table import LIGHT_PREFIX, AnyQueue, QueueTable
+from aerobee.store.queue_table import AnyQueue, QueueTable
 
 HOLE_MAX = 1_000_000  # entries: a record that says it is further on than that is damaged itself
 _LOOKS_MAX = 4_096  # queues: each file's first record is read, at random places of the disk
@@ -104,7 +104,11 @@ class QueueRebuild:
                 self.suspect(key, 0, "its files are gone")
             elif found.max_offset < bound.max_offset:
                 self.suspect(key, found.max_offset, f"it ended at {found.max_offset} of {bound.max_offset}")
-            elif found.first_position > bound.first_position and log_min == bounds.log_min:
+            elif (
+                found.is_batch == bound.is_batch
+                and found.first_position > bound.first_position
+                and log_min == bounds.log_min
+            ):
                 self.suspect(key, 0, "its first file is gone")
 
     def _first_of_another(self, key: Key, queue: AnyQueue) -> int | None:
@@ -206,10 +210,8 @@ class QueueRebuild:
             self._leave_out(record)
 
     def _next_of(self, record: DispatchRecord) -> int:
-        if not self._queues.any(record.topic, record.queue_id).is_batch:
-            return record.queue_offset + 1
         properties = decode_properties(record.properties)
-        return record.queue_offset + batch_size_of(record.sys_flag, properties)
+        return record.queue_offset + message_count(record.topic, record.sys_flag, properties)
 
     def _settle(self, record: DispatchRecord) -> None:
         """The last record of a queue waits: nothing behind it says whether its offset is right."""

@@ -11,25 +11,40 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from aerobee.errors import RecordInvalid
-from aerobee.message import INNER_BATCH, decode_properties, encode_properties
+from aerobee.message import decode_properties, encode_properties
 from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.dispatch import SCHEDULE_TOPIC, DispatchRecord, batch_size_of, entry_tags_code
+from aerobee.store.dispatch import (
+    LIGHT_PREFIX,
+    SCHEDULE_TOPIC,
+    DispatchRecord,
+    entry_tags_code,
+    is_batch_record,
+    message_count,
+)
 from aerobee.store.extended_queue import Bitmap, ExtendedQueue, QueueExtension
 from aerobee.store.queue_files import QUEUE_ID_MAX, FilePool, check_component
+from aerobee.store.queue_kind import RecordAt, copy_to_batch, copy_to_ordinary, kind_for
 from aerobee.store.stored_message import StoredMessage
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 MULTI_DISPATCH, MULTI_OFFSET = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 MULTI_OFFSET_TEXT = MULTI_OFFSET.encode()
-LIGHT_PREFIX, LIGHT_QUEUE_ID = "%LMQ%", 0
+LIGHT_QUEUE_ID = 0
 
 
 class QueueTable:
     """Finds, creates, fills and deletes queues. `queues` may be read by everybody, changed only here."""
 
-    def __init__(self, config: StoreConfig, pool: FilePool) -> None:
+    def __init__(
+        self, config: StoreConfig, pool: FilePool, *, record_at: RecordAt = lambda physical_offset: None
+    ) -> None:
+        """`record_at` reads the whole record at a physical offset of the log; None when none is there."""
+        self._record_at = record_at
+        # Called with a queue that is replaced or begins again, and the one in which its offsets continue, if one does.
+        self.on_replaced: Callable[[AnyQueue, AnyQueue | None], None] = lambda old, new: None
+        self._aside: list[AnyQueue] = []  # of another kind than the queue of their name, on the disk only
         self.queues: dict[tuple[str, int], AnyQueue] = {}
         self._config = config
         self._pool = pool
@@ -55,11 +70,27 @@ class QueueTable:
                 for name in disk.list_dir(os.path.join(directory, topic)):
                     if not name.isdecimal() or not is_queue_name(topic, int(name)):
                         continue
-                    if directory == self._batch_dir:
-                        self.batch_topics.add(topic)
                     queue = self._make(topic, int(name), is_batch=directory == self._batch_dir)
                     queue.load(written_sizes[directory == self._batch_dir])
-                    self.queues[topic, int(name)] = queue
+                    self._take_loaded(queue)
+
+    def _take_loaded(self, queue: AnyQueue) -> None:
+        """Of two queues of one name the one with the newer records counts: a crash kept the files of both kinds."""
+        key = queue.topic, queue.queue_id
+        other = self.queues.get(key)
+        if other is not None and other.max_physical_offset > queue.max_physical_offset:
+            queue, other = other, queue
+        if other is not None:
+            self._aside.append(other)
+        self.queues[key] = queue
+        (self.batch_topics.add if queue.is_batch else self.batch_topics.discard)(queue.topic)
+
+    def remove_aside(self, key: tuple[str, int] | None = None) -> None:
+        """After recovery: remove the files of queues that load() found in both kinds and that do not count; of one, with `key`."""
+        for queue in [each for each in self._aside if key in (None, (each.topic, each.queue_id))]:
+            self._aside.remove(queue)
+            queue.clear()
+            self._remove_directory(self._parent_of(queue), queue.topic)
 
     def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, created empty when it is new; nothing is written before its first entry.
@@ -128,6 +159,84 @@ class QueueTable:
                     record, topic=name, queue_id=LIGHT_QUEUE_ID, queue_offset=int(offset)
                 )
 
+    def of_record(self, record: DispatchRecord) -> AnyQueue | None:
+        """The queue for a record's entry, of the kind that the record needs; made, changed or emptied when it is not.
+
+        None when the queue has records behind this one and is of the other kind: those are of a later topic of this name.
+        Raises StoreFull, RecordInvalid.
+        """
+        key = record.topic, record.queue_id
+        says_batch = is_batch_record(record.topic, record.sys_flag)
+        queue = self.queues.get(key)
+        if queue is None and not says_batch:
+            return self.any(*key)
+        if isinstance(queue, ConsumeQueue) and record.queue_offset and not says_batch and queue.max_offset:
+            return queue  # nearly all others
+        if queue is not None and record.physical_offset < queue.max_physical_offset:
+            return queue if queue.is_batch or not says_batch else None
+        if says_batch:
+            self.batch_topics.add(record.topic)
+        if queue is None:
+            return self.any(*key)
+        kind = kind_for(
+            record,
+            is_batch=queue.is_batch,
+            start=queue.min_offset,
+            end=queue.max_offset,
+            is_batch_topic=record.topic in self.batch_topics,
+        )
+        if kind.is_batch != queue.is_batch:
+            return self._replace(queue, is_empty=kind.restarts)
+        if kind.restarts and queue.is_batch:
+            self.on_replaced(queue, None)
+            queue.clear()
+        return queue
+
+    def settle_kinds(self, kind_of: Callable[[str], bool | None], known_to: int) -> list[str]:
+        """Give the queues the kind that their topics have: `kind_of(topic)`, True for batch queues, None for an unknown topic.
+
+        The settings are those of the time when the log ended at `known_to`; queues with records behind it are left as they are.
+        An ordinary topic has no records of batches: a queue of them is a deleted topic's, and goes. Returns the topics that
+        changed. Raises StoreFull, OSError.
+        """
+        changed: set[str] = set()
+        for (topic, _), queue in list(self.queues.items()):
+            is_batch = kind_of(topic)
+            if is_batch in (None, queue.is_batch) or queue.max_physical_offset > known_to:
+                continue
+            self._replace(
+                queue, is_empty=isinstance(queue, BatchConsumeQueue) and not queue.holds_single_messages
+            )
+            changed.add(topic)
+        return sorted(changed)
+
+    def _replace(self, queue: AnyQueue, *, is_empty: bool) -> AnyQueue:
+        """Put a queue of the other kind in a queue's place, with the same messages unless it `is_empty`; the old files go.
+
+        Raises StoreFull, OSError; nothing has changed then.
+        """
+        self.remove_aside((queue.topic, queue.queue_id))  # before files of the same names are made
+        new = self._make(queue.topic, queue.queue_id, is_batch=not queue.is_batch)
+        try:
+            if not is_empty and isinstance(queue, ConsumeQueue) and isinstance(new, BatchConsumeQueue):
+                copy_to_batch(queue, new, self._record_at)
+            elif not is_empty and isinstance(queue, BatchConsumeQueue) and isinstance(new, ConsumeQueue):
+                copy_to_ordinary(queue, new, self._record_at)
+        except BaseException:
+            new.unsynced_from = -1
+            new.clear()
+            raise
+        new.readable_max = 0 if is_empty else queue.readable_max
+        self.queues[queue.topic, queue.queue_id] = new
+        self.on_replaced(queue, None if is_empty else new)
+        queue.unsynced_from = -1
+        queue.clear()
+        self._remove_directory(self._parent_of(queue), queue.topic)
+        return new
+
+    def _parent_of(self, queue: AnyQueue) -> str:
+        return self._batch_dir if queue.is_batch else self._ordinary_dir
+
     def redispatch(
         self, record: DispatchRecord, properties: dict[str, str], *, after_gap: bool = False
     ) -> str:
@@ -142,9 +251,9 @@ class QueueTable:
             record.topic, record.queue_id
         ):
             return "unnamed"
-        if record.sys_flag & INNER_BATCH and (record.topic, record.queue_id) not in self.queues:
-            self.batch_topics.add(record.topic)  # its directory is gone, and nothing else says so yet
-        queue = self.any(record.topic, record.queue_id)
+        queue = self.of_record(record)
+        if queue is None:
+            return "present"  # as far as its topic is there
         offset = record.queue_offset
         code = self.tags_code(record.topic, properties, record.store_timestamp)
         is_empty = queue.max_offset == queue.min_offset
@@ -160,7 +269,7 @@ class QueueTable:
                     code,
                     record.store_timestamp,
                     offset,
-                    batch_size_of(record.sys_flag, properties),
+                    message_count(record.topic, record.sys_flag, properties),
                 )
             )
             return "began" if is_empty and offset else "added"
@@ -183,6 +292,7 @@ class QueueTable:
                 return "mended"
             if offset:
                 return "other"
+            self.on_replaced(queue, None)
             queue.cut_offsets_from(0)  # here a later life begins
             is_empty = True
         if offset > queue.max_offset:
@@ -264,14 +374,17 @@ class QueueTable:
 
     def remove_directories(self, topics: Iterable[str]) -> None:
         """Remove the directories of topics that have no queues any more."""
-        disk, unsynced = self._pool.disk, self._pool.unsynced_dirs
         for topic in topics:
             for parent in (self._ordinary_dir, self._batch_dir, self._extension_dir):
-                directory = os.path.join(parent, topic)
-                if disk.is_dir(directory) and not disk.list_dir(directory):
-                    disk.remove(directory)
-                    unsynced.discard(directory)
-                    unsynced.add(parent)
+                self._remove_directory(parent, topic)
+
+    def _remove_directory(self, parent: str, topic: str) -> None:
+        disk, unsynced = self._pool.disk, self._pool.unsynced_dirs
+        directory = os.path.join(parent, topic)
+        if disk.is_dir(directory) and not disk.list_dir(directory):
+            disk.remove(directory)
+            unsynced.discard(directory)
+            unsynced.add(parent)
 
 
 def is_queue_name(topic: str, queue_id: int) -> bool:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 
 from aerobee.errors import RecordInvalid, StoreError
 from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.dispatch import DispatchRecord, batch_size_of, index_texts
+from aerobee.store.dispatch import DispatchRecord, index_texts, message_count
 from aerobee.store.index_file import key_hash
 from aerobee.store.log_appender import LogAppender
+from aerobee.store.queue_kind import kind_for
 from aerobee.store.queue_table import AnyQueue, QueueTable
 from aerobee.store.raw_records import RawRun, cut_raw
 from aerobee.store.visibility import Visibility
@@ -85,7 +86,7 @@ class RawAppender:
         for record, properties in entries:
             queue = self._queues.any(record.topic, record.queue_id)
             code = self._queues.tags_code(record.topic, properties, record.store_timestamp)
-            self._show(queue, record.queue_offset + _batch_size(queue, record, properties), code)
+            self._show(queue, record.queue_offset + _count(record, properties), code)
         return run
 
     def check(self, physical_offset: int) -> None:
@@ -127,36 +128,51 @@ class RawAppender:
         return self._appender.broken(physical_offset, error)
 
     def _check_continues(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
-        """Raise RecordInvalid unless each entry is the next one of its queue, the first one of a new queue, or number 0:
-        there a queue begins again after its topic was deleted."""
-        ends: dict[tuple[str, int], int] = {}
+        """Raise RecordInvalid unless each entry is the next one of its queue, the first one of a new queue, or number 0: there a
+        queue begins again after its topic was deleted. One that needs another kind of queue than the entry before it in the
+        same run is refused, too: it is to be appended alone."""
+        seen: dict[tuple[str, int], tuple[bool, int, int]] = {}  # kind, first offset, end
         for record, properties in entries:
-            queue = self._queues.any(record.topic, record.queue_id)
-            is_new = queue.max_offset == queue.min_offset and (record.topic, record.queue_id) not in ends
-            end = ends.get((record.topic, record.queue_id), queue.max_offset)
+            key = record.topic, record.queue_id
+            queue = self._queues.any(*key)
+            is_batch, start, end = seen.get(key, (queue.is_batch, queue.min_offset, queue.max_offset))
+            is_new = start == end and key not in seen
             if record.queue_offset not in (end, 0) and not (is_new and record.queue_offset > end):
                 raise RecordInvalid(
                     f"the record at {record.physical_offset} is message {record.queue_offset} of queue {record.topic} "
                     f"{record.queue_id}, which ends at {end}"
                 )
-            ends[record.topic, record.queue_id] = record.queue_offset + _batch_size(queue, record, properties)
+            kind = kind_for(
+                record,
+                is_batch=is_batch,
+                start=start,
+                end=end,
+                is_batch_topic=record.topic in self._queues.batch_topics,
+            )
+            if key in seen and (kind.is_batch != is_batch or (kind.is_batch and kind.restarts)):
+                raise RecordInvalid(
+                    f"the record at {record.physical_offset} changes the kind of queue {record.topic} {record.queue_id}: "
+                    "append it behind the run before it"
+                )
+            first = 0 if kind.restarts else record.queue_offset if is_new else start
+            seen[key] = kind.is_batch, first, record.queue_offset + _count(record, properties)
 
     def _reserve_entries(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
-        """Take disk space for the entries. Raises StoreFull."""
+        """Take disk space for the entries, in queues of the kind that they need. Raises StoreFull."""
         counts: dict[tuple[str, int], int] = {}
         for record, _ in entries:
             key = record.topic, record.queue_id
-            queue = self._queues.any(*key)
-            if (
-                key not in counts
-                and isinstance(queue, ConsumeQueue)
-                and record.queue_offset != queue.max_offset == queue.min_offset
-            ):
-                queue.start_at(record.queue_offset)  # the messages before it are no longer on the master
+            if key not in counts:
+                queue = self._queues.of_record(record)
+                if (
+                    isinstance(queue, ConsumeQueue)
+                    and record.queue_offset != queue.max_offset == queue.min_offset
+                ):
+                    queue.start_at(record.queue_offset)  # the messages before it are no longer on the master
             counts[key] = counts.get(key, 0) + 1
         for key, count in counts.items():
             self._queues.any(*key).ensure_room(count)
 
 
-def _batch_size(queue: AnyQueue, record: DispatchRecord, properties: dict[str, str]) -> int:
-    return batch_size_of(record.sys_flag, properties) if queue.is_batch else 1
+def _count(record: DispatchRecord, properties: dict[str, str]) -> int:
+    return message_count(record.topic, record.sys_flag, properties)

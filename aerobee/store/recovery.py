@@ -161,6 +161,7 @@ class Recovery:
             self._before_rebuild()
             self._rebuild.run(log.min_offset, end)
         self._tell_shorter_queues()
+        self._queues.remove_aside()
         self._queues.delete_before(log.min_offset)
         self._queues.expose_all()
         if report.last_record_offset < 0 and end > log.min_offset:

@@ -12,8 +12,10 @@ from aerobee.store.checkpoint import CheckpointFile, without_queues
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
 from aerobee.store.disk import Disk
+from aerobee.store.dispatch import DispatchRecord
 from aerobee.store.key_index import KeyIndex
 from aerobee.store.log_cut import LogCut, cut_log
+from aerobee.store.log_scanner import LogScanner
 from aerobee.store.queue_bounds import written_sizes
 from aerobee.store.queue_files import FilePool
 from aerobee.store.queue_flush import QueueFlusher
@@ -30,13 +32,16 @@ class StoreFiles:
         self.log = CommitLog(config, disk)
         self.pool = FilePool(disk, config.mapped_queue_files_max)
         self.index = KeyIndex(config, disk)
-        self.table = QueueTable(config, self.pool)
+        self.table = QueueTable(config, self.pool, record_at=self._record_at)
         self.checkpoints = CheckpointFile(disk, config.path("checkpoint"))
         self.queue_flusher = QueueFlusher(self.pool, self.index, disk)
         self._config = config
         self._disk = disk
         self._root = config.store_path_root_dir
         self._lock = StoreLock(config, disk)
+
+    def _record_at(self, physical_offset: int) -> DispatchRecord | None:
+        return LogScanner(self.log, check_crc=False).alone(physical_offset).record
 
     @property
     def is_open(self) -> bool:

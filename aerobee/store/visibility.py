@@ -29,6 +29,7 @@ class Visibility:
         self._queues = queues
         # Where they are held, records that consumers may not see yet: end in the log, queue, next offset, tags code.
         self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
+        queues.on_replaced = self._replaced
 
     def _new_listeners(self) -> Listeners[str, int, int, int]:
         return Listeners("a listener of new messages", self._clock)
@@ -53,6 +54,15 @@ class Visibility:
         self.arrivals.tell(topic, queue_id, next_offset, tags_code)
         if (listeners := self._arrivals_of.get(topic)) is not None:
             listeners.tell(topic, queue_id, next_offset, tags_code)
+
+    def _replaced(self, old: AnyQueue, new: AnyQueue | None) -> None:
+        """`new` has the messages of `old`; None: they are a deleted topic's, and consumers see none of them any more."""
+        if not self._unseen:
+            return
+        kept = (each for each in self._unseen if each[1] is not old or new is not None)
+        self._unseen = deque(
+            each if new is None or each[1] is not old else (each[0], new, *each[2:]) for each in kept
+        )
 
     def hold_back(self, bound: int) -> None:
         """Where records are held: consumers see those that end at or before `bound` and no others, whatever was shown before.

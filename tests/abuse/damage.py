@@ -169,7 +169,7 @@ def make_ours(root: Path, *, crashed: bool, flushed: str = "half") -> Base:
     rng = random.Random(7)
     store = base.make(root)
     store.load()
-    store.set_batch_topic("batches")
+    store.set_batch_topic("batches", True)
     fill(store, rng, 150)
     store.append(message(rng, "quiet", 0, 1))
     store.flush_now()

@@ -143,7 +143,7 @@ STORE_ORDER = (
     "config descriptors listeners zeros stored_message disk writability json_file store_lock abort_file",  # shared
     "dispatch record_layout raw_records commit_log log_scanner log_patch delivery_mark retention flush",  # the log
     "index_file key_index",  # the key index
-    "queue_files batch_consume_queue consume_queue extended_queue queue_table queue_bounds queue_flush",  # the queues
+    "queue_files batch_consume_queue consume_queue extended_queue queue_kind queue_table queue_bounds queue_flush",  # the queues
     "timer_log timer_wheel timer_checkpoint timer_files",  # the timer's files
     "reader queue_mender warmer",  # reading
     "visibility log_appender raw_appender own_records durability",  # appending, and what is on the disk

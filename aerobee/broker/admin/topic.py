@@ -38,8 +38,8 @@ from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.store.dispatch import LIGHT_PREFIX
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queue_table import LIGHT_PREFIX
 
 log = logging.getLogger(__name__)
 

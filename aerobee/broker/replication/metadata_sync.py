@@ -22,6 +22,7 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
+from aerobee.broker.missed_topics import settle_kinds
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
@@ -76,6 +77,7 @@ class MetadataSync:
         self._modes = modes
         self._filters = filters
         self._filters_body = b""
+        self._kinds_settled = False
         self._clock = clock
         self._merge = OffsetMerge()
         self._master = ""
@@ -88,6 +90,7 @@ class MetadataSync:
         """Copy from the broker at `master` until cancelled."""
         self._master, self._offsets_mark, self._modes_body, self._filters_body = master, "", b"", b""
         self._merge.master_lost()
+        self._kinds_settled = False
         # What comes next may be of another master than what was known of before.
         if self._topics.copied_to is None:
             self._topics.copied(self._store.log.end)
@@ -137,7 +140,7 @@ class MetadataSync:
             DataVersion(),
         )
         if _version_of(first) == known and same_mappings:
-            self._topics.copied(self._known_to(first, log_end))
+            self._topics_known(self._known_to(first, log_end))
             return
         whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asks_end)
         left_out: list[str] = []
@@ -156,7 +159,14 @@ class MetadataSync:
         if mappings != self._mappings.by_topic or version != self._mappings.data_version:
             await self._mappings.copy_from(mappings, version)
         self._topics.copy_from(wrapper.topic_config_table, wrapper.data_version)
-        self._topics.copied(self._known_to(whole, log_end))
+        self._kinds_settled = False
+        self._topics_known(self._known_to(whole, log_end))
+
+    def _topics_known(self, log_end: int) -> None:
+        self._topics.copied(log_end)
+        if not self._kinds_settled:
+            settle_kinds(self._topics, self._store, log_end)
+            self._kinds_settled = True
 
     def _known_to(self, reply: RemotingCommand, log_end: int) -> int:
         """Up to which place of the log this table has all topics: where the master's ended then, which this log may not have

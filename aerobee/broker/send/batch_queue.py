@@ -33,8 +33,8 @@ class BatchQueues(Feature):
 
     name = "batch queues"
 
-    def __init__(self, *, topics: TopicTable, mark: Callable[[str], None]) -> None:
-        """`mark` tells the store that a topic has batch queues."""
+    def __init__(self, *, topics: TopicTable, mark: Callable[[str, bool], None]) -> None:
+        """`mark(topic, is_batch)` tells the store which kind the topic's new queues have."""
         self._mark = mark
         self._topics = topics
         topics.on_change(self._changed)
@@ -44,5 +44,4 @@ class BatchQueues(Feature):
 
     def _changed(self, configs: Iterable[TopicConfig]) -> None:
         for config in configs:
-            if config.is_batch:
-                self._mark(config.topic_name)
+            self._mark(config.topic_name, config.is_batch)

@@ -28,8 +28,9 @@ from aerobee.message import (
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.dispatch import LIGHT_PREFIX
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queue_table import LIGHT_PREFIX, LIGHT_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
+from aerobee.store.queue_table import LIGHT_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
 from aerobee.store.stored_message import StoredMessage
 
 QUEUES_OF_A_MESSAGE_MAX = 1_000

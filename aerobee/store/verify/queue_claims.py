@@ -13,11 +13,11 @@ import bisect
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from aerobee.message import INNER_BATCH, decode_properties
+from aerobee.message import decode_properties
 from aerobee.store.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.consume_queue import FILLER_SIZE
-from aerobee.store.dispatch import DispatchRecord, batch_size_of
-from aerobee.store.queue_table import LIGHT_PREFIX, AnyQueue, is_queue_name
+from aerobee.store.dispatch import LIGHT_PREFIX, DispatchRecord, batch_size_of, is_batch_record
+from aerobee.store.queue_table import AnyQueue, is_queue_name
 
 Key = tuple[str, int]
 
@@ -76,9 +76,8 @@ class QueueClaims:
             bisect.insort(self._seen.setdefault((record.topic, record.queue_id), []), self._seen_of(record))
 
     def _seen_of(self, record: DispatchRecord) -> _Seen:
-        queue = self._queues.get((record.topic, record.queue_id))
         count = 1
-        if record.sys_flag & INNER_BATCH and (queue is None or queue.is_batch):
+        if is_batch_record(record.topic, record.sys_flag):
             count = batch_size_of(record.sys_flag, decode_properties(record.properties))
         return _Seen(record.physical_offset, record.queue_offset, record.queue_offset + count)
 

@@ -44,8 +44,10 @@ pytestmark = pytest.mark.skipif(choose_backend().name != NATIVE, reason="the nat
 class Copy:
     """A store that copies a log natively, or by the definition."""
 
-    def __init__(self, *, natively: bool, role: str = "SLAVE", **settings: Any) -> None:
-        self.disk = SimulatedDisk(random.Random(1))
+    def __init__(
+        self, *, natively: bool, role: str = "SLAVE", disk: SimulatedDisk | None = None, **settings: Any
+    ) -> None:
+        self.disk = disk or SimulatedDisk(random.Random(1))
         self.clock = ManualClock(1_700_000_000_000)
         self.store = MessageStore(
             StoreConfig(
