@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
+from aerobee.host_port import join_address
+
 
 class NetworkServer(Protocol):
     """A listening socket."""
@@ -81,7 +83,7 @@ class AsyncioNetwork:
         if sock is not None and sock.getsockname() == sock.getpeername():
             # Linux lets a socket connect to itself when the port asked for is the one it was given.
             transport.abort()
-            raise ConnectionRefusedError(f"nothing listens at {host}:{port}")
+            raise ConnectionRefusedError(f"nothing listens at {join_address(host, port)}")
 
     async def start_tls(
         self,

@@ -27,12 +27,6 @@ def address_of(host: str) -> Address | None:
     return getattr(found, "ipv4_mapped", None) or found
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a peer sits on this machine."""
-    found = address_of(host)
-    return found is not None and found.is_loopback
-
-
 def network_of(text: str) -> Matches:
     """Read an address or a network in CIDR form. Raises ConfigError."""
     try:

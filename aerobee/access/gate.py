@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from aerobee.access.addresses import is_loopback
 from aerobee.access.admin_requests import ADMIN, ASKED_AT_AN_OPEN_GATE, is_admin
 from aerobee.access.audit import AuditLog
 from aerobee.errors import AerobeeError, RemoteError
+from aerobee.host_port import is_loopback
 from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply

@@ -9,9 +9,8 @@ from aerobee.access.opening import RELOAD_S as RELOAD_S
 from aerobee.access.opening import Access, Calls, open_access, say_what_is_open
 from aerobee.broker.config import LiveConfig
 from aerobee.clock import Clock
+from aerobee.host_port import is_loopback
 from aerobee.remoting.peer import Peer
-
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class BrokerAccess:
@@ -71,7 +70,7 @@ class BrokerAccess:
             exempt=exempt,
         )
         bound = self._live.value.bound_listeners
-        say_what_is_open(self._config, beyond_loopback=any(each.host not in LOOPBACK_HOSTS for each in bound))
+        say_what_is_open(self._config, beyond_loopback=not all(is_loopback(each.host) for each in bound))
 
     def reload(self) -> None:
         """Look at the account files again; for a thread."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from aerobee.config import changed
 from aerobee.errors import ConfigError
+from aerobee.host_port import join_address, split_address
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 from aerobee.metrics_config import MetricsConfig
 
@@ -39,7 +40,7 @@ class Endpoint:
     @property
     def address(self) -> str:
         """ "host:port"."""
-        return f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
 
 def parse_endpoints(text: str, key: str) -> tuple[Endpoint, ...]:
@@ -88,7 +89,7 @@ class BrokerConfig(MetricsConfig):
     broker_id: int = MASTER_ID  # 0: the master; a slave has its own above 0
     broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})  # empty: found when the broker starts
     broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})  # for replicas; empty: as brokerIP1
-    bind_address: str = "0.0.0.0"  # of the first listener; 0.0.0.0: every address of the machine
+    bind_address: str = "0.0.0.0"  # of the first listener; 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both
     listen_port: int = 10_911  # of clients; the second port is 2 below, replication 1 above
     listeners: str = ""  # name://host:port,…; replaces bindAddress and listenPort
     advertised_listeners: str = ""  # name://host:port,…; what clients of each listener are told
@@ -320,9 +321,7 @@ class BrokerConfig(MetricsConfig):
                     f"{', '.join(sorted(bound)) or 'default'}"
                 )
         for piece in self.nameservers:
-            host, separator, port = piece.rpartition(":")
-            if not separator or not host or not port.isdigit() or not 0 < int(port) <= 65_535:
-                raise ConfigError(f"namesrvAddr holds {piece!r}: write host:port, several separated by ';'")
+            split_address(piece, "namesrvAddr")
 
     @property
     def nameservers(self) -> tuple[str, ...]:

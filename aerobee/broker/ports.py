@@ -14,6 +14,7 @@ from aerobee.broker.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.host_address import advertised_ip, packable_ip
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.clock import Clock
+from aerobee.host_port import join_address, split_address
 from aerobee.message import pack_host
 from aerobee.network import Network
 from aerobee.ordered_set import OrderedSet
@@ -143,7 +144,7 @@ class Ports:
     def _identity(self, config: BrokerConfig, ha_port: int) -> BrokerIdentity:
         addresses = [(e.name, self._advertised(config, e)) for e in config.bound_listeners]
         first = addresses[0][1]
-        host, _, port = first.rpartition(":")
+        host, port = split_address(first)
         # What clients are told (advertisedListeners) is no address for replicas.
         ha_host = config.broker_ip2 or config.broker_ip1 or advertised_ip(config.bound_listeners[0].host)
         return BrokerIdentity(
@@ -151,8 +152,8 @@ class Ports:
             name=config.broker_name,
             broker_id=config.broker_id,
             address=first,
-            ha_address=f"{ha_host}:{ha_port or int(port) + HA_OFFSET}",
-            store_host=pack_host(packable_ip(host), int(port)),
+            ha_address=join_address(ha_host, ha_port or port + HA_OFFSET),
+            store_host=pack_host(packable_ip(host), port),
             region=config.region_id,
             listeners=tuple(addresses) if config.listeners else (),
         )
@@ -162,7 +163,9 @@ class Ports:
         named = config.advertised.get(bound.name)
         if named is not None:
             return named.address
-        return f"{config.broker_ip1 or advertised_ip(bound.host)}:{self.main.address_of(bound.name)[1]}"
+        return join_address(
+            config.broker_ip1 or advertised_ip(bound.host), self.main.address_of(bound.name)[1]
+        )
 
     async def _open_vip(self, config: BrokerConfig) -> None:
         if not has_vip_listener(config):

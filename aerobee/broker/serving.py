@@ -56,6 +56,7 @@ from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.topic_table import SCHEDULE_TOPIC
 from aerobee.errors import AerobeeError, StoreError
+from aerobee.host_port import join_address, split_address
 from aerobee.remoting.body_limits import BROKER_BODIES, MovingLimit, limit_bodies
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
@@ -446,8 +447,10 @@ class Serving:
             return
         named = self._base.store_config.ha_master_address
         if named and not address:
-            host, _, port = named.rpartition(":")
-            address = f"{host}:{int(port) - 1}"  # where RocketMQ's masters answer requests, until it is known better
+            host, port = split_address(named, "haMasterAddress")
+            address = join_address(
+                host, port - 1
+            )  # where RocketMQ's masters answer requests, until it is known better
         ha_address = named or ha_address
         if not self.role.is_master and ha_address:
             self.replication.become_slave(ha_address, master_address=address)

@@ -13,7 +13,8 @@ from random import Random
 
 from aerobee.client.checks import check_addresses
 from aerobee.errors import NoNameServer, TransportError, UsageError
-from aerobee.remoting.client import RemotingClient, split_address
+from aerobee.host_port import split_address
+from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
 

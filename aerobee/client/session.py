@@ -25,12 +25,13 @@ from aerobee.client.tasks import Tasks
 from aerobee.client.unique_id import UniqueIds
 from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError, NotLeaderForQueue, RouteError, UsageError
+from aerobee.host_port import split_address
 from aerobee.message import MessageQueue
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from aerobee.remoting.body.queue_mapping import LOGICAL_BROKER_PREFIX
 from aerobee.remoting.body.route import MASTER_ID
-from aerobee.remoting.client import RemotingClient, checked, split_address
+from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.connection import Connection

@@ -5,8 +5,9 @@ from __future__ import annotations
 from aerobee.client.config import ClientConfig
 from aerobee.client.session import client_tls
 from aerobee.clock import SystemClock
+from aerobee.host_port import split_address
 from aerobee.network import AsyncioNetwork
-from aerobee.remoting.client import RemotingClient, checked, split_address
+from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 

@@ -31,6 +31,7 @@ from aerobee.client.trace_record import (
 )
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError
+from aerobee.host_port import join_address
 from aerobee.message import Message, parse_offset_message_id
 
 log = logging.getLogger(__name__)
@@ -227,4 +228,4 @@ def _store_host(offset_message_id: str) -> str:
         (ip, port), _ = parse_offset_message_id(offset_message_id)
     except AerobeeError:
         return ""
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+    return join_address(ip, port)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 
 from aerobee.errors import ConfigError
+from aerobee.host_port import is_loopback
 
 PORT = 8_080
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -57,13 +57,3 @@ class ConsoleConfig:
         """Names that a request's Host header may have. Others come from a page that had its name point here."""
         own = () if self.host in ("", "0.0.0.0", "::") else (self.host,)
         return frozenset(name.lower() for name in (*LOOPBACK_NAMES, *own, *self.host_names))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -30,13 +30,14 @@ from aerobee.console.access import COOKIE, SESSION_S, Access, Session
 from aerobee.console.actions import Actions
 from aerobee.console.audit import Audit
 from aerobee.console.cluster_users import ClusterUsers
-from aerobee.console.config import ConsoleConfig, is_loopback
+from aerobee.console.config import ConsoleConfig
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot
 from aerobee.console.tail import Tails
 from aerobee.console.users import Role
 from aerobee.console.views import Views, needed
 from aerobee.errors import AerobeeError, ConfigError, UsageError
+from aerobee.host_port import is_loopback, join_address
 from aerobee.monitoring.web_listener import WebListener
 from aerobee.placement.cluster import PlacementAdmin
 
@@ -71,7 +72,7 @@ class ConsoleServer:
         self._event: tuple[int, bytes] = (-1, b"")  # a look, encoded once for all streams
         self._static = _static_files()
         self._listener: WebListener | None = None
-        self.address = f"{config.host}:{config.port}"
+        self.address = join_address(config.host, config.port)
 
     @property
     def url(self) -> str:
@@ -95,7 +96,7 @@ class ConsoleServer:
         await self._listen(listener)
         self._listener = listener
         host, port = listener.address
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = join_address(host, port)
         await self._admin.start()
         await self._producer.start()
         self.snapshot.start()

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from aerobee.clock import Clock, Timer
 from aerobee.errors import ConfigError
+from aerobee.host_port import join_address
 from aerobee.monitoring.exposition import CONTENT_TYPE, GAUGE, Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.page import Page, PageMaker
@@ -89,8 +90,10 @@ class HttpServer:
         listener = WebListener(app, connections_max=CONNECTIONS_MAX)
         await listener.start(self._host, self._port)
         self._listener = listener
-        host, port = self.address = listener.address
-        log.info("metrics and health of this %s at http://%s:%s/", self._health.role, host, port)
+        self.address = listener.address
+        log.info(
+            "metrics and health of this %s at http://%s/", self._health.role, join_address(*self.address)
+        )
 
     async def stop(self) -> None:
         """Close the listener and what is open on it."""

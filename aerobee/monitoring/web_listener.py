@@ -18,6 +18,7 @@ from heapq import heapify, heapreplace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from aerobee.host_port import bare_host, join_address
 from aerobee.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class WebListener:
 
     async def start(self, host: str, port: int) -> None:
         """Listen; `host` empty: at every address. Raises OSError when the address is taken."""
-        await self._start(host=host or None, port=port, reuse_address=True)
+        await self._start(host=bare_host(host) or None, port=port, reuse_address=True)
 
     async def start_at(self, listener: socket.socket) -> None:
         """Listen at a socket that is bound already."""
@@ -110,9 +111,9 @@ class WebListener:
             heapreplace(most_first, (number + 1, address))
             self._throttle.warn(
                 "full",
-                "%d connections are open at %s:%d: the oldest of %s, which has most, is ended for one more",
+                "%d connections are open at %s: the oldest of %s, which has most, is ended for one more",
                 self._connections_max,
-                *self.address,
+                join_address(*self.address),
                 address,
             )
             by_address[address].pop().abort()  # a peer that does not read would keep what is merely closed

@@ -58,7 +58,9 @@ class NameServerConfig(MetricsConfig):
     """One NameServer. Its state is in memory; only the KV configuration reaches the disk."""
 
     listen_port: int = 9876  # 0 takes a free port
-    bind_address: str = "0.0.0.0"  # 0.0.0.0: every address of the machine
+    bind_address: str = (
+        "0.0.0.0"  # 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both
+    )
     listeners: str | None = None  # name://host:port,name://host:port instead of the two above
     kv_config_path: str | None = None  # kvConfig.json; None keeps the KV configuration in memory only
     config_store_path: str | None = None  # where UPDATE_NAMESRV_CONFIG writes; None keeps changes in memory

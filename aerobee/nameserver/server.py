@@ -15,6 +15,7 @@ from aerobee.access.config import AccessConfig
 from aerobee.access.opening import RELOAD_S, Access, open_access, say_what_is_open
 from aerobee.clock import Clock, SystemClock, steady_ms
 from aerobee.errors import ConfigError
+from aerobee.host_port import WILDCARDS, bare_host, is_loopback, join_address
 from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
@@ -117,15 +118,13 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """host:port of the first listener, for clients on this machine: a wildcard host is shown as 127.0.0.1."""
+        """host:port of the first listener, for clients on this machine: a wildcard host is shown as 127.0.0.1 or [::1]."""
         return self.address_of(self._listeners[0].name)
 
     def address_of(self, listener: str) -> str:
         """host:port of one listener. Raises KeyError when there is none of that name."""
         host, port = self._server.address_of(listener)
-        if host in ("0.0.0.0", "::", ""):
-            host = "127.0.0.1"
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return join_address(WILDCARDS.get(bare_host(host), host), port)
 
     async def start(self) -> None:
         """Listen. Raises StoreError for an unreadable kvConfig.json, OSError when an address cannot be bound."""
@@ -185,9 +184,7 @@ class NameServer:
         )
         say_what_is_open(
             config,
-            beyond_loopback=any(
-                each.host not in ("127.0.0.1", "::1", "localhost") for each in self._listeners
-            ),
+            beyond_loopback=not all(is_loopback(each.host) for each in self._listeners),
         )
         self._handlers.update(access.gate.guard({**self._handlers, **access.calls.handlers()}))
 

@@ -29,6 +29,7 @@ from aerobee.broker.config import parse_endpoints
 from aerobee.config import environment_settings, read_properties
 from aerobee.errors import ConfigError
 from aerobee.ha.quorum.config import parse_peers
+from aerobee.host_port import join_address
 from aerobee.metrics_config import PROM
 from aerobee.ops import cli, settings
 
@@ -41,8 +42,8 @@ KINDS = {
 DATA = "/var/lib/aerobee"
 CONFIG_DIRECTORY = "/etc/aerobee"
 INTERNAL_PORT, EXTERNAL_PORT = 10_911, 10_921
-NAMESERVER_LISTENERS = "internal://0.0.0.0:9876,external://0.0.0.0:9877"
-BROKER_LISTENERS = f"internal://0.0.0.0:{INTERNAL_PORT},external://0.0.0.0:{EXTERNAL_PORT}"
+NAMESERVER_LISTENERS = "internal://:9876,external://:9877"
+BROKER_LISTENERS = f"internal://:{INTERNAL_PORT},external://:{EXTERNAL_PORT}"
 FILE_WAIT_S = 300.0
 
 
@@ -84,7 +85,7 @@ def config_path(role: str, environ: Mapping[str, str]) -> str:
 
 
 def role_defaults(role: str, environ: Mapping[str, str], host_name: str, given: set[str]) -> dict[str, str]:
-    """Keys and values for a container, each for the case that nobody has set it."""
+    """Default settings of a container, for the keys that are not set. An empty host binds to IPv4 and IPv6."""
     data = environ.get("AEROBEE_DATA", DATA)
     numbers = {"metricsExporterType": PROM}
     peers = environ.get("AEROBEE_CONTROLLERDLEGERPEERS", environ.get("AEROBEE_CONTROLLER_D_LEGER_PEERS", ""))
@@ -92,20 +93,19 @@ def role_defaults(role: str, environ: Mapping[str, str], host_name: str, given: 
     if own := own_peer(peers, host_name):
         quorum["controllerDLegerSelfId"] = own
     if role == CONTROLLER:
-        return {**numbers, **quorum}
+        return {"bindAddress": "", **numbers, **quorum}
     if role == NAMESERVER:
         files = {"kvConfigPath": f"{data}/kvConfig.json", "configStorePath": f"{data}/namesrv.properties"}
         return {"listeners": NAMESERVER_LISTENERS, **files, **numbers, **(quorum if peers else {})}
     inside = environ.get("AEROBEE_ADVERTISED_INTERNAL", "")
-    defaults = {"storePathRootDir": f"{data}/store", **numbers}
+    defaults = {"storePathRootDir": f"{data}/store", "bindAddress": "", **numbers}
     if inside:
         defaults["brokerIP1"] = inside
     outside = "" if "listeners" in given else advertised(environ)
     if outside:
         defaults["listeners"] = BROKER_LISTENERS
-        defaults["advertisedListeners"] = (
-            f"internal://{inside or host_name}:{INTERNAL_PORT},external://{outside}"
-        )
+        own = join_address(inside or host_name, INTERNAL_PORT)
+        defaults["advertisedListeners"] = f"internal://{own},external://{outside}"
     return defaults
 
 

@@ -15,6 +15,7 @@ from aerobee.config import to_properties
 from aerobee.errors import ConfigError
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import QUORUM_LISTENER, Controller, listeners_of
+from aerobee.host_port import is_loopback
 from aerobee.ops.listening import require_directory, require_free_port
 from aerobee.ops.options import AsJson
 from aerobee.ops.output import Output
@@ -113,6 +114,6 @@ def make_controller(settings: ControllerSettings, listeners: Sequence[str] = ())
         )
     require_free_port(config.bind_address, config.own_port, "the controller", "controllerDLegerPeers")
     require_directory(Path(config.directory), "controllerStorePath")
-    if not config.authentication_enabled and config.bind_address not in ("127.0.0.1", "::1", "localhost"):
+    if not config.authentication_enabled and not is_loopback(config.bind_address):
         log.log(*WHO_MAY_OPEN if config.admin_open else WHO_MAY)
     return Controller(config, tls=tls, guard=guard_of(config.admin_open))

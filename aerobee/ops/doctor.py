@@ -17,7 +17,8 @@ import typer
 
 from aerobee.client.results import BrokerInfo
 from aerobee.clock import Clock, SystemClock
-from aerobee.errors import AerobeeError
+from aerobee.errors import AerobeeError, UsageError
+from aerobee.host_port import WILDCARDS, bare_host, is_loopback, split_address
 from aerobee.ops.ack_level import ack_sentence_of
 from aerobee.ops.clients import open_admin
 from aerobee.ops.cluster import first_rate
@@ -145,14 +146,14 @@ async def examine(nameservers: list[str]) -> list[Finding]:
 
 async def dial(address: str) -> Dial:
     """Open a TCP connection and close it."""
-    host, _, port = address.rpartition(":")
     began = time.perf_counter()
     try:
+        host, port = split_address(address)
         async with asyncio.timeout(DIAL_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
         return Dial(DIAL_TIMEOUT_S * 1000, f"no answer within {DIAL_TIMEOUT_S:.0f} s")
-    except (OSError, ValueError, OverflowError) as error:
+    except (OSError, UsageError) as error:
         return Dial((time.perf_counter() - began) * 1000, str(getattr(error, "strerror", None) or error))
     milliseconds = (time.perf_counter() - began) * 1000
     writer.close()
@@ -404,7 +405,11 @@ def advertised_listeners(config: Mapping[str, str]) -> dict[str, str]:
     """Listener name -> "host:port" that a broker tells clients; empty when it has none with a name."""
     listeners = dict(_named(config.get("listeners", "")))
     listeners.update(_named(config.get("advertisedListeners", "")))
-    return {name: address for name, address in listeners.items() if not address.startswith(("0.0.0.0:", ":"))}
+    return {
+        name: address
+        for name, address in listeners.items()
+        if bare_host(address.rpartition(":")[0]) not in WILDCARDS
+    }
 
 
 def _named(text: str) -> list[tuple[str, str]]:
@@ -461,8 +466,7 @@ async def _examine_routes(part: str, info: BrokerInfo, nameservers: list[str]) -
 
 
 def _unreachable(part: str, check: str, address: str, dialled: Dial) -> Finding:
-    host = address.rpartition(":")[0]
-    if host.startswith("127.") or host in ("localhost", "::1"):
+    if is_loopback(address.rpartition(":")[0]):
         why = "it advertises a loopback address, which only clients on its own machine reach, or it is down there"
     else:
         why = "it is down, a firewall is between, or it advertises an address of a network that is not yours"

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
+from aerobee.host_port import bare_host, join_address
 from aerobee.ops.failure import LocalRefused, PortTaken
 
 
@@ -19,6 +20,7 @@ def require_free_port(host: str, port: int, what: str, change: str) -> None:
     """Raise PortTaken when `host:port` cannot be bound. `change` says how to choose another port."""
     if port == 0:
         return
+    host = bare_host(host)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -30,7 +32,7 @@ def require_free_port(host: str, port: int, what: str, change: str) -> None:
 
 def port_failure(error: OSError, host: str, port: int, what: str, change: str) -> Exception:
     """The sentence for a bind that failed."""
-    place = f"{host}:{port}"
+    place = join_address(host, port)
     if error.errno == errno.EADDRINUSE:
         return PortTaken(
             f"{what} cannot listen at {place}: another process does; stop it (`ss -ltnp 'sport = :{port}'` names it), "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from aerobee.host_port import join_address
 from aerobee.ops.terminal import visible
 
 if TYPE_CHECKING:
@@ -153,8 +154,7 @@ def body_text(body: bytes) -> tuple[str, str]:
 
 def host_text(host: tuple[str, int]) -> str:
     """("ip", port) as text, an IPv6 address in brackets."""
-    ip, port = host
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+    return join_address(*host)
 
 
 def _plain(value: object) -> object:

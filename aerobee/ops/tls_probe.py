@@ -6,24 +6,30 @@ import asyncio
 import contextlib
 import ssl
 
+from aerobee.errors import UsageError
+from aerobee.host_port import split_address
+
 PROBE_TIMEOUT_S = 3.0
 
 
 async def speaks_tls(address: str) -> bool:
     """Whether a TLS handshake succeeds there, whoever signed its certificate and whether or not it wants ours. Raises TimeoutError
     when nothing is said there at all."""
-    host, _, port = address.rpartition(":")
+    try:
+        host, port = split_address(address)
+    except UsageError:
+        return False
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
         return "CERTIFICATE" in str(error.reason)  # it wants ours, and so speaks TLS
     except TimeoutError:
         raise
-    except (OSError, ValueError):
+    except OSError:
         return False
     writer.close()
     with contextlib.suppress(OSError, TimeoutError):  # the peer may be quicker; the answer is known

@@ -12,9 +12,9 @@ processes, so that each can be killed: the others go on.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -26,7 +26,6 @@ from typing import Annotated
 
 import typer
 
-from aerobee.access.addresses import is_loopback
 from aerobee.access.opening import who_may_administer
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import MASTER_ID
@@ -34,6 +33,7 @@ from aerobee.broker.fastpath.choice import BackendChoice, choose_backend, wanted
 from aerobee.client.registered import RegisteredBrokers
 from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, NoPermission, UsageError
+from aerobee.host_port import WILDCARDS, bare_host, is_ip, is_loopback, join_address, split_address
 from aerobee.nameserver import NameServer
 from aerobee.ops.ack_level import ack_sentence
 from aerobee.ops.broker import broker_loop, start_broker
@@ -248,8 +248,8 @@ def make_plan(
 ) -> Plan:
     """Settle names, ports and directories. Raises UsageError and ConfigError."""
     _check_places(broker_count * replica_count, port, nameserver_port, advertise)
-    local = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
-    nameserver_address = f"{local}:{nameserver_port}"
+    local = WILDCARDS.get(bare_host(host), host)
+    nameserver_address = join_address(local, nameserver_port)
     nameserver, nameserver_arguments = _plan_nameserver(nameserver_port, host, data, assignments)
     controllers = (
         controller_flags(local, controller_port, host, data, assignments) if replica_count > 1 else ()
@@ -269,7 +269,7 @@ def make_plan(
         if controllers:
             own["enableControllerMode"] = "true"
             own["controllerAddr"] = ";".join(
-                f"{local}:{controller_port + at}" for at in range(len(controllers))
+                join_address(local, controller_port + at) for at in range(len(controllers))
             )
         if advertise is not None or local == host:
             own["brokerIP1"] = advertise or host
@@ -326,7 +326,7 @@ def controller_flags(
     """Settings of the controllers of one machine."""
     said = [_value_of(text) for text in assignments if _key_of(text) == ADMIN_OPEN]
     shared = {ADMIN_OPEN: said[-1]} if said else {}
-    peers = ";".join(f"n{number}-{local}:{port + number}" for number in range(CONTROLLERS))
+    peers = ";".join(f"n{number}-{join_address(local, port + number)}" for number in range(CONTROLLERS))
     return tuple(
         {
             "controllerDLegerGroup": "aerobee-up",
@@ -371,13 +371,10 @@ def _check_places(broker_count: int, port: int, nameserver_port: int, advertise:
         )
     if advertise is None:
         return
-    try:
-        ipaddress.ip_address(advertise)
-    except ValueError:
-        if not HOST_NAME.fullmatch(advertise):
-            raise UsageError(
-                f"--advertise {advertise!r}: write an address or a host's name, without a port (that is --port)"
-            ) from None
+    if not is_ip(bare_host(advertise)) and not HOST_NAME.fullmatch(advertise):
+        raise UsageError(
+            f"--advertise {advertise!r}: write an address or a host's name, without a port (that is --port)"
+        )
 
 
 def require_ports(plan: Plan) -> None:
@@ -388,7 +385,7 @@ def require_ports(plan: Plan) -> None:
         from aerobee.ha.quorum.config import parse_peers
 
         address = parse_peers(controller["controllerDLegerPeers"])[controller["controllerDLegerSelfId"]]
-        port = int(address.rpartition(":")[2])
+        _, port = split_address(address)
         require_free_port(controller["bindAddress"], port, "a controller", "--controller-port")
     for settings in plan.brokers:
         config = settings.broker
@@ -583,7 +580,7 @@ def _say_ready(
     out.say("")
     out.say("In another terminal:", style="bold")
     if nameserver != "127.0.0.1:9876":
-        out.say(f"  export AEROBEE_NAMESRV_ADDR={nameserver}")
+        out.say(f"  export AEROBEE_NAMESRV_ADDR={shlex.quote(nameserver)}")
     command = _command()
     out.say(f'  {command} send hello "my first message"')
     out.say(f"  {command} consume hello --from first")
@@ -594,7 +591,7 @@ def _say_ready(
 def _administrators(settings: BrokerSettings) -> str:
     """Who may administer a broker that others than this machine reach; "" for one that they do not."""
     hosts = (each.host for each in settings.broker.bound_listeners)
-    is_reached = any(host != "localhost" and not is_loopback(host) for host in hosts)
+    is_reached = not all(map(is_loopback, hosts))
     return who_may_administer(settings.access) if is_reached else ""
 
 

@@ -14,6 +14,7 @@ import socket
 from importlib.util import find_spec
 
 from aerobee.errors import AerobeeError
+from aerobee.host_port import join_address
 from aerobee.ops.listening import port_failure
 from aerobee.ops.output import Output
 from aerobee.ops.server_process import PAUSE_S_MAX, PAUSE_S_MIN, ServerProcess
@@ -35,7 +36,7 @@ class UpConsole:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self.port}/"
+        return f"http://{join_address(HOST, self.port)}/"
 
     async def serve(self, nameserver: str, log_level: str, out: Output) -> None:
         """For ever: wait for a browser, start the console, wait until it ends. What goes wrong is said; brokers go on."""

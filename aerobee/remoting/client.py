@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from aerobee.clock import Clock
 from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost, UsageError, remote_error
+from aerobee.host_port import split_address
 from aerobee.network import Network
 from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
@@ -225,16 +226,6 @@ def checked(response: RemotingCommand, *, address: str, request: str) -> Remotin
     raise remote_error(
         response.code, response.remark, address=address, request=request, opaque=response.opaque
     )
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of "host:port" or "[v6]:port". Raises UsageError."""
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit()):
-        raise UsageError(f"address {address!r} must look like host:port, as 127.0.0.1:9876 does")
-    if not 0 < int(port[:6]) <= 65_535:
-        raise UsageError(f"address {address!r}: a port is 1 to 65535")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _reason(error: BaseException) -> str:

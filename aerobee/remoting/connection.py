@@ -26,6 +26,7 @@ from aerobee.errors import (
     TransportError,
     WireError,
 )
+from aerobee.host_port import join_address
 from aerobee.remoting.codes import request_name
 from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import FrameDecoder, encode_frame
@@ -389,8 +390,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple) and len(peer) >= 2:
             self.host_port = (str(peer[0]), int(peer[1]))
-            host = f"[{peer[0]}]" if ":" in self.host_port[0] else peer[0]
-            self.address = f"{host}:{peer[1]}"
+            self.address = join_address(*self.host_port)
         own = transport.get_extra_info("sockname")
         if isinstance(own, tuple) and own:
             self.own_host = str(own[0])

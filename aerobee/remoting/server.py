@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from aerobee.clock import Clock
 from aerobee.errors import ConfigError
+from aerobee.host_port import PORT_MAX, bare_host, join_address
 from aerobee.log_throttle import LogThrottle
 from aerobee.network import Network, NetworkServer
 from aerobee.remoting.connection import Burst, Connection, Endpoint
@@ -27,8 +28,6 @@ from aerobee.words import plural
 
 GO_AWAY_LINGER_S = 0.05  # requests that are on the wire already are still answered GO_AWAY
 DRAIN_POLL_S = 0.01
-PORT_MAX = 65_535
-
 _LOG = logging.getLogger("aerobee.remoting")
 
 
@@ -53,7 +52,7 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
             raise ConfigError(f"listener {part!r} has port {port}, at most {PORT_MAX}")
         if name in found:
             raise ConfigError(f"listener {part!r}: the name {name!r} occurs twice")
-        found[name] = Listener(name, host.removeprefix("[").removesuffix("]"), int(port))
+        found[name] = Listener(name, bare_host(host), int(port))
     return tuple(found.values())
 
 
@@ -178,9 +177,9 @@ class RemotingServer:
             return Connection(self._endpoint, listener=listener.name)
 
         try:
-            return await self._network.create_server(connection, listener.host, listener.port)
+            return await self._network.create_server(connection, bare_host(listener.host), listener.port)
         except OSError as error:
-            place = f"{listener.host or '*'}:{listener.port}"
+            place = join_address(listener.host or "*", listener.port)
             raise OSError(
                 error.errno, f"cannot listen at {place} (listener {listener.name}): {error.strerror or error}"
             ) from error

@@ -17,6 +17,7 @@ from aerobee.broker.config import BrokerConfig
 from aerobee.errors import AerobeeError
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import Controller
+from aerobee.host_port import join_address
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -273,10 +274,12 @@ class Cluster:
     async def elect(self, controller: Node, chosen: Node) -> None:
         """Ask a controller for another master, as an operator does. Raises AerobeeError for a refusal."""
         client = RemotingClient(clock=self.clock, network=self.network.endpoint("operator"))
-        address = f"{LOCAL}:{CONTROLLER_PORT + controller.index}"
+        address = join_address(LOCAL, CONTROLLER_PORT + controller.index)
         port = BROKER_PORT + PORT_STEP * chosen.index
         replicas = controller.process.state.groups[NAME].replicas
-        broker_id = next(each for each, known in replicas.items() if known.address == f"{LOCAL}:{port}")
+        broker_id = next(
+            each for each, known in replicas.items() if known.address == join_address(LOCAL, port)
+        )
         request = RemotingCommand(
             RequestCode.CONTROLLER_ELECT_MASTER,
             {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from aerobee.host_port import join_address
+
 LOCAL = "127.0.0.1"
 TOPIC, GROUP, NAME = "orders", "readers", "broker-a"
 QUEUES = 2
@@ -9,9 +11,9 @@ NAMESERVERS, CONTROLLERS, BROKERS = 2, 3, 3
 NAMESERVER_PORT, CONTROLLER_PORT, BROKER_PORT, HA_PORT = 9_876, 9_890, 10_911, 10_912
 PORT_STEP = 10  # between two brokers
 
-NAMESERVER_ADDRESSES = ";".join(f"{LOCAL}:{NAMESERVER_PORT + n}" for n in range(NAMESERVERS))
-PEERS = ";".join(f"n{n}-{LOCAL}:{CONTROLLER_PORT + n}" for n in range(CONTROLLERS))
-CONTROLLER_ADDRESSES = ";".join(f"{LOCAL}:{CONTROLLER_PORT + n}" for n in range(CONTROLLERS))
+NAMESERVER_ADDRESSES = ";".join(join_address(LOCAL, NAMESERVER_PORT + n) for n in range(NAMESERVERS))
+PEERS = ";".join(f"n{n}-{join_address(LOCAL, CONTROLLER_PORT + n)}" for n in range(CONTROLLERS))
+CONTROLLER_ADDRESSES = ";".join(join_address(LOCAL, CONTROLLER_PORT + n) for n in range(CONTROLLERS))
 
 
 def broker_at(port: int) -> str:

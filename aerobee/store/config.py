@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from aerobee.errors import ConfigError
+from aerobee.host_port import split_address
 
 QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
@@ -270,11 +271,8 @@ class StoreConfig:
                 f"haTransferBatchSize is {self.ha_transfer_batch_size}: it must be at most {HA_FRAME_BYTES_MAX}, what a "
                 "slave of RocketMQ has room for"
             )
-        host, _, port = self.ha_master_address.rpartition(":")
-        if self.ha_master_address and not (host and port.isdecimal() and 0 < int(port) <= 65_535):
-            raise ConfigError(
-                f"haMasterAddress is {self.ha_master_address!r}: write host:port of the master's HA port"
-            )
+        if self.ha_master_address:
+            split_address(self.ha_master_address, "haMasterAddress")
 
     @property
     def dispatches_light_queues(self) -> bool:

@@ -38,6 +38,7 @@ from aerobee.client.producer.transaction_producer import (
 )
 from aerobee.clock import AdvancingClock, Clock, ManualClock
 from aerobee.errors import UsageError
+from aerobee.host_port import join_address, split_address
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.network import AsyncioNetwork, Network
@@ -83,6 +84,7 @@ class LocalCluster:
         clock: Clock | None = None,
         network: Network | None = None,
         directory: str | Path | None = None,
+        host: str = HOST,
         cluster_name: str = "DefaultCluster",
         broker_config: Mapping[str, Any] | None = None,
         store_config: Mapping[str, Any] | None = None,
@@ -93,7 +95,7 @@ class LocalCluster:
         for 30 s, not 200 ms, for tests hold the event loop that the brokers run on. Old messages are deleted early and
         new ones refused only on a disk that is 95 and 99 % full, not 75 and 90: others' files fill it.
 
-        `clock`: an AdvancingClock unless given. `directory`: kept afterwards when given, else one that is removed.
+        `host`: the loopback address that everything binds to and advertises, "::1" for IPv6. `clock`: an AdvancingClock unless given. `directory`: kept afterwards when given, else one that is removed.
         Starts nothing before start() or `async with`.
         """
         for name, count in (("brokers", brokers), ("nameservers", nameservers)):
@@ -104,6 +106,7 @@ class LocalCluster:
         self.clock: Clock = clock or AdvancingClock()
         self.network: Network = network or AsyncioNetwork()
         self.cluster_name = cluster_name
+        self._host = host
         (self._nameserver_fields,) = fields_of(nameserver_config or {}, "nameserver_config", NameServerConfig)
         # As in broker.conf, which holds the keys of both.
         self._broker_fields, store_fields = fields_of(
@@ -167,7 +170,7 @@ class LocalCluster:
     @property
     def nameserver_addresses(self) -> tuple[str, ...]:
         """ "host:port" of each nameserver, also of those that are stopped."""
-        return tuple(f"{HOST}:{node.port}" for node in self._nameservers)
+        return tuple(join_address(self._host, node.port) for node in self._nameservers)
 
     @property
     def nameserver_address(self) -> str:
@@ -177,7 +180,7 @@ class LocalCluster:
     @property
     def broker_addresses(self) -> tuple[str, ...]:
         """ "host:port" of each broker, also of those that are stopped."""
-        return tuple(f"{HOST}:{node.port}" for node in self._brokers)
+        return tuple(join_address(self._host, node.port) for node in self._brokers)
 
     @property
     def broker_names(self) -> tuple[str, ...]:
@@ -228,7 +231,7 @@ class LocalCluster:
         broker = Broker(broker_config, store_config, clock=self.clock, network=self.network)
         await broker.start()
         node.broker = broker
-        node.port = int(broker.address.rpartition(":")[2])
+        node.port = split_address(broker.address)[1]
         await self._until(
             lambda: all(self._knows(server, node) for server in self._running_nameservers()),
             f"{node.name} started, but is not registered at every nameserver",
@@ -245,12 +248,12 @@ class LocalCluster:
         node = self._nameservers[index]
         if node.server is not None:
             raise UsageError(f"nameserver {index} runs already")
-        fields = {"listen_port": node.port, "bind_address": HOST, "shutdown_wait_time_seconds": 0}
+        fields = {"listen_port": node.port, "bind_address": self._host, "shutdown_wait_time_seconds": 0}
         config = NameServerConfig(**{**fields, **self._nameserver_fields})
         server = NameServer(config, clock=self.clock, network=self.network)
         await server.start()
         node.server = server
-        node.port = int(server.address.rpartition(":")[2])
+        node.port = split_address(server.address)[1]
 
     async def advance_clock(self, seconds: float, *, step_s: float = ADVANCE_STEP_S) -> None:
         """Move the clock of the whole cluster, and of the clients it made, and let what is then due happen.
@@ -415,8 +418,8 @@ class LocalCluster:
         return {
             "broker_name": node.name,
             "broker_cluster_name": self.cluster_name,
-            "broker_ip1": HOST,
-            "bind_address": HOST,
+            "broker_ip1": self._host,
+            "bind_address": self._host,
             "listen_port": node.port,
             "enable_vip_listener": False,
             "namesrv_addr": self.nameserver_address,
@@ -439,7 +442,7 @@ class LocalCluster:
         }
         if attributes:
             fields["attributes"] = attributes
-        address = f"{HOST}:{node.port}"
+        address = join_address(self._host, node.port)
         request = RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
         checked(await self._remoting.invoke(address, request), address=address, request="create topic")
 
@@ -447,7 +450,7 @@ class LocalCluster:
         return [node.server for node in self._nameservers if node.server is not None]
 
     def _knows(self, server: NameServer, node: _BrokerNode) -> bool:
-        return f"{HOST}:{node.port}" in server.table.member_addresses(node.name).values()
+        return join_address(self._host, node.port) in server.table.member_addresses(node.name).values()
 
     async def _until(self, condition: Callable[[], bool], failure: str) -> None:
         """Wait for a condition of parts in this process. Raises UsageError with `failure` after ten seconds."""

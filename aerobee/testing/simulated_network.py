@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from aerobee.clock import Clock
 from aerobee.errors import UsageError
+from aerobee.host_port import join_address
 
 Factory = Callable[[], asyncio.BaseProtocol]
 FIRST_PORT = 20_000
@@ -228,11 +229,11 @@ class SimulatedNetwork:
         while True:
             server = self.servers.get(port)
             if server is None:
-                raise ConnectionRefusedError(111, f"nothing listens at {host}:{port}")
+                raise ConnectionRefusedError(111, f"nothing listens at {join_address(host, port)}")
             if not self.is_cut(owner, server.owner) and not self.is_cut(server.owner, owner):
                 break
             if not self.resends or self.clock.monotonic() >= give_up_at:
-                raise TimeoutError(110, f"{host}:{port} does not answer")
+                raise TimeoutError(110, f"{join_address(host, port)} does not answer")
             await self.clock.sleep(RESEND_S)
         self._next_port += 1
         near, far = (host, self._next_port), (host, port)

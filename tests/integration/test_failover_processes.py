@@ -22,6 +22,7 @@ from aerobee.client import Producer, ProducerConfig
 from aerobee.client.results import SendStatus
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError
+from aerobee.host_port import join_address
 from aerobee.message import Message
 from aerobee.network import AsyncioNetwork
 from aerobee.ops.ha import QuorumAdmin
@@ -78,13 +79,15 @@ class Up:
         raise AssertionError(f"no process of the broker at {address}")
 
 
-@pytest.fixture
-async def up(tmp_path: Path) -> AsyncIterator[Up]:
+@pytest.fixture(params=["127.0.0.1", "::1"])
+async def up(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Up]:
     base = free_block(60)
+    host = request.param
     log = (tmp_path / "up.log").open("wb")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "aerobee.ops", "up", "--json", "--replicas", "3", "--data", str(tmp_path / "data")),
+        *("-m", "aerobee.ops", "up", "--json", "--replicas", "3", "--host", host),
+        *("--data", str(tmp_path / "data")),
         *("--port", str(base + 20), "--nameserver-port", str(base), "--controller-port", str(base + 1)),
         *("--set", "mappedFileSizeCommitLog=16777216", "--set", "maxHashSlotNum=50000"),
         *("--set", "maxIndexNum=200000"),
@@ -102,7 +105,7 @@ async def up(tmp_path: Path) -> AsyncIterator[Up]:
         said = (tmp_path / "up.log").read_text()
         assert "is now master" not in said, said
         assert "broker id" not in said, said
-        controllers = [f"127.0.0.1:{base + 1 + number}" for number in range(3)]
+        controllers = [join_address(host, base + 1 + number) for number in range(3)]
         up = Up(process, ready["nameserver"], controllers)
         yield up
         await up.client.close()
@@ -155,7 +158,8 @@ async def test_nothing_acknowledged_is_lost_when_masters_are_killed(up: Up) -> N
         master = await up.master()
         senders = [asyncio.create_task(send(sender)) for sender in range(SENDERS)]
         gaps = []
-        for _ in range(KILLS):
+        kills = KILLS if up.nameserver.startswith("127.") else 1  # IPv6: whether it works at all
+        for _ in range(kills):
             count = len(acknowledged)
             async with asyncio.timeout(WITHIN_S):
                 while len(acknowledged) < count + 200:  # noqa: ASYNC110
@@ -170,7 +174,7 @@ async def test_nothing_acknowledged_is_lost_when_masters_are_killed(up: Up) -> N
     master = await up.master()
     found = await stored(up, master)
     print(
-        f"\n{len(acknowledged)} messages acknowledged, {KILLS} masters killed; "
+        f"\n{len(acknowledged)} messages acknowledged, {kills} masters killed; "
         f"without service for {', '.join(f'{gap:.2f}' for gap in sorted(gaps))} s"
     )
     missing = [body for body in acknowledged if not found[body]]

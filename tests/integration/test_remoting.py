@@ -22,8 +22,9 @@ from aerobee.errors import (
     UsageError,
     remote_error,
 )
+from aerobee.host_port import split_address
 from aerobee.network import AsyncioNetwork, Network
-from aerobee.remoting.client import RemotingClient, checked, split_address
+from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import FrameDecoder, decode_frame, encode_frame

@@ -28,6 +28,7 @@ FLOORS: dict[str, int] = {
     "thread_pool": 0,
     "message": 0,
     "network": 0,
+    "host_port": 0,
     "ordered_set": 0,
     "shared_task": 0,
     "config": 0,

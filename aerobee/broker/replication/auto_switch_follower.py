@@ -31,6 +31,7 @@ from aerobee.errors import AerobeeError, MalformedFrame, StoreError
 from aerobee.ha.epoch_file import common_point, parted_at_first_byte
 from aerobee.ha.handshake import Handshake, HandshakeReply, MasterStream
 from aerobee.ha.transfer_header import StateReport, TransferFrame
+from aerobee.host_port import split_address
 from aerobee.network import Network
 from aerobee.store.message_store import MessageStore
 
@@ -165,11 +166,11 @@ class AutoSwitchFollower(Follower):
             is_async_learner=config.async_learner,
         )
         connection = _MasterConnection(self, handshake)
-        host, _, port = self._master.ha.rpartition(":")
+        host, port = split_address(self._master.ha)
         self._last_read_s = self._clock.monotonic()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._network.create_connection(lambda: connection, host.strip("[]"), int(port))
+                await self._network.create_connection(lambda: connection, host, port)
             self._connection = connection
             async with asyncio.timeout(config.ha_housekeeping_interval / 1000):
                 greeting = await connection.greeted

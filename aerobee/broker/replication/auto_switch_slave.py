@@ -21,6 +21,7 @@ from aerobee.errors import WireError
 from aerobee.ha.epoch_file import EpochEntry
 from aerobee.ha.handshake import Handshake, HandshakeReply, SlaveStream
 from aerobee.ha.transfer_header import TRANSFER_HEAD, HaState
+from aerobee.host_port import join_address
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class AutoSwitchSlave(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.address = join_address(*peer[:2]) if peer else "?"
         refusal = self._admit(self)
         if refusal:
             self.end(refusal)

@@ -27,6 +27,7 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, StoreError, WireError
 from aerobee.ha.divergence import DivergenceSearch, Verdict
 from aerobee.ha.transfer_header import ClassicFrames, encode_report
+from aerobee.host_port import split_address
 from aerobee.network import Network
 from aerobee.store.message_store import MessageStore
 
@@ -168,13 +169,13 @@ class ClassicFollower(Follower):
         """One connection, from its plan to its end."""
         await self._durable()
         plan = await self._make_plan()
-        host, _, port = self._master.ha.rpartition(":")
+        host, port = split_address(self._master.ha)
         connection = MasterConnection(self, plan)
         self._search = plan.search
         self._last_read_s = self._clock.monotonic()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._network.create_connection(lambda: connection, host.strip("[]"), int(port))
+                await self._network.create_connection(lambda: connection, host, port)
             self._connection = connection
             self._watch(connection)
             await connection.closed

@@ -26,8 +26,9 @@ from aerobee.broker.replication.controller_client import ControllerClient, Group
 from aerobee.broker.replication.controller_files import Epochs, IdentityFiles
 from aerobee.broker.replication.replication import Replication
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, RemoteError, TransportError
+from aerobee.errors import AerobeeError, RemoteError, TransportError, UsageError
 from aerobee.ha.broker_identity import HeldId
+from aerobee.host_port import PORT_MAX, join_address, split_address
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.message_store import MessageStore
 
@@ -37,7 +38,6 @@ HINT_PAUSE_S = 0.02  # several hints at once are one question
 LEASES_PER_LEASE = 4  # heartbeats of a master in the time of one lease
 HEARTBEAT_TIMEOUT_S = 2.0
 SET_RETRY_S = 0.5
-PORT_MAX, PORT_DIGITS_MAX = 65_535, 5
 
 
 class ControllerAgent:
@@ -461,7 +461,8 @@ class ControllerAgent:
 
 def ha_address_behind(master_address: str) -> str:
     """The port behind that of a master's requests; "" for an address that has none."""
-    host, _, port = master_address.rpartition(":")
-    if not (host and port.isascii() and port.isdigit() and len(port) <= PORT_DIGITS_MAX):
+    try:
+        host, port = split_address(master_address)
+    except UsageError:
         return ""
-    return f"{host}:{int(port) + 1}" if 0 < int(port) < PORT_MAX else ""
+    return join_address(host, port + 1) if port < PORT_MAX else ""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.replication.unproven_connections import UnprovenConnections
+from aerobee.host_port import bare_host
 from aerobee.network import Network, NetworkServer
 from aerobee.store.config import StoreConfig
 
@@ -40,7 +41,9 @@ class HaListener:
 
     async def open(self, host: str, port: int) -> None:
         """Bind; port 0 takes any. Raises OSError."""
-        self._server = await self._network.create_server(lambda: self._make_connection(), host, port)
+        self._server = await self._network.create_server(
+            lambda: self._make_connection(), bare_host(host), port
+        )
 
     def serve(self, make_connection: Callable[[], asyncio.Protocol]) -> None:
         """Give connections to these protocols from now on. They bound themselves."""

@@ -22,6 +22,7 @@ from aerobee.broker.replication.log_sender import LogSender
 from aerobee.clock import Clock, Timer
 from aerobee.errors import WireError
 from aerobee.ha.transfer_header import CLASSIC_HEAD, Reports
+from aerobee.host_port import join_address
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class SlaveConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.address = join_address(*peer[:2]) if peer else "?"
         refusal = self._admit(self)
         if refusal:
             self.end(refusal)

@@ -17,6 +17,7 @@ from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import Replication
 from aerobee.errors import ConfigError
+from aerobee.host_port import split_address
 from aerobee.network import Network
 from aerobee.store.config import BrokerRole, StoreConfig
 
@@ -49,9 +50,7 @@ def _check_controller_mode(config: BrokerConfig, store: StoreConfig) -> None:
             "enableControllerMode is true and controllerAddr is empty: name the controllers, host:port;host:port"
         )
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65_535):
-            raise ConfigError(f"controllerAddr has {address!r}, expected host:port")
+        split_address(address, "controllerAddr")
     if config.enable_slave_acting_master:
         raise ConfigError(
             "enableControllerMode and enableSlaveActingMaster are both true: controllers elect a master that takes messages, so "

@@ -34,6 +34,7 @@ from aerobee.broker.transaction.transaction_store import HalfMessageLog, Transac
 from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError, StoreError, UsageError
+from aerobee.host_port import join_address
 from aerobee.message import parse_offset_message_id
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -220,7 +221,7 @@ class TransactionOperatorCalls:
                 "queueId": half.queue_id,
                 "offsetMsgId": record.offset_message_id,
                 "bornTimestamp": record.born_timestamp,
-                "producer": f"{record.born_host[0]}:{record.born_host[1]}",
+                "producer": join_address(*record.born_host),
                 "keys": record.properties.get("KEYS", ""),
                 "tag": record.tag or "",
                 "bodyBytes": len(record.body),

@@ -7,6 +7,7 @@ import asyncio
 from aerobee.client.admin.base import AdminCalls
 from aerobee.client.received import ReceivedMessage, decode_messages, decode_stored_messages
 from aerobee.errors import AerobeeError, QueryNotFound, RemoteError, UsageError, remote_error
+from aerobee.host_port import join_address
 from aerobee.message import MessageQueue, parse_offset_message_id
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -36,9 +37,9 @@ class MessageCalls(AdminCalls):
                     f"{message_id!r} is no message id: one has 32 hex digits or more, and with another one name its topic (--topic)"
                 ) from None
             host, port, offset = "", 0, 0
-        if host and await self._is_broker(f"{host}:{port}"):
+        if host and await self._is_broker(address := join_address(host, port)):
             try:
-                return await self.message_at_physical_offset(f"{host}:{port}", offset, topic)
+                return await self.message_at_physical_offset(address, offset, topic)
             except RemoteError:
                 if topic is None:
                     raise

@@ -12,6 +12,7 @@ from typing import Any
 
 from aerobee.client.admin.base import AdminCalls
 from aerobee.errors import MalformedFrame, QueryNotFound, RemoteError, UsageError
+from aerobee.host_port import join_address
 from aerobee.message import parse_offset_message_id
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -163,7 +164,7 @@ class TransactionCalls(AdminCalls):
         """Begin anew with the checks of a half message, also of one that was given up (RESUME_CHECK_HALF_MESSAGE)."""
         (host, port), _ = parse_offset_message_id(offset_message_id)
         await self._call(
-            f"{host}:{port}",
+            join_address(host, port),
             RequestCode.RESUME_CHECK_HALF_MESSAGE,
             {"topic": topic, "msgId": offset_message_id},
         )

@@ -19,6 +19,7 @@ from random import Random
 from aerobee.client.received import ReceivedMessage
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, NoReply, RemoteError, SendFailed, UsageError
+from aerobee.host_port import bare_host
 from aerobee.message import MAGIC_V1, Message, MessageQueue, decode_properties, encode_properties
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
@@ -121,7 +122,7 @@ def _host(text: str) -> tuple[bytes, int]:
     """ "ip:port" as a packed address and a number; Java writes a slash before an address without a name."""
     ip, _, port = text.removeprefix("/").rpartition(":")
     try:
-        return ipaddress.ip_address(ip.strip("[]")).packed, int(port)
+        return ipaddress.ip_address(bare_host(ip)).packed, int(port)
     except ValueError as error:
         raise MalformedFrame(f"a pushed reply names host {text!r}, which is not ip:port") from error
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from aerobee.errors import ConfigError
 from aerobee.ha.raft.config import RaftConfig
+from aerobee.host_port import split_address
 from aerobee.metrics_config import MetricsConfig
 from aerobee.remoting.signature import Credentials, credentials_of
 
@@ -68,7 +69,9 @@ class ControllerConfig(MetricsConfig):
         False  # a new one of a quorum that is there: it waits until it is taken in
     )
     listen_port: int = 0  # one more listener for brokers and tools; 0: only the one in controllerDLegerPeers
-    bind_address: str = "0.0.0.0"  # 0.0.0.0: every address of the machine
+    bind_address: str = (
+        "0.0.0.0"  # 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both
+    )
     enable_elect_unclean_master: bool = (
         False  # a broker that was not in sync may become master when no other lives: what it lacks is lost
     )
@@ -161,7 +164,7 @@ class ControllerConfig(MetricsConfig):
 
     @property
     def own_port(self) -> int:
-        return int(self.peers[self.controller_d_leger_self_id].rpartition(":")[2])
+        return split_address(self.peers[self.controller_d_leger_self_id])[1]
 
     @property
     def directory(self) -> str:
@@ -192,13 +195,14 @@ def parse_peers(text: str) -> dict[str, str]:
     peers: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         found = _PEER.fullmatch(part)
-        if found is None or not 0 < int(found[3]) <= 65_535:
+        if found is None:
             raise ConfigError(
                 f"controllerDLegerPeers has {part!r}, expected ID-HOST:PORT as in n0-10.0.0.1:9878"
             )
         if found[1] in peers:
             raise ConfigError(f"controllerDLegerPeers names {found[1]} twice")
         peers[found[1]] = f"{found[2]}:{found[3]}"
+        split_address(peers[found[1]], "controllerDLegerPeers")
     if len(peers) > PEERS_MAX:
         raise ConfigError(f"controllerDLegerPeers has {len(peers)} entries, at most {PEERS_MAX}")
     if len(set(peers.values())) != len(peers):

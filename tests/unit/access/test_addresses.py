@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.access.addresses import is_loopback, pattern_of
+from aerobee.access.addresses import pattern_of
 from aerobee.errors import ConfigError
+from aerobee.host_port import is_loopback
 
 
 @pytest.mark.parametrize(

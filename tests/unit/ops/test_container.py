@@ -70,7 +70,7 @@ def test_a_nameserver_listens_for_both_sides_and_is_the_controller_of_its_name()
     settings = nameserver_settings(
         assignments=assignments(role_flags("nameserver", environ, "ns-1")), environ=environ
     )
-    assert settings.server.listeners == "internal://0.0.0.0:9876,external://0.0.0.0:9877"
+    assert settings.server.listeners == "internal://:9876,external://:9877"
     assert settings.controller is not None
     assert settings.controller.controller_d_leger_self_id == "n1"
     assert settings.server.metrics_exporter_type == "PROM"
@@ -114,3 +114,18 @@ def test_a_file_with_the_address_is_waited_for_and_its_absence_is_named(tmp_path
 
 def test_no_file_is_named_when_none_is_mounted() -> None:
     assert config_path("broker", {}) == ""
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_a_container_binds_to_both_address_families(role: str) -> None:
+    assert role_defaults(role, {}, "x", set())["bindAddress"] == ""
+
+
+def test_an_ipv6_host_inside_is_advertised_in_brackets() -> None:
+    environ = {"AEROBEE_ADVERTISED": "fd00::7:31000", "AEROBEE_ADVERTISED_INTERNAL": "fd00::8"}
+    settings = broker_settings(assignments=assignments(role_flags("broker", environ, "x")), environ=environ)
+    assert {name: each.address for name, each in settings.broker.advertised.items()} == {
+        "internal": "[fd00::8]:10911",
+        "external": "[fd00::7]:31000",
+    }
+    assert [each.host for each in settings.broker.bound_listeners] == ["", ""]
