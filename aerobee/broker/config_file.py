@@ -89,7 +89,7 @@ class ConfigFile:
 
     def _parse(self, data: bytes) -> dict[str, Any]:
         try:
-            value = fastjson.loads_object(data, "the file")
+            value = fastjson.loads_trusted(data, "the file")
         except MalformedFrame as error:
             raise ValueError(str(error)) from error
         if self._required and not isinstance(value.get(self._required), dict):

@@ -23,21 +23,27 @@ from aerobee.nameserver.route_table import BrokerIdentity, Registration, RouteTa
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.queue_mapping import QueueMappingInfo
-from aerobee.remoting.body.register_broker import ZLIB_FIRST_BYTE, RegisterBrokerBody, body_crc32
+from aerobee.remoting.body.register_broker import (
+    BOUNDS,
+    Bounds,
+    LongRegistration,
+    RegisterBrokerBody,
+    body_crc32,
+)
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
+from aerobee.remoting.fastjson import REQUEST_DIALECT_BYTES_MAX
 from aerobee.remoting.peer import Handler, Peer
 
 log = logging.getLogger("aerobee.nameserver")
-_ZLIB = bytes((ZLIB_FIRST_BYTE,))
 PART_FIELD = "aerobeePart"
 LISTENERS_FIELD = "aerobeeListeners"
 ZONE_FIELD = "__ZONE_NAME"
 NAME_CHARS_MAX = 255  # of clusters, brokers and zones
 ADDRESS_CHARS_MAX = 300  # a host name has up to 253
-# Longer ones are not read in the event loop: 10 us a topic, and a zlib stream becomes a thousand times as long.
-LARGE_BYTES, LARGE_COMPRESSED_BYTES = 128 * 1024, 1024
+# What takes more is not read in the event loop: 10 us a topic, 1 us a byte that is not standard JSON.
+IN_THE_LOOP = Bounds(bytes_max=64 * 1024, dialect_bytes_max=REQUEST_DIALECT_BYTES_MAX)
 # "host:port", the host a name, an IPv4 address or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.%]+\]|[^\s:,;=\"]+):(\d{1,5})$")
 
@@ -81,13 +87,15 @@ class RegistrationCalls:
         crc32 = request.integer("bodyCrc32", 0)
         if crc32 != 0 and body_crc32(request.body) != crc32:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
-        if _is_large(request.body):
+        try:
+            found = _registration(request, IN_THE_LOOP)
+        except LongRegistration:
             return self._register_large(peer, request)
-        return self._register(peer, request, *_registration(request))
+        return self._register(peer, request, *found)
 
     async def _register_large(self, peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
         async with self._reading:
-            found = await asyncio.to_thread(_registration, request)
+            found = await asyncio.to_thread(_registration, request, BOUNDS)
         if not peer.is_open:
             return None  # the broker went meanwhile: nobody would notice that it is not there
         return self._register(peer, request, *found)
@@ -170,14 +178,13 @@ def parse_listener_addresses(text: str) -> dict[str, str]:
     return addresses
 
 
-def _is_large(body: bytes) -> bool:
-    return len(body) > (LARGE_COMPRESSED_BYTES if body[:1] == _ZLIB else LARGE_BYTES)
-
-
-def _registration(request: RemotingCommand) -> tuple[Registration, tuple[str, ...]]:
-    """The registration, and why topics of it are left out. Raises MalformedFrame."""
+def _registration(request: RemotingCommand, bounds: Bounds) -> tuple[Registration, tuple[str, ...]]:
+    """The registration, and why topics of it are left out. Raises LongRegistration, MalformedFrame."""
     body = RegisterBrokerBody.decode(
-        request.body, compressed=request.boolean("compressed", False), sender_version=request.version
+        request.body,
+        compressed=request.boolean("compressed", False),
+        sender_version=request.version,
+        bounds=bounds,
     )
     mappings, wrong = _mappings(body)
     acting = request.field("enableActingMaster")

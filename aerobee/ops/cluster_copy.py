@@ -140,7 +140,7 @@ def read_tables(file: Path) -> dict[str, Tables]:
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
             raise UsageError(f"{file} has more than {FILE_BYTES_MAX} bytes")
-        tree = fastjson.loads(file.read_bytes())
+        tree = fastjson.loads(file.read_bytes(), fastjson.TRUSTED_BYTES_MAX)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error}") from error
     except MalformedFrame as error:

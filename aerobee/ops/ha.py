@@ -25,7 +25,7 @@ from aerobee.ops.times import seconds
 from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.fastjson import loads_object
+from aerobee.remoting.fastjson import loads_trusted
 from aerobee.remoting.signature import Credentials
 
 CALL_TIMEOUT_S = 10.0
@@ -359,7 +359,7 @@ class QuorumAdmin:
         except NotLeader:
             address = self._addresses[0]
         answer = await self._ask(address, RequestCode.AEROBEE_QUORUM_STATUS)
-        return loads_object(answer.body, "the state of the quorum")
+        return loads_trusted(answer.body, "the state of the quorum")
 
     async def _ask(self, address: str, code: int, ext: Mapping[str, str] | None = None) -> RemotingCommand:
         request = RemotingCommand(code, dict(ext) if ext is not None else None)

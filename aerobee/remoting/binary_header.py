@@ -15,7 +15,7 @@ import struct
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.remoting.codes import request_name
 from aerobee.remoting.command import RemotingCommand, SerializeType
-from aerobee.remoting.json_header import LANGUAGE_NAMES
+from aerobee.remoting.json_header import FIELDS_MAX, LANGUAGE_NAMES
 
 _FIXED = struct.Struct(">hBhiii")
 _INT16 = struct.Struct(">h")
@@ -87,6 +87,8 @@ def decode_binary_header(header: bytes | bytearray | memoryview, body: bytes) ->
         value, at = _text(data, at + _INT32.size, length, "value", end)
         if name and value:
             ext[name] = value
+            if len(ext) > FIELDS_MAX:
+                raise MalformedFrame(f"a binary header has more than {FIELDS_MAX} fields")
     return RemotingCommand(
         code,
         ext,

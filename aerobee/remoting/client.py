@@ -19,6 +19,7 @@ from aerobee.remoting.codes import ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Burst, Connection, Endpoint
 from aerobee.remoting.connection_set import ConnectionSet
+from aerobee.remoting.frame import ANSWER_HEADER_BYTES_MAX
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.signature import Credentials
@@ -55,7 +56,7 @@ class RemotingClient:
         credentials: Credentials | None = None,
     ) -> None:
         """`credentials` sign every request that is made of a RemotingCommand."""
-        limits = limits or ConnectionLimits()
+        limits = limits or ConnectionLimits(header_bytes_max=ANSWER_HEADER_BYTES_MAX)
         self._set = ConnectionSet(clock, limits)
         self.connections = self._set.connections
         self._network = network

@@ -15,6 +15,7 @@ from aerobee.remoting.codes import LanguageCode, request_name
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
+REMARK_CHARS_MAX = 8_192  # of a response
 VERSION = 513  # MQVersion ordinal of 5.5.0, the release whose behaviour we show
 TRUE_TEXT = "true"
 FALSE_TEXT = "false"
@@ -62,7 +63,10 @@ class RemotingCommand:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
-        """Return the response to this request: same opaque, header in the type of the request."""
+        """Return the response to this request: same opaque, header in the type of the request. A remark that repeats what a long
+        request said is cut at REMARK_CHARS_MAX."""
+        if remark is not None and len(remark) > REMARK_CHARS_MAX:
+            remark = f"{remark[:REMARK_CHARS_MAX]}… ({len(remark)} characters)"
         return RemotingCommand(
             code, ext, body, remark, self.opaque, FLAG_RESPONSE, serialize_type=self.serialize_type
         )

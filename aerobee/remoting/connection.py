@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         self._endpoint = endpoint
         self._limits = endpoint.limits
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder(endpoint.limits.frame_bytes_max)
+        self._decoder = FrameDecoder(endpoint.limits.frame_bytes_max, endpoint.limits.header_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._tls = tls
         self._first_byte_seen = not server_side

@@ -20,8 +20,9 @@ from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 
 DEPTH_MAX = 64  # nesting of what no peer nests deeper than 8; bounds the recursion of the reader
-REQUEST_DIALECT_BYTES_MAX = 32 * 1024  # of what clients send: all known ones write standard JSON in requests
-TEXT_BYTES_MAX = 16 * 1024 * 1024  # no body is longer than a frame
+# Of what is not standard JSON, unless the caller says that it trusts the writer: all known clients write standard JSON in requests.
+REQUEST_DIALECT_BYTES_MAX = 32 * 1024
+TRUSTED_BYTES_MAX = 16 * 1024 * 1024  # of answers and files; no body is longer than a frame
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})(?![0-9])(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
@@ -31,12 +32,13 @@ _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "'": "'"}
 _WORDS = {"true": True, "false": False, "null": None}
 _DUMP_OPTIONS = orjson.OPT_PASSTHROUGH_DATACLASS
+_ESCAPED_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x20) if chr(code) not in "\t\n\r"}
 _LINE_BEGIN = re.compile(
     rb'^( +)(?:("(?:[^"\\]|\\.)*"): )?', re.MULTILINE
 )  # of orjson's lines: two blanks a level, a key
 
 
-def loads(data: bytes | bytearray | memoryview, dialect_bytes_max: int = TEXT_BYTES_MAX) -> Any:
+def loads(data: bytes | bytearray | memoryview, dialect_bytes_max: int = REQUEST_DIALECT_BYTES_MAX) -> Any:
     """Parse one value. Raises MalformedFrame for anything that is neither JSON nor fastjson's dialect of it.
 
     Above `dialect_bytes_max` standard JSON only: the dialect is read in Python, about a microsecond for each byte.
@@ -53,13 +55,24 @@ def loads(data: bytes | bytearray | memoryview, dialect_bytes_max: int = TEXT_BY
 
 
 def loads_object(
-    data: bytes | bytearray | memoryview, what: str, dialect_bytes_max: int = TEXT_BYTES_MAX
+    data: bytes | bytearray | memoryview, what: str, dialect_bytes_max: int = REQUEST_DIALECT_BYTES_MAX
 ) -> dict[str, Any]:
     """Parse an object as loads() does; `what` names it in the error. Raises MalformedFrame."""
     value = loads(data, dialect_bytes_max)
     if not isinstance(value, dict):
         raise MalformedFrame(f"{what} is not a JSON object: {bytes(data[:80])!r}")
     return value
+
+
+def loads_trusted(data: bytes | bytearray | memoryview, what: str) -> dict[str, Any]:
+    """As loads_object(), for answers of servers and for files: the dialect may be as long as a frame."""
+    return loads_object(data, what, TRUSTED_BYTES_MAX)
+
+
+def mend_text(data: bytes) -> str:
+    """Text with what is not UTF-8 replaced, as loads() reads it, and control characters escaped, but for those that JSON allows
+    between its tokens. At the speed of C: what was wrong with the text alone is standard JSON then."""
+    return data.decode("utf-8", "replace").translate(_ESCAPED_CONTROLS)
 
 
 def is_nested_deeper(value: object, depth_max: int = DEPTH_MAX) -> bool:
@@ -147,6 +160,7 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._in_key = False
 
     def document(self) -> Any:
         value = self._value(0)
@@ -197,7 +211,13 @@ class _Reader:
         if first == '"':
             return self._string()
         if first == "{":
-            return dumps(self._value(depth + 1)).decode()
+            # As text it is escaped: a key inside a key would be twice as long at each level.
+            if self._in_key:
+                raise self._error("an object as a key inside a key")
+            self._in_key = True
+            key = dumps(self._value(depth + 1)).decode()
+            self._in_key = False
+            return key
         match = _BARE_KEY.match(self._text, self._at)
         if match is None:
             raise self._error("no key")

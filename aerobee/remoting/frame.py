@@ -17,6 +17,11 @@ from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.json_header import decode_json_header, encode_json_header
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024  # com.rocketmq.remoting.frameMaxLength of Java peers
+# Of a request. Properties of 32,767 bytes, the longest that RocketMQ stores, have six times as many as JSON escapes. The header is
+# parsed before anybody is asked for a signature, so its length bounds what an unknown peer can make a server parse.
+HEADER_BYTES_MAX = 256 * 1024
+# Of an answer, which only clients read: a batch's names each message by 33 characters.
+ANSWER_HEADER_BYTES_MAX = 8 * 1024 * 1024
 LENGTH_BYTES = 4
 PREFIX_BYTES = 8
 _PREFIX = struct.Struct(">II")
@@ -33,10 +38,13 @@ class FrameDecoder:
     and moves `position`. A read that finds nothing buffered becomes the buffer itself, without a copy.
     """
 
-    __slots__ = ("_frame_bytes_max", "buffer", "passed", "position")
+    __slots__ = ("_frame_bytes_max", "_header_bytes_max", "buffer", "passed", "position")
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX
+    ) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._header_bytes_max = header_bytes_max
         self.buffer: bytes | bytearray = _EMPTY
         self.position = 0
         self.passed = 0  # grows whenever bytes of whole frames are dropped: see beginning()
@@ -81,7 +89,7 @@ class FrameDecoder:
     def next_frame(self) -> RemotingCommand | None:
         """Return the next whole frame, or None when more bytes are needed.
 
-        Raises FrameTooLarge as soon as the length is known, MalformedFrame for a bad header.
+        Raises FrameTooLarge as soon as the frame's or the header's length is known, MalformedFrame for a bad header.
         """
         buffer, start = self.buffer, self.position
         available = len(buffer) - start
@@ -96,13 +104,23 @@ class FrameDecoder:
         if length < LENGTH_BYTES:
             raise MalformedFrame(f"a frame announces {length} bytes, its header's length alone has 4")
         if end > len(buffer):
+            if available >= PREFIX_BYTES:
+                self._check_header(buffer, start)
             return None
+        self._check_header(buffer, start)
         command = _decode(buffer, start, end)
         if end == len(buffer):
             self.buffer, self.position = _EMPTY, 0
         else:
             self.position = end
         return command
+
+    def _check_header(self, buffer: bytes | bytearray, start: int) -> None:
+        (word,) = _LENGTH.unpack_from(buffer, start + LENGTH_BYTES)
+        if (header_length := word & 0xFFFFFF) > self._header_bytes_max:
+            raise FrameTooLarge(
+                f"a header announces {header_length} bytes, at most {self._header_bytes_max} are accepted"
+            )
 
 
 def _too_large(first: bytes, frame_bytes_max: int) -> str:
@@ -112,6 +130,8 @@ def _too_large(first: bytes, frame_bytes_max: int) -> str:
     if first[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert or a handshake of any TLS version
         return "it speaks TLS, and this connection does not"
     length = int.from_bytes(first, "big", signed=True)
+    if length < 0:
+        return f"a frame announces a length of {length} bytes, which no frame has"
     return f"a frame announces {length + LENGTH_BYTES} bytes, at most {frame_bytes_max} are accepted"
 
 

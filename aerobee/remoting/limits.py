@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aerobee.remoting.frame import FRAME_BYTES_MAX
+from aerobee.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 
 MIB = 1024 * 1024
 
@@ -19,6 +19,7 @@ class ConnectionLimits:
     """
 
     frame_bytes_max: int = FRAME_BYTES_MAX  # a frame that announces more closes the connection
+    header_bytes_max: int = HEADER_BYTES_MAX  # the same for its header
     write_high_bytes: int = MIB  # above it nothing more is read or served until the peer took half of it
     write_max_bytes: int = (
         64 * MIB

@@ -19,6 +19,9 @@ pub struct Cut {
     pub body_at: usize,
 }
 
+/// aerobee/remoting/frame.py is the definition.
+pub const HEADER_BYTES_MAX: usize = 256 * 1024;
+
 /// The frame that stands at `at`, if all of it is there.
 #[inline]
 pub fn cut(data: &[u8], at: usize) -> Option<Cut> {
@@ -26,7 +29,9 @@ pub fn cut(data: &[u8], at: usize) -> Option<Cut> {
     let length = u32::from_be_bytes([words[0], words[1], words[2], words[3]]) as usize;
     let end = at + 4 + length;
     let header_bytes = u32::from_be_bytes([0, words[5], words[6], words[7]]) as usize;
-    (end <= data.len()).then_some(Cut { kind: words[4], end, body_at: at + 8 + header_bytes })
+    // One whose header is too long is none: the connection's decoder refuses it.
+    let body_at = if header_bytes > HEADER_BYTES_MAX { usize::MAX } else { at + 8 + header_bytes };
+    (end <= data.len()).then_some(Cut { kind: words[4], end, body_at })
 }
 
 /// How many frames it is worth to look ahead at, and the memory for them. Stays between bursts.

@@ -26,6 +26,7 @@ use rustix::net::{recv, send, RecvFlags, SendFlags};
 
 use crate::backend::{Backend, REPLY_BYTES_MAX, State};
 use crate::guard::Asked;
+use crate::look_ahead::HEADER_BYTES_MAX;
 use crate::outcome::note_failed_callback;
 use crate::results::{self, Pulled, SocketTurns};
 use crate::shared::{Burst, Gates};
@@ -665,7 +666,8 @@ fn rest_of(data: &[u8], used: usize) -> Rest {
     let length = u32::from_be_bytes([words[0], words[1], words[2], words[3]]) as usize;
     let header_bytes = u32::from_be_bytes([0, words[5], words[6], words[7]]) as usize;
     // Lies and what is too long are for the transport's decoder, which knows the errors.
-    if header_bytes + 4 > length || length > TAIL_BYTES_MAX { Rest::ForTransport(used) } else { Rest::Tail(used) }
+    let is_long = header_bytes > HEADER_BYTES_MAX || length > TAIL_BYTES_MAX;
+    if header_bytes + 4 > length || is_long { Rest::ForTransport(used) } else { Rest::Tail(used) }
 }
 
 fn send_some(socket: &Socket, data: &[u8]) -> Result<usize, Errno> {

@@ -141,7 +141,7 @@ async def test_expressions_are_bounded(tmp_path: Path, backend: str, monkeypatch
         Stranger(broker.address) as stranger,
     ):
         assert (await stranger.send_message("t")).code == 0
-        tags = "||".join(f"t{n}" for n in range(100_000))
+        tags = "||".join(f"t{n}" for n in range(20_000))
         assert (await stranger.call(11, pull("a || b"))).code in (0, 19, 20)
         for code in (11, 361):
             await refused(stranger, f"at most {EXPRESSION_CHARS_MAX}", code, pull(tags))

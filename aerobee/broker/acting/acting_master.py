@@ -272,14 +272,14 @@ class ActingMaster:
         reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
         checked(reply, address=slave, request="EXCHANGE_BROKER_HA_INFO")
         if (reply.ext or {}).get(HANDOVER_FIELD) == "true":
-            fields = fastjson.loads_object(reply.body, "what an acting master has delivered")
+            fields = fastjson.loads_trusted(reply.body, "what an acting master has delivered")
             told = parse_sources(fields.get("sources", []))
         else:  # RocketMQ's: it says where its delay levels stand, and nothing of single messages
             asked = await self._client.invoke(
                 slave, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET), timeout_s=HANDOVER_TIMEOUT_S
             )
             body = checked(asked, address=slave, request="GET_ALL_DELAY_OFFSET").body
-            fields, told = fastjson.loads_object(body, "delay offsets"), []
+            fields, told = fastjson.loads_trusted(body, "delay offsets"), []
             fields = {"levels": fields.get("offsetTable", {})}
         levels = {
             json_fields.as_integer(level, "a delay level"): json_fields.as_integer(offset, "an offset")
@@ -300,7 +300,7 @@ class ActingMaster:
         try:
             reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
             body = checked(reply, address=slave, request="GET_ALL_CONSUMER_OFFSET").body
-            table = offsets_of(fastjson.loads_object(body, "the offsets of a slave"))
+            table = offsets_of(fastjson.loads_trusted(body, "the offsets of a slave"))
         except AerobeeError as error:
             log.warning("the slave at %s does not tell its offsets: %s", slave, error)
             return

@@ -32,6 +32,7 @@ from aerobee.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 RESET_VERSION_MIN = 28  # V3_0_7_SNAPSHOT: older clients know neither 220 nor 221
+STATUS_DIALECT_BYTES_MAX = 128 * 1024  # a client wrote it; 1,000 queues, whose keys are objects
 STATUS_TIMEOUT_S = 5.0
 NOT_SUPPORTED_REMARK = "the client does not support this feature. version={}"
 
@@ -206,7 +207,9 @@ class AdminOffsetCalls:
             answer = await channel.peer.invoke(question, timeout_s=STATUS_TIMEOUT_S)
             if answer.code != ResponseCode.SUCCESS:
                 return None
-            fields: dict[str, Any] = fastjson.loads_object(answer.body, "GetConsumerStatusBody")
+            fields: dict[str, Any] = fastjson.loads_object(
+                answer.body, "GetConsumerStatusBody", STATUS_DIALECT_BYTES_MAX
+            )
             return offset_map(fields, "messageQueueTable")
         except (TransportError, WireError) as error:
             log.warning("consumer %s of %s did not tell its offsets: %s", channel.client_id, group, error)

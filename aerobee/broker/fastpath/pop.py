@@ -21,7 +21,7 @@ from aerobee.errors import FrameTooLarge
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION
-from aerobee.remoting.frame import FRAME_BYTES_MAX
+from aerobee.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
 
@@ -115,7 +115,7 @@ class PopBursts:
                 length, header_length = unpack(data, at)
                 end = at + 4 + length
                 # Neither has a body, and a header of another type has its number in the upper byte.
-                if end > size or length != header_length + 4:
+                if end > size or length != header_length + 4 or length > HEADER_BYTES_MAX:
                     break
                 try:
                     code, flag, opaque, fields = _HEADER(orjson.loads(data[at + 8 : end]))

@@ -43,6 +43,7 @@ from aerobee.broker.fastpath.shared import PREFIXES, Shared, frame_prefix
 from aerobee.broker.fastpath.transaction import Transactions
 from aerobee.remoting.binary_header import decode_binary_header
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION, SerializeType
+from aerobee.remoting.frame import HEADER_BYTES_MAX
 from aerobee.remoting.request_stats import Answers
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class PythonBackend:
                 if (end := at + 4 + length) > size:
                     break
                 is_slow = True  # until this frame is served
-                if (body_at := at + 8 + (word & 0xFFFFFF)) > end:
+                if (body_at := at + 8 + (word & 0xFFFFFF)) > end or word & 0xFFFFFF > HEADER_BYTES_MAX:
                     break
                 try:
                     if word >> 24:

@@ -13,7 +13,7 @@ from aerobee.errors import AerobeeError, ConnectFailed, MalformedFrame, RemoteEr
 from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.fastjson import dumps, loads_object
+from aerobee.remoting.fastjson import dumps, loads_trusted
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 6.0  # a controller answers within 5 s, and an election waits for a lease
@@ -174,7 +174,7 @@ def read_group(answer: RemotingCommand) -> GroupState:
 
 
 def _group(answer: RemotingCommand) -> GroupState:
-    body = loads_object(answer.body, "a controller's answer") if answer.body else {}
+    body = loads_trusted(answer.body, "a controller's answer") if answer.body else {}
     members = body.get("syncStateSet") or []
     if not isinstance(members, list) or len(members) > MEMBERS_MAX:
         raise MalformedFrame(f"syncStateSet is {members!r:.80}")

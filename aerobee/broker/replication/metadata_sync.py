@@ -145,7 +145,7 @@ class MetadataSync:
         whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asks_end)
         left_out: list[str] = []
         wrapper = TopicConfigSerializeWrapper.from_dict(
-            fastjson.loads_object(whole.body, "TopicConfigSerializeWrapper"), left_out=left_out
+            fastjson.loads_trusted(whole.body, "TopicConfigSerializeWrapper"), left_out=left_out
         )
         for reason in left_out:
             log.warning("a topic of the master is not copied: %s", reason)
@@ -193,13 +193,13 @@ class MetadataSync:
     async def _copy_modes(self) -> None:
         reply = await self._ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
         if reply.body != self._modes_body:
-            self._modes.copy_from(fastjson.loads_object(reply.body, "messageRequestModeMap"))
+            self._modes.copy_from(fastjson.loads_trusted(reply.body, "messageRequestModeMap"))
             self._modes_body = reply.body
 
     async def _copy_filters(self) -> None:
         reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {TABLE_FIELD: FILTERS})
         if (reply.ext or {}).get(TABLE_FIELD) == FILTERS and reply.body != self._filters_body:
-            self._filters.copy_from(fastjson.loads_object(reply.body, "the master's filters"))
+            self._filters.copy_from(fastjson.loads_trusted(reply.body, "the master's filters"))
             self._filters_body = reply.body
 
     # --- offsets
@@ -210,8 +210,8 @@ class MetadataSync:
         reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: self._offsets_mark})
         table: list[OffsetAt] | None = None
         if reply.body:
-            table = offsets_of(fastjson.loads_object(reply.body, "the master's offsets"))
-        levels = _levels_of(fastjson.loads_object(delays.body, "the master's delay offsets"))
+            table = offsets_of(fastjson.loads_trusted(reply.body, "the master's offsets"))
+        levels = _levels_of(fastjson.loads_trusted(delays.body, "the master's delay offsets"))
         if table is not None or levels != self._schedule.offsets:
             end = (reply.ext or {}).get(LOG_END_FIELD, "")
             if not await self._has_reached(int(end) if end.isdecimal() and len(end) < 20 else None):
@@ -266,7 +266,7 @@ def _first_page(start_key: str, count_key: str) -> dict[str, str]:
 
 
 def _version_of(reply: RemotingCommand, key: str = "dataVersion") -> DataVersion:
-    fields = fastjson.loads_object(reply.body, "a page of a table")
+    fields = fastjson.loads_trusted(reply.body, "a page of a table")
     return DataVersion.from_dict(json_fields.mapping(fields, key))
 
 

@@ -177,7 +177,7 @@ class MappingCleaning(Feature):
                 continue
             ext = {"topic": mapping.topic, "bname": broker, "lo": "true"}
             answer = await self._ask(broker, RequestCode.GET_TOPIC_CONFIG, ext)
-            fields = fastjson.loads_object(answer.body, "a topic's configuration").get("mappingDetail")
+            fields = fastjson.loads_trusted(answer.body, "a topic's configuration").get("mappingDetail")
             if fields:
                 theirs[broker] = QueueMapping.from_dict(json_fields.as_object(fields, "its mapping"))
         return without_moved_on(mapping, leaders, theirs)

@@ -21,7 +21,7 @@ TOPICS_MAX = 100_000  # names come from messages and must not fill the memory
 def parse_counts(data: bytes) -> dict[str, Any]:
     """The content of timermetrics, for PendingCounts.load(). Raises ValueError that says what is wrong with it."""
     try:
-        tree = fastjson.loads_object(data, "timermetrics")
+        tree = fastjson.loads_trusted(data, "timermetrics")
         if isinstance(tree.get("dataVersion"), dict):
             DataVersion.from_dict(tree["dataVersion"])
     except MalformedFrame as error:

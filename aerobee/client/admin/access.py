@@ -251,7 +251,7 @@ class AccessCalls(AdminCalls):
 
 def _list(answer: RemotingCommand, address: str) -> list[dict[str, Any]]:
     """No body is an empty list. Raises MalformedFrame."""
-    rows = fastjson.loads(answer.body) if answer.body else []
+    rows = fastjson.loads(answer.body, fastjson.TRUSTED_BYTES_MAX) if answer.body else []
     if rows is None:
         return []
     if not isinstance(rows, list) or len(rows) > ROWS_MAX or not all(isinstance(row, dict) for row in rows):

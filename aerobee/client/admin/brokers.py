@@ -55,7 +55,7 @@ class BrokerCalls(AdminCalls):
         answer = await self._call(
             address, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": name, "statsKey": key}
         )
-        document = fastjson.loads_object(answer.body, "BrokerStatsData")
+        document = fastjson.loads_trusted(answer.body, "BrokerStatsData")
         minute, hour, day = (
             json_fields.mapping(document, field) for field in ("statsMinute", "statsHour", "statsDay")
         )

@@ -159,7 +159,7 @@ class ExplainCalls(MessageCalls):
                 )
             except ConsumerNotOnline:
                 continue
-            fields = fastjson.loads_object(answer.body, "ConsumerConnection")
+            fields = fastjson.loads_trusted(answer.body, "ConsumerConnection")
             for row in json_fields.objects(fields, "subscriptionConflicts"):
                 item = SubscriptionDifference(
                     topic=json_fields.text(row, "topic"),
@@ -188,6 +188,6 @@ class ExplainCalls(MessageCalls):
             except RequestNotSupported:
                 continue
             known = True
-            fields = fastjson.loads_object(answer.body, code.name)
+            fields = fastjson.loads_trusted(answer.body, code.name)
             rows += [(info.broker_name, dict(row)) for row in json_fields.objects(fields, name)]
         return rows if known else None

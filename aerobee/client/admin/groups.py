@@ -250,7 +250,7 @@ class GroupCalls(UpkeepCalls):
             except RemoteError as error:
                 failure = error
                 continue
-            result: Any = fastjson.loads_object(answer.body, "the result of a direct consumption")
+            result: Any = fastjson.loads_trusted(answer.body, "the result of a direct consumption")
             return DirectConsumption(
                 result=str(result.get("consumeResult", "")),
                 remark=str(result.get("remark", "")),

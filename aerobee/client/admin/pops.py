@@ -40,7 +40,7 @@ class PopModeCalls(AdminCalls):
         found: list[RequestModeInfo] = []
         for address in await self._masters(None, None):
             answer = await self._call(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-            tree = fastjson.loads_object(answer.body, "MessageRequestModeSerializeWrapper")
+            tree = fastjson.loads_trusted(answer.body, "MessageRequestModeSerializeWrapper")
             for topic, groups in json_fields.mapping(tree, "messageRequestModeMap").items():
                 for name, value in json_fields.as_object(groups, f"the modes of {topic[:80]!r}").items():
                     fields = json_fields.as_object(value, f"the mode of {name[:80]!r}")

@@ -155,7 +155,7 @@ class StaticTopicCalls(AdminCalls):
             answer = await self._call(address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": "true"})
         except TopicNotExist:
             return None
-        fields = fastjson.loads_object(answer.body, "a topic's configuration")
+        fields = fastjson.loads_trusted(answer.body, "a topic's configuration")
         mapping = fields.get("mappingDetail")
         return StaticPart(
             TopicConfig.from_dict(fields),

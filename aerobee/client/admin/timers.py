@@ -82,7 +82,7 @@ class TimerCalls(AdminCalls):
         )
         pending, rows, is_whole = 0, [], True
         for address, answer in zip(addresses, answers, strict=True):
-            fields = fastjson.loads_object(answer.body, "the list of timers")
+            fields = fastjson.loads_trusted(answer.body, "the list of timers")
             found = fields.get("messages")
             if not isinstance(found, list):
                 raise MalformedFrame(f"the list of timers of {address} has no messages")

@@ -106,7 +106,7 @@ class TransactionCalls(AdminCalls):
         )
         total, rows = 0, []
         for address, answer in zip(addresses, answers, strict=True):
-            fields = fastjson.loads_object(answer.body, "the list of transactions")
+            fields = fastjson.loads_trusted(answer.body, "the list of transactions")
             found = fields.get("transactions")
             if not isinstance(found, list):
                 raise MalformedFrame(f"the list of transactions of {address} has no transactions")

@@ -102,7 +102,7 @@ class UpkeepCalls(AdminCalls):
     async def all_producers(self, address: str) -> tuple[ProducerInfo, ...]:
         """Every producer that is connected to a broker, sorted by group and client."""
         answer = await self._call(address, RequestCode.GET_ALL_PRODUCER_INFO)
-        data = json_fields.mapping(fastjson.loads_object(answer.body, "ProducerTableInfo"), "data")
+        data = json_fields.mapping(fastjson.loads_trusted(answer.body, "ProducerTableInfo"), "data")
         found = [
             ProducerInfo(
                 group=group,
@@ -132,7 +132,7 @@ class UpkeepCalls(AdminCalls):
             "consumerGroup": group,
         }
         answer = await self._call(address, RequestCode.QUERY_CONSUME_QUEUE, ext)
-        fields = fastjson.loads_object(answer.body, "QueryConsumeQueueResponseBody")
+        fields = fastjson.loads_trusted(answer.body, "QueryConsumeQueueResponseBody")
         first = max(offset, json_fields.integer(fields, "minQueueIndex"))
         return tuple(
             QueueEntry(
@@ -148,7 +148,7 @@ class UpkeepCalls(AdminCalls):
     async def epochs(self, address: str) -> tuple[Epoch, ...]:
         """Which masters' bytes the log of a broker in controller mode is made of. Raises RequestNotSupported for others."""
         answer = await self._call(address, RequestCode.GET_BROKER_EPOCH_CACHE)
-        rows = json_fields.objects(fastjson.loads_object(answer.body, "EpochEntryCache"), "epochList")
+        rows = json_fields.objects(fastjson.loads_trusted(answer.body, "EpochEntryCache"), "epochList")
         ends = [json_fields.integer(row, "endOffset") for row in rows]
         return tuple(
             Epoch(

@@ -187,7 +187,7 @@ async def query_assignment(
     }
     command = RemotingCommand(RequestCode.QUERY_ASSIGNMENT.value, None, orjson.dumps(body))
     answer = await session.invoke(address, command)
-    fields = fastjson.loads_object(answer.body, "an assignment")
+    fields = fastjson.loads_trusted(answer.body, "an assignment")
     if fields.get("messageQueueAssignments") is None:
         return None
     pulled: set[MessageQueue] = set()

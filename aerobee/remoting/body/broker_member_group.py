@@ -42,5 +42,5 @@ class BrokerMemberGroup:
     @classmethod
     def decode(cls, body: bytes) -> BrokerMemberGroup:
         """Raises MalformedFrame."""
-        fields = fastjson.loads_object(body, "BrokerMemberGroup")
+        fields = fastjson.loads_trusted(body, "BrokerMemberGroup")
         return cls.from_dict(json_fields.mapping(fields, "brokerMemberGroup"))

@@ -38,4 +38,4 @@ class ClusterInfo:
     @classmethod
     def decode(cls, body: bytes) -> ClusterInfo:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "ClusterInfo"))
+        return cls.from_dict(fastjson.loads_trusted(body, "ClusterInfo"))

@@ -79,4 +79,4 @@ class ConsumeStats:
     @classmethod
     def decode(cls, body: bytes) -> ConsumeStats:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "ConsumeStats"))
+        return cls.from_dict(fastjson.loads_trusted(body, "ConsumeStats"))

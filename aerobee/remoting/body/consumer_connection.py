@@ -73,4 +73,4 @@ class ConsumerConnection:
     @classmethod
     def decode(cls, body: bytes) -> ConsumerConnection:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "ConsumerConnection"))
+        return cls.from_dict(fastjson.loads_trusted(body, "ConsumerConnection"))

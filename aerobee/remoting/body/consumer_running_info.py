@@ -166,4 +166,4 @@ class ConsumerRunningInfo:
     @classmethod
     def decode(cls, body: bytes) -> ConsumerRunningInfo:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "ConsumerRunningInfo"))
+        return cls.from_dict(fastjson.loads_trusted(body, "ConsumerRunningInfo"))

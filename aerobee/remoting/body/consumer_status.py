@@ -41,4 +41,4 @@ class ConsumerStatusBody:
     @classmethod
     def decode(cls, body: bytes) -> ConsumerStatusBody:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "ConsumerStatusBody"))
+        return cls.from_dict(fastjson.loads_trusted(body, "ConsumerStatusBody"))

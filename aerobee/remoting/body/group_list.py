@@ -26,4 +26,4 @@ class GroupList:
     @classmethod
     def decode(cls, body: bytes) -> GroupList:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "GroupList"))
+        return cls.from_dict(fastjson.loads_trusted(body, "GroupList"))

@@ -26,4 +26,4 @@ class KVTable:
     @classmethod
     def decode(cls, body: bytes) -> KVTable:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "KVTable"))
+        return cls.from_dict(fastjson.loads_trusted(body, "KVTable"))

@@ -68,4 +68,4 @@ class LockBatchResponseBody:
     @classmethod
     def decode(cls, body: bytes) -> LockBatchResponseBody:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "LockBatchResponseBody"))
+        return cls.from_dict(fastjson.loads_trusted(body, "LockBatchResponseBody"))

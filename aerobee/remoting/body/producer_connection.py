@@ -29,4 +29,4 @@ class ProducerConnection:
     @classmethod
     def decode(cls, body: bytes) -> ProducerConnection:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "ProducerConnection"))
+        return cls.from_dict(fastjson.loads_trusted(body, "ProducerConnection"))

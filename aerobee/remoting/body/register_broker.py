@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from aerobee.errors import MalformedFrame
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
@@ -40,10 +42,24 @@ INFLATED_BYTES_MAX = 64 * 1024 * 1024
 # Longest name that any release sends: %RETRY%, a group, a separator and a topic fit well inside.
 TOPIC_NAME_LENGTH_MAX = 512
 QUEUE_MAPPING_VERSION_MIN = 413
-DIALECT_BYTES_MAX = (
-    4 * 1024 * 1024
-)  # of a plain body with static topics, whose maps have bare keys: some 10,000 topics
+# Of static topics, whose maps have bare keys: some 10,000 topics.
+DIALECT_BYTES_MAX = 4 * 1024 * 1024
 QUEUE_COUNT_MAX = (1 << 31) - 1
+
+
+class LongRegistration(MalformedFrame):
+    """A registration that takes more work than the caller allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one registration may cost: bytes, behind decompression, and bytes of them that are not standard JSON."""
+
+    bytes_max: int = INFLATED_BYTES_MAX
+    dialect_bytes_max: int = DIALECT_BYTES_MAX
+
+
+BOUNDS = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +95,22 @@ class RegisterBrokerBody:
         return zlib.compress(b"".join(parts), 9)
 
     @classmethod
-    def decode(cls, body: bytes, *, compressed: bool, sender_version: int) -> RegisterBrokerBody:
-        """Decode either form. Raises MalformedFrame, which names what is wrong and where.
+    def decode(
+        cls, body: bytes, *, compressed: bool, sender_version: int, bounds: Bounds = BOUNDS
+    ) -> RegisterBrokerBody:
+        """Decode either form. Raises LongRegistration beyond `bounds`, else MalformedFrame, which names what is wrong and where.
 
         A topic that is not well formed is left out alone, see `left_out`: the others of its broker are served.
         """
         if not body:
             return cls()
         if compressed or body[0] == ZLIB_FIRST_BYTE:
-            return _decode_compressed(body, sender_version)
-        fields = fastjson.loads_object(body, "RegisterBrokerBody", DIALECT_BYTES_MAX)
+            return _decode_compressed(body, sender_version, bounds)
+        if len(body) > bounds.bytes_max:
+            raise LongRegistration(
+                f"the registration body has {len(body)} bytes, at most {bounds.bytes_max} are read"
+            )
+        fields = _Dialect(bounds).object(body, "RegisterBrokerBody")
         left_out: list[str] = []
         wrapper = TopicConfigSerializeWrapper.from_dict(
             json_fields.mapping(fields, "topicConfigSerializeWrapper"), check=check_topic, left_out=left_out
@@ -127,17 +149,19 @@ def check_topic(config: TopicConfig) -> None:
             )
 
 
-def _decode_compressed(body: bytes, sender_version: int) -> RegisterBrokerBody:
+def _decode_compressed(body: bytes, sender_version: int, bounds: Bounds) -> RegisterBrokerBody:
     inflater = zlib.decompressobj()
     try:
-        data = inflater.decompress(body, INFLATED_BYTES_MAX)
+        data = inflater.decompress(body, bounds.bytes_max)
     except zlib.error as error:
         raise MalformedFrame(f"the registration body is not a zlib stream: {error}") from error
-    if not inflater.eof:
-        reason = (
-            f"inflates to more than {INFLATED_BYTES_MAX} bytes" if inflater.unconsumed_tail else "is cut off"
+    if not inflater.eof and inflater.unconsumed_tail:
+        raise LongRegistration(
+            f"the compressed registration body inflates to more than {bounds.bytes_max} bytes"
         )
-        raise MalformedFrame(f"the compressed registration body {reason}")
+    if not inflater.eof:
+        raise MalformedFrame("the compressed registration body is cut off")
+    dialect = _Dialect(bounds)
     reader = _BlockReader(data)
     version = DataVersion.decode(reader.block("the data version"))
     table: dict[str, TopicConfig] = {}
@@ -145,22 +169,48 @@ def _decode_compressed(body: bytes, sender_version: int) -> RegisterBrokerBody:
     for _ in range(reader.count("topics")):
         block = reader.block("a topic")
         try:
-            config = _read_topic_line(block)
+            config = _read_topic_line(block, dialect)
+        except LongRegistration:
+            raise
         except MalformedFrame as error:
             left_out.append(str(error))
             continue
         table[config.topic_name] = config
-    servers = fastjson.loads(reader.block("the filter server list"))
+    servers = dialect.value(reader.block("the filter server list"))
     mappings: dict[str, Any] = {}
     if sender_version >= QUEUE_MAPPING_VERSION_MIN and reader.has_more:
         for _ in range(reader.count("queue mappings")):
-            mapping = fastjson.loads_object(reader.block("a queue mapping"), "TopicQueueMappingInfo")
+            mapping = dialect.object(reader.block("a queue mapping"), "TopicQueueMappingInfo")
             mappings[json_fields.text(mapping, "topic")] = mapping
     return RegisterBrokerBody(
         TopicConfigSerializeWrapper(table, version, topic_queue_mapping_info_map=mappings),
         json_fields.texts({"filterServerList": servers}, "filterServerList"),
         tuple(left_out),
     )
+
+
+class _Dialect:
+    """What is not standard JSON in one registration, all its parts together: it is read in Python."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._left = self._bytes_max = bounds.dialect_bytes_max
+
+    def value(self, data: bytes) -> Any:
+        try:
+            return orjson.loads(data)
+        except orjson.JSONDecodeError:
+            self._left -= len(data)
+        if self._left < 0:
+            raise LongRegistration(
+                f"the registration body has more than {self._bytes_max} bytes that are not standard JSON"
+            )
+        return fastjson.loads(data, self._bytes_max)
+
+    def object(self, data: bytes, what: str) -> dict[str, Any]:
+        value = self.value(data)
+        if not isinstance(value, dict):
+            raise MalformedFrame(f"{what} is not a JSON object: {data[:80]!r}")
+        return value
 
 
 class _BlockReader:
@@ -213,7 +263,7 @@ def _topic_line(config: TopicConfig) -> bytes:
     ).encode()
 
 
-def _read_topic_line(block: bytes) -> TopicConfig:
+def _read_topic_line(block: bytes, dialect: _Dialect) -> TopicConfig:
     """`name read write perm filterType [attributes]`, one blank between."""
     try:
         parts = block.decode("utf-8").split(" ", 5)
@@ -223,7 +273,7 @@ def _read_topic_line(block: bytes) -> TopicConfig:
         raise MalformedFrame(f"topic line {block[:80]!r} of the registration body has fewer than 5 parts")
     attributes: Mapping[str, Any] = {}
     if len(parts) == 6 and parts[5]:
-        attributes = fastjson.loads_object(parts[5].encode(), f"the attributes of topic {parts[0][:60]!r}")
+        attributes = dialect.object(parts[5].encode(), f"the attributes of topic {parts[0][:60]!r}")
     config = TopicConfig(
         check_topic_name(parts[0]),
         json_fields.as_integer(parts[1], f"the read queue count of {parts[0]!r}"),

@@ -43,4 +43,4 @@ class ResetOffsetBody:
     @classmethod
     def decode(cls, body: bytes) -> ResetOffsetBody:
         """Read either form. Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "ResetOffsetBody"))
+        return cls.from_dict(fastjson.loads_trusted(body, "ResetOffsetBody"))

@@ -145,7 +145,7 @@ class TopicRouteData:
     @classmethod
     def decode(cls, body: bytes) -> TopicRouteData:
         """Read either dialect. Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "TopicRouteData"))
+        return cls.from_dict(fastjson.loads_trusted(body, "TopicRouteData"))
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -134,7 +134,7 @@ class SubscriptionGroupWrapper:
     @classmethod
     def decode(cls, body: bytes) -> SubscriptionGroupWrapper:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "SubscriptionGroupWrapper"))
+        return cls.from_dict(fastjson.loads_trusted(body, "SubscriptionGroupWrapper"))
 
 
 def _topics(value: object) -> dict[str, Any]:

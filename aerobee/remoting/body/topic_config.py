@@ -162,4 +162,4 @@ class TopicConfigSerializeWrapper:
     @classmethod
     def decode(cls, body: bytes) -> TopicConfigSerializeWrapper:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "TopicConfigSerializeWrapper"))
+        return cls.from_dict(fastjson.loads_trusted(body, "TopicConfigSerializeWrapper"))

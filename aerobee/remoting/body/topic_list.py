@@ -29,4 +29,4 @@ class TopicList:
     @classmethod
     def decode(cls, body: bytes) -> TopicList:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "TopicList"))
+        return cls.from_dict(fastjson.loads_trusted(body, "TopicList"))

@@ -62,4 +62,4 @@ class TopicStatsTable:
     @classmethod
     def decode(cls, body: bytes) -> TopicStatsTable:
         """Raises MalformedFrame."""
-        return cls.from_dict(fastjson.loads_object(body, "TopicStatsTable"))
+        return cls.from_dict(fastjson.loads_trusted(body, "TopicStatsTable"))

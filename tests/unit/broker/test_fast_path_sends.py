@@ -13,7 +13,7 @@ from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.message import tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, SerializeType
-from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.frame import HEADER_BYTES_MAX, decode_frame, encode_frame
 from tests.captures import CapturedFrame, captured
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, batch_body, send_frame, use_backend
@@ -388,3 +388,16 @@ def test_a_failed_sync_is_an_error_and_closes_the_fast_path(
     assert refused is not None
     assert refused.code == 14
     sending.close()
+
+
+@pytest.mark.parametrize("serialize_type", [SerializeType.JSON, SerializeType.ROCKETMQ])
+def test_a_header_beyond_its_bound_is_left_to_the_decoder(
+    sending: Sending, serialize_type: SerializeType
+) -> None:
+    request = decode_frame(send_frame())
+    request.serialize_type = serialize_type.value
+    for extra, is_served in ((HEADER_BYTES_MAX - 1_000, True), (HEADER_BYTES_MAX, False)):
+        request.ext = {**(request.ext or {}), "zz": "x" * extra}
+        frame = encode_frame(request)
+        used = sending.fast_path.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
+        assert used == (len(frame) if is_served else 0)

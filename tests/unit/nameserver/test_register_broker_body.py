@@ -8,9 +8,8 @@ import zlib
 import pytest
 
 from aerobee.errors import MalformedFrame
-from aerobee.remoting.body import register_broker
 from aerobee.remoting.body.data_version import DataVersion
-from aerobee.remoting.body.register_broker import RegisterBrokerBody, body_crc32
+from aerobee.remoting.body.register_broker import Bounds, LongRegistration, RegisterBrokerBody, body_crc32
 from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from tests.unit.nameserver.capture import load
 
@@ -125,7 +124,22 @@ def test_a_body_that_is_cut_off_is_refused() -> None:
         decode(whole[:-3], compressed=True)
 
 
-def test_a_body_that_inflates_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(register_broker, "INFLATED_BYTES_MAX", 10_000)
-    with pytest.raises(MalformedFrame, match="inflates to more than 10000"):
-        decode(zlib.compress(bytes(20_000)), compressed=True)
+def test_a_body_that_inflates_without_end_is_refused() -> None:
+    with pytest.raises(LongRegistration, match="inflates to more than 10000"):
+        RegisterBrokerBody.decode(
+            zlib.compress(bytes(20_000)), compressed=True, sender_version=513, bounds=Bounds(10_000)
+        )
+
+
+@pytest.mark.parametrize("part", ["attributes", "mappings"])
+def test_what_is_not_standard_json_is_bounded_for_all_parts_together(part: str) -> None:
+    """A small stream inflates to as many parts as its sender likes, and each would be read in Python."""
+    count, size = 50, 30_000
+    text = b'{topic:"t","x":"' + b"x" * (size - 18) + b'"}'
+    lines = [block(b"T%d 1 1 6 SINGLE_TAG " % n + text) for n in range(count)] if part == "attributes" else []
+    mappings = [block(text)] * count if part == "mappings" else []
+    tail = [block(b"[]"), struct.pack(">i", len(mappings)), *mappings]
+    plain = b"".join([VERSION, struct.pack(">i", len(lines)), *lines, *tail])
+    bounds = Bounds(dialect_bytes_max=count * size // 2)
+    with pytest.raises(LongRegistration, match="not standard JSON"):
+        RegisterBrokerBody.decode(zlib.compress(plain), compressed=True, sender_version=513, bounds=bounds)
