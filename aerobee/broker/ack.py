@@ -3,7 +3,8 @@
 With asynchronous flush and without replication an append is answered when it is stored. Else its answer is held until
 the disk has the record (SYNC_FLUSH), and until enough replicas have it, where a ReplicationWatermark is set. A sender that does
 not care (property WAIT=false) is answered at once, but never by a master whose lease is over. A held answer leaves exactly once, with the first verdict that is not
-good, else as it is when all are there:
+good, else as it is when all are there. Where this broker is only known to be the one that has the record, the last verdict is not
+enough: whether it is still the master for that time is asked once more, whoever gave that verdict, disk or replicas.
 
     10 FLUSH_DISK_TIMEOUT      stored; not on the disk within syncFlushTimeout
     11 SLAVE_NOT_AVAILABLE     stored; there are not enough replicas that follow
@@ -41,7 +42,8 @@ NO_REPLICAS_REMARK = "the message is stored, but there are not enough replicas t
 class Replicated(Enum):
     """What became of a record at the replicas."""
 
-    ENOUGH = auto()  # as many as are needed have it
+    ENOUGH = auto()  # as many as are needed have it, whoever is master next
+    HERE = auto()  # this broker has it, which is enough while it is the master
     TOO_LATE = auto()  # they did not confirm it in time
     TOO_FEW = auto()  # there are not as many
 
@@ -68,11 +70,12 @@ def wants_to_wait(properties: Mapping[str, str]) -> bool:
 
 
 class _Held:
-    __slots__ = ("answers", "due", "frames", "is_on_disk", "missing", "peer", "since")
+    __slots__ = ("answers", "due", "frames", "is_on_disk", "may_answer", "missing", "peer", "since")
 
     def __init__(
         self, peer: Peer, frames: bytes, since: float, due: float, missing: int, answers: Answers
     ) -> None:
+        self.may_answer: Callable[[], bool] | None = None  # what is asked when all verdicts have come
         self.peer = peer
         self.frames: bytes | None = frames
         self.since, self.due = since, due
@@ -144,8 +147,8 @@ class AckPolicy:
     ) -> None:
         """Wait for replicas, too, from now on; None: no longer. Answers that are held already wait as they did.
 
-        `may_answer` is asked when a message was stored whose sender does not want to wait: whether this broker is surely
-        still the master. Else the answer is that it is not known to be at the replicas.
+        `may_answer` is asked before an answer leaves to a message that only this broker is known to have: whether it is surely
+        still the master that it was when the message was stored. Else the answer is that it is not known to be at the replicas.
         """
         self._replication, self._may_answer = watermark, may_answer
         for listener in self._listeners:
@@ -219,7 +222,8 @@ class AckPolicy:
             self._timer = self._clock.call_later(self._timeout_s, self._expire)
         self._store.wait_durable(end_offset, lambda ok: self._on_disk(held, ok))
         if replication is not None:
-            replication.when(end_offset, lambda verdict: self._on_replicas(held, verdict))
+            may_answer = self._may_answer
+            replication.when(end_offset, lambda verdict: self._on_replicas(held, verdict, may_answer))
 
     def _hold_for(
         self, level: AckLevel, peer: Peer, end_offset: int, frames: bytes, answers: Answers
@@ -237,7 +241,8 @@ class AckPolicy:
         if level.is_flushed:
             self._store.wait_flushed(end_offset, lambda ok: self._on_disk(held, ok))
         if group is not None:
-            group.when(end_offset, lambda verdict: self._on_replicas(held, verdict))
+            may_answer = self._may_answer
+            group.when(end_offset, lambda verdict: self._on_replicas(held, verdict, may_answer))
         if level.is_replicated and self._copies is None:
             self._on_replicas(held, Replicated.TOO_FEW)
         elif level.is_replicated and self._copies is not None:
@@ -250,18 +255,26 @@ class AckPolicy:
         else:
             self._arrived(held)
 
-    def _on_replicas(self, held: _Held, verdict: Replicated) -> None:
+    def _on_replicas(
+        self, held: _Held, verdict: Replicated, may_answer: Callable[[], bool] | None = None
+    ) -> None:
         if verdict is Replicated.TOO_LATE:
             self._release(held, ResponseCode.FLUSH_SLAVE_TIMEOUT, REPLICAS_LATE_REMARK)
         elif verdict is Replicated.TOO_FEW:
             self._release(held, ResponseCode.SLAVE_NOT_AVAILABLE, NO_REPLICAS_REMARK)
         else:
+            if verdict is Replicated.HERE:
+                held.may_answer = may_answer
             self._arrived(held)
 
     def _arrived(self, held: _Held) -> None:
         held.missing -= 1
-        if not held.missing:
+        if held.missing:
+            return
+        if held.may_answer is None or held.may_answer():
             self._release(held)
+        else:
+            self._release(held, ResponseCode.FLUSH_SLAVE_TIMEOUT, LEASE_OVER_REMARK)
 
     def _release(self, held: _Held, code: int = 0, remark: str = "", *, keep_ext: bool = True) -> None:
         self._write(held, code, remark, keep_ext=keep_ext)

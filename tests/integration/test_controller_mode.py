@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -30,6 +31,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads
+from aerobee.store.config import FlushDiskType
 from tests.integration.broker_calls import make_broker, records_of, send_request
 from tests.integration.certificates import Identity, identity
 from tests.integration.test_controller import configs, leader_of
@@ -523,7 +525,10 @@ async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -
 
     async def refused() -> bool:
         reply = await group.send(a, b"too late")
-        return reply.code != 0
+        return reply.code not in (
+            0,
+            ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        )  # stored in the moment in which the lease ended
 
     async with asyncio.timeout(60):
         while not await refused():
@@ -553,6 +558,37 @@ async def test_a_master_that_went_on_after_its_lease_acknowledges_nothing(
         assert a.store.log.end > end
         assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
         end = a.store.log.end
+
+
+async def test_a_flush_that_ends_after_the_lease_acknowledges_nothing(group: Group) -> None:
+    """SYNC_FLUSH, and a group that waits for nobody: the disk's verdict is the last one."""
+    await group.begin()
+    changes = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 60_000}
+    a = await group.start("a", store=changes)
+    await group.sent(a, [b"1"])
+    sync, may_end = a.store.log.sync_pinned, threading.Event()
+
+    def slow(bases: list[int], start: int, end: int) -> None:
+        may_end.wait(60)
+        sync(bases, start, end)
+
+    a.store.log.sync_pinned = slow  # type: ignore[method-assign]
+    try:
+        sent = asyncio.create_task(
+            group.client.invoke(
+                a.address, send_request("t", b"in flight", properties="UNIQ_KEY\x01U\x02"), timeout_s=60
+            )
+        )
+        await wait_until(lambda: a.store.unflushed_bytes)
+        await group.controllers[0].stop()
+        assert a.controllers is not None
+        mode = a.controllers.agent.mode
+        await wait_until(lambda: mode.shortage, timeout_s=60)
+    finally:
+        may_end.set()
+    reply = await sent
+    assert reply.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+    assert "lease" in (reply.remark or "")
 
 
 async def test_a_restarted_master_begins_another_epoch(group: Group) -> None:

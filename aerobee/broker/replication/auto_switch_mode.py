@@ -177,7 +177,8 @@ class AutoSwitchMode:
 
     @property
     def may_answer(self) -> Callable[[], bool]:
-        return lambda: self._has_lease
+        mastership = self._set
+        return lambda: self._set is mastership and self._has_lease
 
     @property
     def guards(self) -> bool:
@@ -271,7 +272,8 @@ class AutoSwitchMode:
         found = self._set
         if found is None:
             return
-        if not (self._needs_all and len(found.counted) > 1) and not self._has_lease:
+        is_at_all = self._needs_all and len(found.counted) > 1
+        if not is_at_all and not self._has_lease:
             return  # only this broker has it, and another one may be master
         end = self._store.log.end
         confirmed = found.advance(end)
@@ -282,7 +284,7 @@ class AutoSwitchMode:
             members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]
             confirmed = min(confirmed, confirmed_by([end, *members], copies))
         self._store.durability.confirm(confirmed)
-        self._acks.advance(confirmed)
+        self._acks.advance(confirmed, is_at_all=is_at_all)
 
     def _end_slaves(self, reason: str) -> None:
         for slave in [*self._slaves, *self._unnamed]:

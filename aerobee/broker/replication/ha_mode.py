@@ -101,7 +101,8 @@ class HaMode(Protocol):
 
     @property
     def may_answer(self) -> Callable[[], bool] | None:
-        """Whether this broker is surely still the master, to be asked before any answer to an append; None: as long as it says."""
+        """Whether this broker is surely still the master of this term, to be asked before an answer leaves to an append that only this
+        broker is known to have; None: as long as it says."""
         ...
 
     @property

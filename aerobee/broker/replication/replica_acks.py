@@ -24,6 +24,7 @@ class ReplicaAcks:
     def __init__(self, *, clock: Clock, timeout_s: Callable[[], float]) -> None:
         """`timeout_s`: how long an append waits before it is answered as not confirmed (slaveTimeout)."""
         self.value = 0  # physical offset
+        self._at_all = 0  # up to there every broker that may be the next master has it
         self._clock = clock
         self._timeout_s = timeout_s
         self._waiting: deque[tuple[int, float, Verdict]] = deque()  # by offset, and so by deadline
@@ -35,32 +36,38 @@ class ReplicaAcks:
         return len(self._waiting)
 
     def when(self, offset: int, callback: Verdict) -> None:
-        """Call back once: ENOUGH when the value reaches `offset`, at once if it has, TOO_LATE when it does not in time.
+        """Call back once when the value reaches `offset`, at once if it has, TOO_LATE when it does not in time: ENOUGH when every
+        broker that may be the next master has it, HERE when that is not known.
 
         Offsets come in order, as the log grows.
         """
         if offset <= self.value:
-            callback(Replicated.ENOUGH)
+            callback(Replicated.ENOUGH if offset <= self._at_all else Replicated.HERE)
             return
         timeout_s = self._timeout_s()
         self._waiting.append((offset, self._clock.monotonic() + timeout_s, callback))
         if self._timer is None:
             self._timer = self._clock.call_later(timeout_s, self._expire)
 
-    def advance(self, offset: int) -> None:
-        """Enough replicas have the log up to here. A lower offset than before changes nothing."""
+    def advance(self, offset: int, *, is_at_all: bool = True) -> None:
+        """Enough replicas have the log up to here. A lower offset than before changes nothing.
+
+        `is_at_all`: every broker that may be the next master has it; else this one answers for as long as it is the master.
+        """
         if offset <= self.value:
             return
         self.value = offset
-        waiting = self._waiting
+        if is_at_all:
+            self._at_all = offset
+        waiting, verdict = self._waiting, Replicated.ENOUGH if is_at_all else Replicated.HERE
         while waiting and waiting[0][0] <= offset:
-            waiting.popleft()[2](Replicated.ENOUGH)
+            waiting.popleft()[2](verdict)
         self._settle_timer()
 
     def restart(self, offset: int) -> None:
         """Another term begins with a log that ends at `offset`: who waits is answered that it is not confirmed."""
         self.fail(Replicated.TOO_LATE)
-        self.value = offset
+        self.value = self._at_all = offset
 
     def fail(self, verdict: Replicated) -> None:
         """Answer everybody who waits: the replicas will not confirm it any more."""

@@ -128,6 +128,31 @@ def test_a_master_for_a_time_answers_no_level_without_its_group() -> None:
     assert reply.code == 12
 
 
+@pytest.mark.parametrize("level", [None, "flushed"])
+@pytest.mark.parametrize("is_master", [True, False])
+def test_the_verdict_of_the_disk_asks_for_the_lease(is_master: bool, level: str | None) -> None:
+    """The group waits for nobody; the process stood still between the append and the end of its flush."""
+    leases = {"first": True, "second": True}
+    world = World(replicas=False)
+    world.policy.set_replication(world.replicas, lambda: leases["first"])
+    assert (world.answer() if level is None else world.answer_at(level)) is None
+    world.replicas.say(Replicated.HERE)
+    leases["first"] = is_master
+    # Whatever this broker is by then: what it was when it stored the message is asked for.
+    world.policy.set_replication(None)
+    world.disk.say(True)
+    assert world.codes() == [0 if is_master else 12]
+
+
+def test_what_every_next_master_has_needs_no_lease_when_the_disk_has_it() -> None:
+    world = World(replicas=False)
+    world.policy.set_replication(world.replicas, lambda: False)
+    assert world.answer() is None
+    world.replicas.say(Replicated.ENOUGH)
+    world.disk.say(True)
+    assert world.codes() == [0]
+
+
 @pytest.mark.parametrize("disk_first", [True, False])
 def test_an_answer_leaves_once_when_disk_and_replicas_have_the_record(disk_first: bool) -> None:
     world = World()

@@ -34,6 +34,7 @@ class Master:
 
     def __init__(self, **config: Any) -> None:
         self.clock = ManualClock()
+        self.acks = ReplicaAcks(clock=self.clock, timeout_s=lambda: 3.0)
         self.copies = ReplicaAcks(clock=self.clock, timeout_s=lambda: 3.0)
         self.log = SimpleNamespace(end=0, min_offset=0)
         self.confirmed: list[int] = []
@@ -49,7 +50,7 @@ class Master:
         self.mode = AutoSwitchMode(
             store=store,
             clock=self.clock,
-            acks=ReplicaAcks(clock=self.clock, timeout_s=lambda: 3.0),
+            acks=self.acks,
             copies=self.copies,
             follower=follower,
             epochs=epochs,  # type: ignore[arg-type]
@@ -113,3 +114,28 @@ def test_replicated_needs_as_many_copies_as_are_set() -> None:
     master.ask(1, 2, 3)
     master.report(third, 100)
     assert master.copies.value == 100
+
+
+@pytest.mark.parametrize(
+    ("config", "verdict"), [({}, Replicated.HERE), ({"all_ack_in_sync_state_set": True}, Replicated.ENOUGH)]
+)
+def test_a_group_that_waits_for_nobody_confirms_for_its_master_alone(
+    config: dict[str, Any], verdict: Replicated
+) -> None:
+    master = Master(**config)
+    verdicts: list[Replicated] = []
+    master.acks.when(100, verdicts.append)
+    master.connect(2, 100)
+    master.mode.on_appended()
+    assert verdicts == [verdict]
+
+
+def test_an_answer_is_asked_of_the_term_that_stored_its_message() -> None:
+    master = Master()
+    may_answer = master.mode.may_answer
+    assert may_answer()
+    master.mode.become_slave()
+    assert not may_answer()
+    master.mode.become_master(2)
+    assert master.mode.may_answer()
+    assert not may_answer(), "another master may have led in between, without the message"

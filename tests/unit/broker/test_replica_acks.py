@@ -51,6 +51,20 @@ def test_another_term_confirms_nothing_of_the_one_before() -> None:
     assert told[-1] == (50, Replicated.TOO_LATE)
 
 
+def test_what_only_this_broker_is_known_to_have_is_told_apart() -> None:
+    acks, _, told = make()
+    acks.advance(10)
+    acks.when(20, lambda verdict: told.append((20, verdict)))
+    acks.advance(30, is_at_all=False)
+    acks.when(10, lambda verdict: told.append((10, verdict)))
+    acks.when(30, lambda verdict: told.append((30, verdict)))
+    assert told == [(20, Replicated.HERE), (10, Replicated.ENOUGH), (30, Replicated.HERE)]
+    acks.advance(30)  # what was told alone stays so until the log goes on
+    acks.when(40, lambda verdict: told.append((40, verdict)))
+    acks.advance(40)
+    assert told[-1] == (40, Replicated.ENOUGH)
+
+
 @pytest.mark.parametrize(
     ("offsets", "copies", "confirmed"),
     [([100, 40, 70], 1, 100), ([100, 40, 70], 2, 70), ([100, 40, 70], 3, 40), ([100], 2, 0)],
