@@ -137,14 +137,27 @@ class RouteCache:
             raise RouteError(topic, f"nameserver {address} answered with an empty route for topic {topic}")
         route = parse_route(topic, answer.body)
         self._watched[topic] = None
-        if self._routes.get(topic) != route:
-            self._routes[topic] = route
+        before = self._routes.pop(topic, None)
+        self._routes[topic] = route  # the newest last, see _index_brokers()
+        if before != route:
             self._index_brokers()
             for listener in self._listeners:
                 listener(route)
+        else:
+            self._brokers.update((broker.broker_name, broker) for broker in route.brokers)
         return route
 
+    def topics_at(self, address: str) -> list[str]:
+        """The topics whose cached routes name a broker at this address."""
+        return [
+            topic
+            for topic, route in self._routes.items()
+            if any(address in broker.broker_addrs.values() for broker in route.brokers)
+        ]
+
     def _index_brokers(self) -> None:
+        # Of two routes that name a broker the one that was fetched last says where it is: after a failover the other topics'
+        # routes name the old master until they are fetched again.
         self._brokers = {
             broker.broker_name: broker for route in self._routes.values() for broker in route.brokers
         }

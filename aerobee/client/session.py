@@ -20,11 +20,13 @@ from aerobee.client.lost_peers import LostPeers
 from aerobee.client.nameservers import Nameservers, parse_addresses
 from aerobee.client.producer.send_header import Ids
 from aerobee.client.publish_route import TopicRoute
+from aerobee.client.received import LIGHT_PREFIX
 from aerobee.client.route_cache import RouteCache
+from aerobee.client.stale_routes import StaleRoutes, is_not_executed
 from aerobee.client.tasks import Tasks
 from aerobee.client.unique_id import UniqueIds
 from aerobee.clock import Clock, SystemClock
-from aerobee.errors import AerobeeError, NotLeaderForQueue, RouteError, UsageError
+from aerobee.errors import AerobeeError, RemoteError, RouteError, UsageError
 from aerobee.host_port import split_address
 from aerobee.message import MessageQueue
 from aerobee.network import AsyncioNetwork, Network
@@ -86,6 +88,7 @@ class Session:
             request_timeout_s=config.request_timeout_s,
             peers=self.peers,
         )
+        self.stale = StaleRoutes(self.routes, clock=self.clock, tasks=self.tasks)
         self.client_id = ""
         self.client_ip = config.client_ip
         self.is_open = False
@@ -273,17 +276,73 @@ class Session:
         self, address: str, command: RemotingCommand, *, timeout_s: float | None = None
     ) -> RemotingCommand:
         """Call a broker and return its answer of code 0. Raises RemoteError for any other code."""
-        answer = await self.remoting.invoke(
-            address, command, timeout_s=timeout_s or self.config.request_timeout_s
-        )
+        answer = await self.call(address, command, timeout_s=timeout_s or self.config.request_timeout_s)
+        return self.checked(answer, address=address, request=request_name(command.code))
+
+    async def call(self, address: str, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
+        """Call a broker and return its answer, of whatever code. A failure has the routes that name the address read again."""
+        try:
+            answer = await self.remoting.invoke(address, command, timeout_s=timeout_s)
+        except AerobeeError as error:
+            self.stale.failed(address, error)
+            raise
         if self.peers.lost:
             self.peers.answered(address)
-        return checked(answer, address=address, request=request_name(command.code))
+        return answer
+
+    def checked(self, answer: RemotingCommand, *, address: str, request: str) -> RemotingCommand:
+        """The answer of a call() when its code is 0. Raises RemoteError for any other code."""
+        try:
+            checked(answer, address=address, request=request)
+        except RemoteError as error:
+            self.stale.failed(address, error)
+            raise
+        if self.stale.pauses_s:
+            self.stale.answered(address)
+        return answer
+
+    async def invoke_broker(
+        self, broker_name: str, topic: str, command: RemotingCommand, *, timeout_s: float | None = None
+    ) -> RemotingCommand:
+        """As invoke(), at the master of a broker name; once more at the new one when the route was old and the first surely
+        did nothing. `topic`: one that the broker has. Raises RouteError, too.
+        """
+        address = await self.broker_address(broker_name, topic)
+        try:
+            return await self.invoke(address, command, timeout_s=timeout_s)
+        except AerobeeError as error:
+            if not is_not_executed(error) or not await self._refreshed(topic):
+                raise
+            moved = self.routes.any_address_of(broker_name)
+            if moved is None or moved == address:
+                raise
+        return await self._invoke_new(moved, command, timeout_s)
+
+    async def _refreshed(self, topic: str) -> bool:
+        """Read the route of a topic now. Whether that succeeded."""
+        try:
+            await self.routes.refresh(topic)
+        except AerobeeError as error:
+            log.debug("route of topic %s: %s", topic, error)
+            return False
+        return True
+
+    async def _invoke_new(
+        self, address: str, command: RemotingCommand, timeout_s: float | None = None
+    ) -> RemotingCommand:
+        await self.heartbeat_to(
+            address
+        )  # a broker that has just become the one to ask may not know our groups
+        return await self.invoke(address, command, timeout_s=timeout_s)
 
     async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
         """Send a request that gets no answer."""
         command.flag |= FLAG_ONEWAY
-        await self.remoting.invoke_oneway(address, command, timeout_s=self.config.request_timeout_s)
+        try:
+            await self.remoting.invoke_oneway(address, command, timeout_s=self.config.request_timeout_s)
+        except AerobeeError as error:
+            self.stale.failed(address, error)
+            raise
 
     async def invoke_nameserver(self, command: RemotingCommand) -> RemotingCommand:
         """Call a nameserver and return its answer of code 0. Raises RemoteError for any other code."""
@@ -291,14 +350,19 @@ class Session:
         return checked(answer, address=address, request=request_name(command.code))
 
     async def invoke_queue(self, queue: MessageQueue, command: RemotingCommand) -> RemotingCommand:
-        """As invoke(), at the broker that serves the queue; once more when a logical queue has another leader meanwhile."""
+        """As invoke(), at the broker that serves the queue; once more when that is another one meanwhile."""
+        address = await self.queue_address(queue)
         try:
-            return await self.invoke(await self.queue_address(queue), command)
-        except NotLeaderForQueue:
-            await self.routes.refresh(queue.topic)
-            address = await self.queue_address(queue)
-            await self.heartbeat_to(address)  # a broker that leads its first queue may not know our groups
             return await self.invoke(address, command)
+        except AerobeeError as error:
+            # A light queue stands in no route: its broker has a topic of its own name.
+            topic = queue.broker_name if queue.topic.startswith(LIGHT_PREFIX) else queue.topic
+            if not is_not_executed(error) or not await self._refreshed(topic):
+                raise
+            moved = self.routes.any_address_of(self.routes.leader_of(queue))
+            if moved is None or moved == address:
+                raise
+        return await self._invoke_new(moved, command)
 
     async def queue_address(self, queue: MessageQueue) -> str:
         """The address of the broker that serves a queue, as broker_address(). Raises RouteError."""

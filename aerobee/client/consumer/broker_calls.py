@@ -97,7 +97,6 @@ async def send_back(
 
     The last four fields are Aerobee's own; RocketMQ's brokers ignore them.
     """
-    address = await session.broker_address(message.queue.broker_name, message.queue.topic)
     fields = {
         "offset": str(message.physical_offset),
         "group": group,
@@ -115,7 +114,8 @@ async def send_back(
         fields["delayMillis"] = str(verdict.after_ms)
     if verdict.tries:
         fields["deliveryTries"] = str(verdict.tries)
-    await session.invoke(address, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK.value, fields))
+    request = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK.value, fields)
+    await session.invoke_broker(message.queue.broker_name, message.queue.topic, request)
 
 
 async def check_subscription(session: Session, group: str, subscription: Subscription, address: str) -> None:

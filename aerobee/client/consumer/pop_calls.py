@@ -19,7 +19,6 @@ from aerobee.errors import MalformedFrame, RemoteError
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
-from aerobee.remoting.client import checked
 from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand, boolean_text
 
@@ -64,14 +63,14 @@ async def pop(
     }
     if attempt_id:
         fields["attemptId"] = attempt_id
-    answer = await session.remoting.invoke(
+    answer = await session.call(
         address,
         RemotingCommand(RequestCode.POP_MESSAGE.value, fields),
         timeout_s=wait_ms / 1000 + ANSWER_MARGIN_S,
     )
     if answer.code in NOTHING:
         return []
-    checked(answer, address=address, request=request_name(RequestCode.POP_MESSAGE))
+    session.checked(answer, address=address, request=request_name(RequestCode.POP_MESSAGE))
     return decode_popped(answer, queue.topic, group, queue.broker_name)
 
 
@@ -88,10 +87,8 @@ def _message_fields(group: str, message: PoppedMessage) -> dict[str, str]:
 
 async def ack(session: Session, group: str, message: PoppedMessage) -> None:
     """Acknowledge one message. Raises RemoteError NO_MESSAGE (208) when it was handed out again already."""
-    address = await session.broker_address(message.place.broker_name, message.topic)
-    await session.invoke(
-        address, RemotingCommand(RequestCode.ACK_MESSAGE.value, _message_fields(group, message))
-    )
+    request = RemotingCommand(RequestCode.ACK_MESSAGE.value, _message_fields(group, message))
+    await session.invoke_broker(message.place.broker_name, message.topic, request)
 
 
 async def ack_all(session: Session, group: str, messages: Iterable[PoppedMessage]) -> None:
@@ -138,11 +135,9 @@ async def _ack_batch(session: Session, group: str, broker_name: str, messages: l
         }
         for (topic, retry, start, queue_id, revive_queue_id, pop_time, invisible_ms), mask in bits.items()
     ]  # fmt: skip
-    address = await session.broker_address(broker_name, messages[0].topic)
     body = orjson.dumps({"acks": entries, "brokerName": broker_name})
-    await session.invoke(
-        address, RemotingCommand(RequestCode.BATCH_ACK_MESSAGE.value, {"bname": broker_name}, body)
-    )
+    request = RemotingCommand(RequestCode.BATCH_ACK_MESSAGE.value, {"bname": broker_name}, body)
+    await session.invoke_broker(broker_name, messages[0].topic, request)
 
 
 async def change_invisible(
@@ -152,15 +147,13 @@ async def change_invisible(
 
     `suspend`: that does not count as a try. Raises RemoteError NO_MESSAGE when it was handed out again already.
     """
-    address = await session.broker_address(message.place.broker_name, message.topic)
     fields = {
         **_message_fields(group, message),
         "invisibleTime": str(invisible_ms),
         "suspend": boolean_text(suspend),
     }
-    answer = await session.invoke(
-        address, RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME.value, fields)
-    )
+    request = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME.value, fields)
+    answer = await session.invoke_broker(message.place.broker_name, message.topic, request)
     handle = message.handle
     message.handle = replace(
         handle,

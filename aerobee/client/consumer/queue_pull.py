@@ -15,7 +15,8 @@ from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.subscription import Subscription
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import Session
-from aerobee.errors import AerobeeError, RouteError, SystemBusy, remote_error
+from aerobee.client.stale_routes import may_be_stale
+from aerobee.errors import AerobeeError, RouteError, remote_error
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -174,8 +175,7 @@ class QueuePull:
 
     async def _after_error(self, error: AerobeeError) -> None:
         self._broker_id = MASTER_ID
-        # A broker that is busy answers no pull because it is no master any more: who is, a nameserver knows.
-        if error.route_stale or isinstance(error, SystemBusy):
+        if may_be_stale(error):
             try:
                 await self._session.routes.refresh(self.queue.topic)
             except AerobeeError as failure:

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 ANY_QUEUE = -1
 COUNT_MAX = 32  # messages of one receive(): a broker's limit
+MASTER_PAUSE_FIRST_S, MASTER_PAUSE_MAX_S = 0.1, 1.0  # between two tries while a topic's broker has no master
 
 
 class SimpleConsumer:
@@ -137,8 +138,9 @@ class SimpleConsumer:
     ) -> list[PoppedMessage]:
         """Take up to `count_max` (1 to 32) messages, of one topic or of all; empty when none came within `wait_s`.
 
-        They are invisible to other members for `invisible_s` seconds. Raises RemoteError or TransportError when no broker
-        answered.
+        They are invisible to other members for `invisible_s` seconds. Of a broker that is lost, or is no master any more, the
+        route is read again, and messages are taken at its new master within `wait_s`. Raises RemoteError, RouteError or
+        TransportError when no broker answered.
         """
         self._session.check_open()
         if not isinstance(count_max, int) or not 1 <= count_max <= COUNT_MAX:
@@ -152,7 +154,8 @@ class SimpleConsumer:
         wait_ms = round((self.config.wait_s if wait_s is None else wait_s) * 1000)
         if invisible_ms <= 0 or wait_ms < 0:
             raise UsageError("invisible_s must be above 0, wait_s must not be negative")
-        places = await self._places(topic)
+        end = self._session.clock.monotonic() + wait_ms / 1000
+        places = await self._places(topic, end)
         taken = self._arrived(places)
         if taken:
             return taken
@@ -160,13 +163,25 @@ class SimpleConsumer:
         self._turn += 1
         places = places[self._turn % len(places) :] + places[: self._turn % len(places)]
         if len(places) == 1:
-            return await self._pop(places[0], count_max, invisible_ms, wait_ms)
+            return await self._pop_until(places[0], count_max, invisible_ms, end)
+        failure: AerobeeError | None = None
+        failed_count = 0
         for place in places:
-            if place not in self._waiting:
+            if place in self._waiting:
+                continue
+            try:
                 taken = await self._pop(place, count_max, invisible_ms, 0)
-                if taken:
-                    return taken
-        return await self._wait(places, count_max, invisible_ms, wait_ms) if wait_ms else []
+            except AerobeeError as error:
+                failure = error
+                failed_count += 1
+                self._trouble(place, error)
+            if taken:
+                return taken
+        if wait_ms:
+            return await self._wait(places, count_max, invisible_ms, end)
+        if failure is not None and failed_count == len(places):
+            raise failure
+        return []
 
     async def ack(self, message: PoppedMessage) -> None:
         """Acknowledge: the group never gets it again. In the broker's log when this returns.
@@ -214,21 +229,52 @@ class SimpleConsumer:
 
     # --- where
 
-    async def _places(self, topic: str | None) -> list[MessageQueue]:
-        """One place (topic, broker, any queue) a readable master of each topic."""
-        found: dict[MessageQueue, None] = {}
-        for name in [topic] if topic is not None else list(self._subscriptions):
-            route = await self._session.routes.get(name)
-            for queue in subscribe_queues(route):
-                if self._session.routes.address_of(queue.broker_name) is not None:
-                    found[MessageQueue(name, queue.broker_name, ANY_QUEUE)] = None
-        if not found:
-            raise RouteError(
-                topic or ", ".join(self._subscriptions),
-                "no master has readable queues of "
-                f"{topic or ', '.join(self._subscriptions)} now: see `aerobee topic describe`",
-            )
-        return list(found)
+    async def _places(self, topic: str | None, end: float) -> list[MessageQueue]:
+        """One place (topic, broker, any queue) a readable master of each topic. Waits until `end` for the first master."""
+        topics = [topic] if topic is not None else list(self._subscriptions)
+        clock, pause_s = self._session.clock, MASTER_PAUSE_FIRST_S
+        while True:
+            found: dict[MessageQueue, None] = {}
+            for name in topics:
+                for queue in subscribe_queues(await self._session.routes.get(name)):
+                    if self._session.routes.address_of(queue.broker_name) is not None:
+                        found[MessageQueue(name, queue.broker_name, ANY_QUEUE)] = None
+            if found:
+                return list(found)
+            await asyncio.gather(*(self._session.routes.refresh(name) for name in topics))
+            left_s = end - clock.monotonic()
+            if left_s <= 0:
+                break
+            await clock.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, MASTER_PAUSE_MAX_S)
+        raise RouteError(
+            ", ".join(topics),
+            f"no master has readable queues of {', '.join(topics)} now: see `aerobee topic describe`",
+        )
+
+    async def _pop_until(
+        self, place: MessageQueue, count_max: int, invisible_ms: int, end: float
+    ) -> list[PoppedMessage]:
+        """As _pop(), waiting until `end`; at the new master when the broker is lost, or is none any more."""
+        clock, pause_s = self._session.clock, MASTER_PAUSE_FIRST_S
+        while True:
+            left_s = max(0.0, end - clock.monotonic())
+            try:
+                return await self._pop(place, count_max, invisible_ms, round(left_s * 1000))
+            except AerobeeError as error:
+                left_s = end - clock.monotonic()
+                if left_s <= 0 or not error.retriable:
+                    raise
+                if pause_s == MASTER_PAUSE_FIRST_S:
+                    self._trouble(place, error)
+            # The failed call has the route read again; a master may be elected only in a moment.
+            await clock.sleep(min(pause_s, left_s))
+            pause_s = min(2 * pause_s, MASTER_PAUSE_MAX_S)
+
+    def _trouble(self, place: MessageQueue, error: AerobeeError) -> None:
+        self._session.peers.trouble(
+            log, error, "group %s, %s at %s: %s", self.group, place.topic, place.broker_name, error
+        )
 
     async def _pop(
         self, place: MessageQueue, count_max: int, invisible_ms: int, wait_ms: int
@@ -270,15 +316,14 @@ class SimpleConsumer:
         return True
 
     async def _wait(
-        self, places: list[MessageQueue], count_max: int, invisible_ms: int, wait_ms: int
+        self, places: list[MessageQueue], count_max: int, invisible_ms: int, end: float
     ) -> list[PoppedMessage]:
         """Wait at all places; what comes after the first answer is kept for the next receive()."""
         for place in places:
             if place not in self._waiting:
                 self._waiting[place] = self._session.tasks.spawn(
-                    self._pop(place, count_max, invisible_ms, wait_ms), "pop-wait", awaited=True
+                    self._pop_until(place, count_max, invisible_ms, end), "pop-wait", awaited=True
                 )
-        end = self._session.clock.monotonic() + wait_ms / 1000
         while True:
             left_s = end - self._session.clock.monotonic()
             tasks = [self._waiting[place] for place in places if place in self._waiting]
@@ -301,9 +346,7 @@ class SimpleConsumer:
                 continue
             error = task.exception()
             if isinstance(error, AerobeeError):
-                self._session.peers.trouble(
-                    log, error, "group %s, %s at %s: %s", self.group, place.topic, place.broker_name, error
-                )
+                self._trouble(place, error)
             elif error is not None:
                 raise error
             else:

@@ -425,7 +425,11 @@ class Producer(RequestReplyCalls):
             queue = info.next_queue()
         target = target_of(info, queue)
         deadline = self._loop.time() + self.config.send_timeout_s
-        connection = await self._connection(target, deadline, SEND, is_only_try=True)
+        try:
+            connection = await self._connection(target, deadline, SEND, is_only_try=True)
+        except AerobeeError as error:
+            self._session.stale.failed(target.address, error)  # for the send after this one
+            raise
         frame = target.send_oneway.frame(
             connection.next_opaque(),
             queue.queue_id,

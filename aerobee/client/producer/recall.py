@@ -32,13 +32,12 @@ async def recall_message(
 ) -> str:
     """Ask the broker that has the message; returns the message id. Raises RemoteError, RouteError, UsageError."""
     handle = parse_handle(handle_text, topic)
-    address = await session.broker_address(handle.broker_name, topic)
     request = RemotingCommand(
         RequestCode.RECALL_MESSAGE.value,
         {"producerGroup": group, "topic": topic, "recallHandle": handle_text, "bname": handle.broker_name},
     )
-    answer = await session.invoke(address, request, timeout_s=timeout_s)
+    answer = await session.invoke_broker(handle.broker_name, topic, request, timeout_s=timeout_s)
     message_id = answer.field("msgId")
     if not message_id:
-        raise MalformedFrame(f"the answer of {address} to RECALL_MESSAGE has no msgId")
+        raise MalformedFrame(f"the answer of broker {handle.broker_name} to RECALL_MESSAGE has no msgId")
     return message_id

@@ -46,7 +46,6 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, ConfigError, MalformedFrame, RemoteError, SendFailed, UsageError
 from aerobee.message import TRANSACTION_PREPARED, Message, MessageQueue
 from aerobee.network import Network
-from aerobee.remoting.client import checked
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.peer import Peer
@@ -235,15 +234,14 @@ class TransactionProducer(Producer):
         command = RemotingCommand(RequestCode.END_TRANSACTION.value, fields)
         self._trace_end(half, sent, state, from_check=False)
         try:
-            address = target_of(await self._routes.info(half.topic), sent.queue).address
+            info = await self._routes.info(half.topic)
             # To "unknown" no broker gives an answer.
             if not self.transactions.confirm or state is TransactionState.UNKNOWN:
-                await self._session.invoke_oneway(address, command)
+                await self._session.invoke_oneway(target_of(info, sent.queue).address, command)
                 return False
-            answer = await self._session.remoting.invoke(
-                address, command, timeout_s=self.transactions.end_timeout_s
+            await self._session.invoke_broker(
+                info.broker_of(sent.queue), half.topic, command, timeout_s=self.transactions.end_timeout_s
             )
-            checked(answer, address=address, request="END_TRANSACTION")
         except AerobeeError as error:
             is_refused = isinstance(error, RemoteError) and error.code == ResponseCode.ILLEGAL_OPERATION
             what = "refused" if is_refused else "did not confirm, and will ask about,"

@@ -14,16 +14,21 @@ from aerobee.client.lost_peers import LostPeers
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_routes import REFRESH_PAUSE_S, PublishRoutes
 from aerobee.client.producer.send_tries import SendTries
+from aerobee.client.route_cache import RouteCache
+from aerobee.client.stale_routes import StaleRoutes
 from aerobee.client.tasks import Tasks
 from aerobee.clock import ManualClock
 from aerobee.errors import (
     AerobeeError,
+    ConnectFailed,
     ConnectionLost,
     MessageIllegal,
     RequestTimeout,
     SystemBusy,
 )
 from aerobee.message import MessageQueue
+from aerobee.remoting import fastjson
+from aerobee.remoting.command import RemotingCommand
 from tests.waiting import wait_until
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -133,3 +138,95 @@ async def test_a_pull_that_a_broker_refuses_asks_for_the_route(failure: AerobeeE
     await wait_until(lambda: session.asked == 1, "the route is asked for")
     pull.stop()
     await session.tasks.close()
+
+
+class Routes:
+    """What StaleRoutes asks of a route cache: two topics at one address."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.error: AerobeeError | None = None
+
+    def topics_at(self, address: str) -> list[str]:
+        return ["orders", "bills"] if address == ADDRESS else []
+
+    async def refresh(self, topic: str) -> None:
+        self.asked.append(topic)
+        if self.error is not None:
+            raise self.error
+
+
+ADDRESS = "10.0.0.1:10911"
+LOST = ConnectionLost("gone", address=ADDRESS)
+
+
+async def test_a_failed_call_has_the_routes_of_its_address_read_again() -> None:
+    routes, clock = Routes(), ManualClock()
+    stale = StaleRoutes(cast(Any, routes), clock=clock, tasks=Tasks())
+    for _ in range(100):
+        stale.failed(ADDRESS, LOST)
+        stale.failed("10.0.0.2:10911", LOST)
+        stale.failed(ADDRESS, MessageIllegal(13, "too large"))
+        await asyncio.sleep(0)
+    assert routes.asked == ["orders", "bills"]
+
+
+async def test_a_broker_that_stays_away_is_asked_for_ever_more_rarely() -> None:
+    routes, clock, reads = Routes(), ManualClock(), 0
+    stale = StaleRoutes(cast(Any, routes), clock=clock, tasks=Tasks())
+    for _ in range(600):  # a minute of failures, ten a second
+        stale.failed(ADDRESS, LOST)
+        await asyncio.sleep(0)
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    reads = len(routes.asked) // 2
+    assert 12 <= reads <= 20
+    stale.answered(ADDRESS)
+    assert stale.pauses_s == {}
+
+
+async def test_without_a_nameserver_the_other_topics_are_not_asked_for() -> None:
+    routes = Routes()
+    routes.error = ConnectFailed("no nameserver")
+    StaleRoutes(cast(Any, routes), clock=ManualClock(), tasks=Tasks()).failed(ADDRESS, LOST)
+    await asyncio.sleep(0)
+    assert routes.asked == ["orders"]
+
+
+def route_of(address: str) -> bytes:
+    return fastjson.dumps(
+        {
+            "brokerDatas": [{"brokerAddrs": {"0": address}, "brokerName": "broker-a", "cluster": "C"}],
+            "queueDatas": [{"brokerName": "broker-a", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1}],
+        }
+    )
+
+
+async def test_the_newest_route_says_where_a_broker_is() -> None:
+    """A topic whose route was not read since the failover must not bring back the old master."""
+    now = "old:1"
+
+    class Nameserver:
+        async def invoke(self, request: RemotingCommand, **_: object) -> tuple[str, RemotingCommand]:
+            return "nameserver:1", request.reply(body=route_of(now))
+
+    clock, tasks = ManualClock(), Tasks()
+    routes = RouteCache(
+        cast(Any, Nameserver()),
+        clock=clock,
+        tasks=tasks,
+        refresh_s=30.0,
+        request_timeout_s=3.0,
+        peers=LostPeers(monotonic=clock.monotonic, name_of=str),
+    )
+    for topic in ("a", "b", "c"):
+        await routes.refresh(topic)
+    now = "new:1"
+    await routes.refresh("a")
+    assert routes.address_of("broker-a") == "new:1"
+    assert routes.topics_at("old:1") == ["b", "c"]
+    routes.unwatch("c")
+    assert routes.address_of("broker-a") == "new:1"
+    await routes.refresh("b")
+    assert routes.topics_at("new:1") == ["a", "b"]
+    await tasks.close()
