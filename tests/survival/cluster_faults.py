@@ -1,7 +1,7 @@
 """Real processes on machines of their own, killed, stopped, cut off and filled up under load: nothing acknowledged is lost.
 
     python tests/survival/cluster_faults.py [--kills 200] [--pauses 50] [--partitions 50] [--slow-links 20] [--full-disks 5]
-                                            [--rolling] [--minutes M] [--seed N] [--out FILE]
+                                            [--rolling] [--mixed] [--minutes M] [--seed N] [--out FILE]
 
 Two NameServers, three controllers and two groups of three brokers, each in a network namespace, on one bridge; all of it in a
 network, mount and process namespace of this script, which needs root and ends with it. Producers send with sync replication
@@ -13,6 +13,9 @@ a controller or a NameServer along, one at a time:
     partition    packets of a master to and from all other machines are dropped; its clients reach it
     slow link    a master's link carries half of what its replicas need: packets wait for up to 3 s, and then are dropped
     full disk    a file takes all that is left of a broker's file system
+
+--mixed sends and consumes every kind of message besides (mixed_load.py): ordered, delayed, transactional, deduplicated, batch-queue and POP
+load, and a topic that is deleted and created again.
 
 --rolling restarts every process in order, one after the other, when the faults are over: no send of an ordinary producer fails.
 
@@ -64,6 +67,8 @@ from aerobee.simulation.checks import (
 )
 from aerobee.simulation.clients import Sent
 from tests.survival.cluster_machines import GROUPS, Machine, Machines, enter, why_not
+from tests.survival.mixed_load import SETTINGS as MIXED_SETTINGS
+from tests.survival.mixed_load import MixedLoad
 
 TOPIC, GROUP = "orders", "survivors"
 QUEUES = 2
@@ -109,6 +114,7 @@ class Figures:
     acknowledged: int = 0
     failed: int = 0
     received: int = 0
+    mixed: dict[str, dict[str, int]] = field(default_factory=dict)  # by kind of message
     companion: asyncio.Lock = field(
         default_factory=asyncio.Lock
     )  # held while a controller or a NameServer is down
@@ -407,10 +413,13 @@ async def _rolling(machines: Machines, load: Load, figures: Figures) -> None:
 async def _main(arguments: argparse.Namespace, directory: Path) -> Figures:
     rng, figures = random.Random(arguments.seed), Figures()
     ticking = asyncio.create_task(CLOCK.run())
-    machines = Machines(directory)
+    machines = Machines(directory, MIXED_SETTINGS if arguments.mixed else None)
     await _started(machines)
     load = Load(machines.nameserver_addresses)
     load.begin()
+    mixed = MixedLoad(machines.nameserver_addresses) if arguments.mixed else None
+    if mixed is not None:
+        await mixed.begin()
     await _until(lambda: all(load.acknowledged(group) > 20 for group in GROUPS), "nothing is acknowledged")
     counts = (
         arguments.kills,
@@ -445,6 +454,8 @@ async def _main(arguments: argparse.Namespace, directory: Path) -> Figures:
                 )
     finally:
         await load.end_producers()
+        if mixed is not None:
+            await mixed.end_producers()
         everything = [each for sent in load.sent.values() for each in sent]
         figures.sent = len(everything)
         figures.acknowledged = sum(each.offset >= 0 for each in everything)
@@ -452,6 +463,12 @@ async def _main(arguments: argparse.Namespace, directory: Path) -> Figures:
     await _judge(machines, load)
     figures.received = len(load.received)
     await load.end()
+    if mixed is not None:
+        figures.mixed = mixed.report()
+        print(json.dumps(figures.mixed, indent=1), flush=True)
+        await mixed.judge(WAIT_S)
+        figures.mixed = mixed.report()
+        await mixed.end()
     await _compare(machines)
     ticking.cancel()
     return figures
@@ -489,6 +506,7 @@ def report(figures: Figures) -> dict[str, Any]:
         "acknowledged": figures.acknowledged,
         "failed": figures.failed,
         "received": figures.received,
+        **({"mixed": figures.mixed} if figures.mixed else {}),
         "without_service_s": {
             kind: {
                 "median": round(statistics.median(times), 2),
@@ -511,6 +529,7 @@ def main() -> int:
     parser.add_argument("--slow-links", type=int, default=20)
     parser.add_argument("--full-disks", type=int, default=5)
     parser.add_argument("--rolling", action="store_true", help="restart every process in order at the end")
+    parser.add_argument("--mixed", action="store_true", help="every kind of message besides")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no fault after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the logs and stores where they are")

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,8 +93,9 @@ def _run(*command: str) -> None:
 class Machines:
     """All of them, on one bridge."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, broker_settings: Mapping[str, str] | None = None) -> None:
         self._directory = directory
+        self._broker_settings = broker_settings or {}
         _run("mount", "-t", "tmpfs", "none", "/run")
         _run("ip", "link", "set", "lo", "up")
         _run("ip", "link", "add", "machines", "type", "bridge")
@@ -156,6 +158,7 @@ class Machines:
             "allAckInSyncStateSet": "true",
             "diskMaxUsedSpaceRatio": "95",
             "adminOpen": "true",
+            **self._broker_settings,
         }
         return self._machine(name, host, self._config("broker", name, settings))
 

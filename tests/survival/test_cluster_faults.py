@@ -7,7 +7,19 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("cluster_faults.py")
-SHORT = ("--kills", "2", "--pauses", "1", "--partitions", "1", "--slow-links", "1", "--full-disks", "1")
+SHORT = (
+    "--mixed",
+    "--kills",
+    "2",
+    "--pauses",
+    "1",
+    "--partitions",
+    "1",
+    "--slow-links",
+    "1",
+    "--full-disks",
+    "1",
+)
 
 
 def test_nothing_acknowledged_is_lost_when_masters_die_stop_and_are_cut_off() -> None:
