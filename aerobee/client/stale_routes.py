@@ -16,6 +16,7 @@ from aerobee.errors import (
     AerobeeError,
     ConnectFailed,
     GoAway,
+    InvalidParameter,
     NotLeaderForQueue,
     RemoteError,
     RouteError,
@@ -51,6 +52,11 @@ def is_not_executed(error: AerobeeError) -> bool:
     return isinstance(error, ConnectFailed | ServiceNotAvailable | GoAway | NotLeaderForQueue) or (
         isinstance(error, RemoteError) and error.code == ResponseCode.SLAVE_NOT_AVAILABLE
     )
+
+
+def is_not_stored(error: AerobeeError) -> bool:
+    """Whether a message surely was not stored, and its topic's present route may lead to a broker or queue that takes it."""
+    return is_not_executed(error) or isinstance(error, InvalidParameter)
 
 
 class StaleRoutes:

@@ -20,6 +20,7 @@ from aerobee.client.publish_route import publish_queues, subscribe_queues
 from aerobee.client.received import ReceivedMessage, decode_messages
 from aerobee.client.results import SendResult
 from aerobee.client.session import INNER_PRODUCER_GROUP
+from aerobee.client.stale_routes import is_not_stored
 from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error
 from aerobee.message import (
     DLQ_PREFIX,
@@ -164,6 +165,15 @@ class DeadLetterCalls(AdminCalls):
         return [], max(offset + 1, answer.integer("nextBeginOffset"))
 
     async def _send_again(self, letter: DeadLetter, target: str) -> SendResult:
+        try:
+            return await self._send_once(letter, target)
+        except AerobeeError as error:
+            if not is_not_stored(error):
+                raise
+        await self._session.routes.refresh(target)
+        return await self._send_once(letter, target)
+
+    async def _send_once(self, letter: DeadLetter, target: str) -> SendResult:
         session, message = self._session, letter.message
         queues = publish_queues(await session.routes.get(target))
         if not queues:

@@ -17,6 +17,7 @@ from aerobee.client.producer.send_header import SendTemplate, decode_send_reply
 from aerobee.client.publish_route import publish_queues
 from aerobee.client.received import ReceivedMessage
 from aerobee.client.session import INNER_PRODUCER_GROUP, Session
+from aerobee.client.stale_routes import is_not_stored
 from aerobee.errors import AerobeeError, RouteError
 from aerobee.message import (
     DEAD_LETTER_REASON,
@@ -54,7 +55,13 @@ class GivesBack:
         except AerobeeError as error:
             log.warning("%s is not taken back (%s), sending it to the retry topic", message, error)
         try:
-            await self._send_to_retry_topic(message, verdict, bound)
+            try:
+                await self._send_to_retry_topic(message, verdict, bound)
+            except AerobeeError as error:
+                if not is_not_stored(error):
+                    raise
+                await self._session.routes.refresh(RETRY_PREFIX + self._group)
+                await self._send_to_retry_topic(message, verdict, bound)
             return True
         except AerobeeError as error:
             log.warning("%s cannot be sent to the retry topic either (%s)", message, error)

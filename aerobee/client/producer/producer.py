@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Self, TypeVar
@@ -43,7 +44,7 @@ from aerobee.client.producer.send_header import (
     properties_text,
 )
 from aerobee.client.producer.send_semaphore import SendSemaphore
-from aerobee.client.producer.send_tries import FirstTry, SendTries, connect_s
+from aerobee.client.producer.send_tries import FirstTry, Select, SendTries, connect_s
 from aerobee.client.producer.transaction import TRAN_MSG
 from aerobee.client.results import SendResult
 from aerobee.client.session import Session
@@ -269,7 +270,7 @@ class Producer(RequestReplyCalls):
                 # The burst hook left it: a failure, or an answer of a rare form.
                 return self._read_reply(reply, chosen, unique_id, target, connection)
             except AerobeeError as error:
-                first = FirstTry(info, target, now, error)
+                first = FirstTry(info, target, chosen, now, error)
             return await self._send_in_tries(message, None, deadline, unique_id=unique_id, first=first)
         except RuntimeError:
             self._session.check_loop()
@@ -301,7 +302,7 @@ class Producer(RequestReplyCalls):
         check_queue(queue)
         if key is not None and selector is None:
             message = with_sharding_key(message, key)
-        ended = None
+        ended = select = None
         if self._observers:
             message, ended = begin_send(self._observers, message)
         await self._in_flight.wait()
@@ -311,7 +312,8 @@ class Producer(RequestReplyCalls):
             if selector is not None or key is not None:
                 info = self._publish.get(message.topic) or await self._tries.info(message.topic, deadline)
                 queue = self._select(info, message, selector, key)
-            result = await self._send_in_tries(message, queue, deadline)
+                select = partial(self._select, message=message, selector=selector, key=key)
+            result = await self._send_in_tries(message, queue, deadline, select=select)
         except BaseException as error:
             if ended is not None:
                 ended(None, error)
@@ -329,10 +331,11 @@ class Producer(RequestReplyCalls):
         fixed: MessageQueue | None,
         deadline: float,
         *,
+        select: Select | None = None,
         unique_id: str = "",
         first: FirstTry | None = None,
     ) -> SendResult:
-        """Send to `fixed` or to any queue. `first`: a try that was made under `unique_id` and failed."""
+        """Send to `fixed`, which `select` chose if it is given, or to any queue. `first`: a try that was made under `unique_id` and failed."""
         began = self._loop.time()
         if first is None:
             await self._tries.info(message.topic, deadline)
@@ -349,7 +352,9 @@ class Producer(RequestReplyCalls):
             reply = await connection.call(frame, opaque, deadline - self._loop.time(), SEND)
             return self._read_reply(reply, chosen, unique_id, target, connection)
 
-        return await self._tries.run(message.topic, fixed, deadline, attempt, first=first, began=began)
+        return await self._tries.run(
+            message.topic, fixed, deadline, attempt, select=select, first=first, began=began
+        )
 
     async def _connection(
         self, target: Target, deadline: float, request: str, *, is_only_try: bool

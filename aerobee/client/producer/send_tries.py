@@ -7,6 +7,8 @@ comes here when it failed. Beyond RocketMQ, whose three tries are over within mi
     may be stored     no answer, an answer that leaves it open     a try; after 1 + retry_count_max of them the send fails
     surely not        nobody listens, no master, 14, 501, 1500     no try: the other brokers at once, then all of them again
                                                                    with pauses between, until the send's time is over
+    no such queue     29, and the queue was in the route           no try: the route is read until it is another one, and the
+                                                                   queue is chosen again among those that it has
 
 So a send waits for a new master. With `retry_count_max` 0 nothing is repeated and nothing is waited for.
 """
@@ -14,6 +16,7 @@ So a send waits for a new master. With `retry_count_max` 0 nothing is repeated a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -28,6 +31,7 @@ from aerobee.errors import (
     AerobeeError,
     ConnectFailed,
     GoAway,
+    InvalidParameter,
     NoMaster,
     NoNameServer,
     NotLeaderForQueue,
@@ -41,7 +45,11 @@ from aerobee.errors import (
 from aerobee.message import MessageQueue
 from aerobee.words import plural
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+# select(info): the queue of a send whose caller chooses by a key or a function
+Select = Callable[[PublishInfo], MessageQueue]
 # attempt(target, queue): one try at one broker, until the send's deadline
 Attempt = Callable[[Target, MessageQueue], Coroutine[Any, Any, T]]
 
@@ -61,6 +69,9 @@ PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.2
 # A host that is gone, or cut off, does not even refuse: what a connection to it, or the question to a NameServer for another,
 # may take of what is left of a send's time, but for a floor.
 CONNECT_TIMEOUT_S, SHARE, SHARE_FLOOR_S = 3.0, 1 / 3, 0.5
+# A topic that was shrunk: how often its route is read until the nameserver knows, and how often that may happen to one send.
+QUEUE_GONE_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
+QUEUE_GONE_TRIES_MAX = 3
 # What a send remembers of its tries: one that waits for minutes makes hundreds, and thousands of sends may wait.
 ATTEMPTS_MAX, TEXTS_MAX = 16, 16
 
@@ -84,6 +95,7 @@ class FirstTry:
 
     info: PublishInfo
     target: Target
+    queue: MessageQueue
     began: float
     failure: AerobeeError
 
@@ -92,10 +104,19 @@ class _Send:
     """How far the tries of one send have come."""
 
     def __init__(
-        self, topic: str, fixed: MessageQueue | None, deadline: float, *, began: float, tries: int
+        self,
+        topic: str,
+        fixed: MessageQueue | None,
+        deadline: float,
+        *,
+        began: float,
+        tries: int,
+        select: Select | None = None,
     ) -> None:
         self.topic = topic
         self.fixed = fixed
+        self.select = select
+        self.queues_gone = 0
         self.deadline = deadline
         self.began = began
         self.tries_left = tries
@@ -168,29 +189,34 @@ class SendTries:
         attempt: Attempt[T],
         *,
         next_queue: MessageQueue | None = None,
+        select: Select | None = None,
         first: FirstTry | None = None,
         began: float | None = None,
     ) -> T:
         """Run `attempt` until it succeeds, fails for good, or tries or time are used up.
 
-        `fixed`: this queue and no other; one try, unless its broker surely stored nothing. `next_queue`: where the first
-        try goes. `first`: it is made already. `began`: the loop's time from which a failure counts its seconds, now by default.
+        `fixed`: this queue and no other; one try, unless its broker surely stored nothing. `select` chose it, and chooses
+        again when the topic has it no more. `next_queue`: where the first try goes. `first`: it is made already. `began`: the loop's time from which a failure counts its seconds, now by default.
         """
         if first is not None:
             began = first.began
         elif began is None:
             began = _now()
-        send = _Send(topic, fixed, deadline, began=began, tries=1 + self._config.retry_count_max)
-        if first is not None:
+        send = _Send(
+            topic, fixed, deadline, began=began, tries=1 + self._config.retry_count_max, select=select
+        )
+        if first is not None and not await self._other_queue(send, first.failure, first.info, first.queue):
             await self._after(send, first.failure, first.info, first.target.broker_name, first.target)
         while True:
-            info = target = None
+            info = target = queue = None
             broker_name = ""
             now = _now()
             try:
                 info = self._routes.known.get(topic) or await self._routes.info(topic, deadline)
                 queue = (
-                    fixed or next_queue or info.next_queue(avoid=send.avoid, faults=self._faults, now_s=now)
+                    send.fixed
+                    or next_queue
+                    or info.next_queue(avoid=send.avoid, faults=self._faults, now_s=now)
                 )
                 next_queue = None
                 broker_name = info.broker_of(queue)
@@ -203,12 +229,48 @@ class SendTries:
                     ended = _now()
                     self._faults.record(target.broker_name, (ended - now) * 1000, ended)
                 unsafe = (
-                    self._not_stored_ok(result, target) if fixed is None and send.tries_left > 1 else None
+                    self._not_stored_ok(result, target)
+                    if send.fixed is None and send.tries_left > 1
+                    else None
                 )
                 if unsafe is None:
                     return result
                 failure = unsafe
-            await self._after(send, failure, info, broker_name, target)
+            if info is None or queue is None or not await self._other_queue(send, failure, info, queue):
+                await self._after(send, failure, info, broker_name, target)
+
+    async def _other_queue(
+        self, send: _Send, failure: AerobeeError, info: PublishInfo, queue: MessageQueue
+    ) -> bool:
+        """Whether the topic has lost the queue of a try, so that the next one goes to another: nothing was stored.
+
+        A queue that the caller named, or that the route never had, is the caller's mistake. Raises what `select` raises.
+        """
+        if not isinstance(failure, InvalidParameter) or queue not in info.queues:
+            return False
+        is_callers = send.fixed is not None and send.select is None
+        send.queues_gone += 1
+        if is_callers or not self._config.retry_count_max or send.queues_gone > QUEUE_GONE_TRIES_MAX:
+            self._routes.refresh_behind(send.topic)
+            return False
+        for pause_s in QUEUE_GONE_PAUSES_S:
+            now = _now()
+            if now + pause_s >= send.deadline:
+                return False
+            await asyncio.sleep(pause_s)
+            await self._routes.refresh(send.topic, now + _share_s(send.deadline - now))
+            try:
+                newer = self._routes.known.get(send.topic) or await self._routes.info(
+                    send.topic, send.deadline
+                )
+            except AerobeeError as error:
+                log.info("topic %s has lost a queue, and its route is not known: %s", send.topic, error)
+                return False
+            if queue not in newer.queues:
+                if send.select is not None:
+                    send.fixed = send.select(newer)
+                return True
+        return False
 
     async def _after(
         self,
