@@ -8,6 +8,7 @@ Time-outs of network calls use the event loop's own time (asyncio.timeout) and a
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 import itertools
 import time
@@ -29,7 +30,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go backwards; the zero point means nothing."""
+        """Seconds that never go backwards and also count while the machine is suspended; the zero point means nothing."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -41,13 +42,36 @@ class Clock(Protocol):
         ...
 
 
+def machine_seconds(source: Any = time) -> Callable[[], float]:
+    """The function that reads the machine's steady clock, of a module like `time`.
+
+    CLOCK_BOOTTIME where the system has it (Linux). CLOCK_MONOTONIC, which time.monotonic and event loops read, stands still while
+    a machine or a virtual machine is suspended: a master that wakes up would believe in a lease that the others saw expire.
+    """
+    clock_id = getattr(source, "CLOCK_BOOTTIME", None)
+    if clock_id is None:
+        return source.monotonic  # type: ignore[no-any-return]
+    read = functools.partial(source.clock_gettime, clock_id)
+    try:
+        read()
+    except OSError:  # a kernel, or a sandbox, that knows the name and not the clock
+        return source.monotonic  # type: ignore[no-any-return]
+    return read
+
+
+_machine_seconds = machine_seconds()
+
+
 class SystemClock:
-    """The machine's clocks and the running loop's timers."""
+    """The machine's clocks and the running loop's timers.
+
+    Timers count the loop's time, which stands still while the machine is suspended: a deadline is compared with monotonic().
+    """
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    monotonic = staticmethod(time.monotonic)  # asked twice with each burst: no call of ours around it
+    monotonic = staticmethod(_machine_seconds)  # asked twice with each burst: no call of ours around it
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -157,7 +181,7 @@ class AdvancingClock:
         return time.time_ns() // 1_000_000 + round(self._ahead * 1000)
 
     def monotonic(self) -> float:
-        return time.monotonic() + self._ahead
+        return _machine_seconds() + self._ahead
 
     async def sleep(self, seconds: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

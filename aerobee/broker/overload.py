@@ -98,8 +98,8 @@ class Overload:
     def asked(self, now: float | None = None) -> str:
         """Requests have come: sample often from now on, and at once when a sample is long overdue. Returns `reason`.
 
-        `now`: time.monotonic(), which is what event loops count by, when the caller has just read it; a reading of a clock is
-        a tenth of a small burst."""
+        `now`: the clock's monotonic(), when the caller has just read it; a reading of a clock is a tenth of a small burst. It is
+        never behind the loop's time, and ahead of it once the machine was suspended: then each look is a close one."""
         self.was_asked = True
         if self.is_idle:
             self.is_idle = False

@@ -298,3 +298,12 @@ def test_each_value_is_documented_behind_itself() -> None:
     top = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
     schema = import_module("json").loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     assert {line.partition(":")[0] for line in top} == set(schema["properties"])
+
+
+def test_controllers_are_not_put_on_an_empty_dir() -> None:
+    values = ("--set", "nameserver.persistence.enabled=false,nameserver.replicas=3,broker.replicas=3")
+    done = subprocess.run(
+        [HELM, "template", "mq", str(CHART), *values], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "nameserver.persistence.enabled=false with broker.replicas above 1" in done.stderr

@@ -1,8 +1,38 @@
 import asyncio
+import time
+from types import SimpleNamespace
 
 import pytest
 
-from aerobee.clock import AdvancingClock, ManualClock, SystemClock, in_step, to_next_step
+from aerobee.clock import AdvancingClock, ManualClock, SystemClock, in_step, machine_seconds, to_next_step
+
+
+def machine_that_was_suspended(*, clock_works: bool = True) -> SimpleNamespace:
+    """As the module `time` of a machine that was up for 100 s and suspended for 1,000 more."""
+
+    def clock_gettime(clock_id: int) -> float:
+        if not clock_works:
+            raise OSError(22, "Invalid argument")
+        return {1: 100.0, 7: 1_100.0}[clock_id]
+
+    return SimpleNamespace(CLOCK_BOOTTIME=7, clock_gettime=clock_gettime, monotonic=lambda: 100.0)
+
+
+def test_the_steady_clock_counts_while_the_machine_is_suspended():
+    assert machine_seconds(machine_that_was_suspended())() == 1_100.0
+
+
+def test_a_system_without_such_a_clock_counts_by_the_monotonic_one():
+    assert machine_seconds(machine_that_was_suspended(clock_works=False))() == 100.0
+    assert machine_seconds(SimpleNamespace(monotonic=lambda: 100.0))() == 100.0
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system has no such clock")
+def test_clocks_of_servers_are_the_steady_one():
+    # Both read the clock that goes on, whatever the difference to time.monotonic() is on this machine.
+    for clock in (SystemClock(), AdvancingClock()):
+        before = time.clock_gettime(time.CLOCK_BOOTTIME)
+        assert before <= clock.monotonic() <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def test_manual_clock_runs_due_timers_in_order_and_shows_their_moment():
