@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from aerobee.errors import ConfigError
 from aerobee.host_port import split_address
+from aerobee.peer_hosts import parse_networks
 
 QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
@@ -65,6 +66,7 @@ class StoreConfig:
     ha_shared_key: str = field(
         default="", repr=False
     )  # what brokers of a group show each other at the HA port; empty: nothing
+    ha_allowed_hosts: str = ""  # addresses and networks, commas between: slaves connect from these only; empty: controllers say from where, without them from anywhere
     ha_tls_cert_path: str = ""  # PEM; the HA port and the connections to a master's speak TLS with it
     ha_tls_key_path: str = ""  # its key, without a password
     ha_tls_trust_cert_path: str = (
@@ -255,6 +257,14 @@ class StoreConfig:
             raise ConfigError(
                 f"haSharedKey has {len(self.ha_shared_key)} characters, {HA_KEY_CHARS_MIN} at least are needed: take random ones"
             )
+        if self.ha_allowed_hosts:
+            try:
+                parse_networks(self.ha_allowed_hosts)
+            except ValueError as error:
+                raise ConfigError(
+                    f"haAllowedHosts is {self.ha_allowed_hosts!r}: {error}; expected addresses and networks as in "
+                    "10.0.0.2,10.0.1.0/24"
+                ) from None
         if bool(self.ha_tls_cert_path) != bool(self.ha_tls_key_path):
             raise ConfigError(
                 f"haTlsCertPath is {self.ha_tls_cert_path!r} and haTlsKeyPath {self.ha_tls_key_path!r}: set both, or neither"
@@ -283,6 +293,11 @@ class StoreConfig:
     def is_sync_flush(self) -> bool:
         """Whether a message is answered when the disk has it (flushDiskType=SYNC_FLUSH)."""
         return self.flush_disk_type is FlushDiskType.SYNC_FLUSH
+
+    @property
+    def proves_ha_peers(self) -> bool:
+        """Whether a connection at the HA port has shown a key or a certificate before its first frame."""
+        return bool(self.ha_shared_key or self.ha_tls_trust_cert_path)
 
     @property
     def commit_log_dir(self) -> str:

@@ -18,7 +18,7 @@ from aerobee.broker.replication.unproven_connections import UNPROVEN_MAX
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
-from tests.integration.broker_calls import make_broker
+from tests.integration.broker_calls import make_broker, send_request
 from tests.integration.certificates import identity
 from tests.integration.test_replication import Pair, log_bytes, same
 from tests.waiting import wait_until
@@ -91,6 +91,48 @@ async def test_where_a_slave_wants_to_begin_confirms_nothing(pair: Pair) -> None
 async def test_who_says_nothing_is_sent_away(pair: Pair) -> None:
     master = await pair.start("master", store={"ha_housekeeping_interval": 300})
     assert await is_closed(await connect(master))
+
+
+async def test_silent_connections_keep_no_slave_away(pair: Pair) -> None:
+    master = await pair.start("master")
+    await pair.send(master, 5)
+    silent = [await connect(master) for _ in range(SLAVES_MAX)]
+    slave = await pair.start_slave(master)
+    await same(master, slave)
+    assert await is_closed(silent[0])
+    for _, writer in silent:
+        writer.close()
+
+
+async def test_a_slave_counts_once_while_its_dead_connection_hangs(pair: Pair) -> None:
+    """Its machine lost power and is back: two connections of one slave are one copy."""
+    sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 3, "total_replicas": 3, "slave_timeout": 200}
+    master = await pair.start("master", store=sync)
+    await pair.client.invoke(master.address, send_request("t", b"stored, and not confirmed"))
+    end = struct.pack(">q", master.store.log.end)
+
+    async def follow() -> Stream:
+        before = len(master.replication.state().replicas)
+        stream = await connect(master)
+        stream[1].write(struct.pack(">q", 0))
+        await wait_until(lambda: len(master.replication.state().replicas) == before + 1)
+        await wait_until(lambda: master.replication.state().replicas[before].sent == master.store.log.end)
+        stream[1].write(end)
+        await wait_until(lambda: master.replication.state().replicas[before].acknowledged > 0)
+        return stream
+
+    dead, back = await follow(), await follow()
+    assert master.replication.acks.value == 0, "two copies of three"
+    dead[1].write(end)  # it is another slave of that host after all
+    await wait_until(lambda: master.replication.acks.value == master.store.log.end)
+    for _, writer in (dead, back):
+        writer.close()
+
+
+async def test_slaves_come_from_the_allowed_hosts_only(pair: Pair) -> None:
+    master = await pair.start("master", store={"ha_allowed_hosts": "127.0.0.2"})
+    assert await is_closed(await connect(master))
+    assert not master.replication.state().replicas
 
 
 async def test_connections_are_bounded(pair: Pair) -> None:

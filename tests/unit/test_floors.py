@@ -29,6 +29,7 @@ FLOORS: dict[str, int] = {
     "message": 0,
     "network": 0,
     "host_port": 0,
+    "peer_hosts": 0,
     "ordered_set": 0,
     "shared_task": 0,
     "config": 0,

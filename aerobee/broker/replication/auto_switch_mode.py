@@ -15,19 +15,20 @@ import logging
 from collections.abc import Callable, Iterable
 
 from aerobee.broker.ack import LEASE_IS_OVER, Shortage, too_few
+from aerobee.broker.replication.allowed_hosts import host_refusal
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
 from aerobee.broker.replication.controller_files import Epochs
 from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
+from aerobee.broker.replication.replica_claims import ReplicaClaims
+from aerobee.broker.replication.replica_hosts import ReplicaHosts
 from aerobee.clock import Clock
 from aerobee.ha.sync_state_set import SyncStateSet
-from aerobee.ordered_set import OrderedSet
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-SLAVES_MAX = 64  # connections at the HA port
 NO_LEASE = float("inf")  # the controllers grant none: RocketMQ's
 
 
@@ -44,8 +45,12 @@ class AutoSwitchMode:
         follower: AutoSwitchFollower,
         epochs: Epochs,
         broker_id: Callable[[], int],
+        hosts: ReplicaHosts | None,
     ) -> None:
-        """`copies`: how far every counted replica has the log, two at least. `broker_id`: the id that the controllers gave to this broker."""
+        """`copies`: how far every counted replica has the log, two at least. `broker_id`: the id that the controllers gave to this broker.
+
+        `hosts`: where brokers of the group are; None where connections at the HA port show otherwise that they are brokers.
+        """
         self.lease_until_s = float("-inf")  # by the clock's monotonic time
         self.on_set_wanted: Callable[[], None] | None = (
             None  # somebody should enter or leave the sync state set
@@ -60,8 +65,14 @@ class AutoSwitchMode:
         self._broker_id = broker_id
         self._next: tuple[frozenset[int], int] = (frozenset(), 0)
         self._set: SyncStateSet | None = None  # while this broker is master
-        self._slaves: OrderedSet[AutoSwitchSlave] = OrderedSet()
-        self._unnamed: OrderedSet[AutoSwitchSlave] = OrderedSet()  # connected, and have not said who they are
+        self._claims = ReplicaClaims(
+            clock=clock,
+            own_id=broker_id,
+            heartbeat_s=lambda: store.config.ha_send_heartbeat_interval / 1000,
+            hosts=hosts,
+            on_left=self._left,
+        )
+        self._slaves = self._claims.standing
 
     # --- what the controllers say
 
@@ -106,7 +117,7 @@ class AutoSwitchMode:
             needs_all=self._needs_all,
             catch_up_ms_max=self._store.config.ha_max_time_slave_not_catchup,
         )
-        self._end_slaves("another epoch begins")
+        self._claims.end_all("another epoch begins")
         self._acks.restart(0)
         self._copies.restart(0)
         if self._set.members == {self._broker_id()}:
@@ -117,7 +128,7 @@ class AutoSwitchMode:
 
     def become_slave(self) -> None:
         self._set = None
-        self._end_slaves("this broker is no master any more")
+        self._claims.end_all("this broker is no master any more")
         self._acks.restart(0)
         self._copies.restart(0)
 
@@ -128,9 +139,10 @@ class AutoSwitchMode:
             epochs=self._epochs,
             confirm_offset=lambda: self.confirm_offset,
             is_member=self._is_member,
-            admit=self._admit,
+            on_connected=self._connected,
+            claim=self._claims.claim,
             on_ack=self._acknowledged,
-            on_lost=self._lost,
+            on_lost=self._claims.lost,
             is_urgent=self._is_urgent,
             ended=self._ended,
         )
@@ -195,7 +207,7 @@ class AutoSwitchMode:
         return None
 
     def close(self) -> None:
-        self._end_slaves("this broker stops")
+        self._claims.end_all("this broker stops")
 
     # --- the master's half
 
@@ -217,34 +229,18 @@ class AutoSwitchMode:
     def _is_member(self, broker_id: int) -> bool:
         return self._set is not None and broker_id in self._set.members
 
-    def _admit(self, slave: AutoSwitchSlave) -> str:
+    def _connected(self, slave: AutoSwitchSlave) -> str:
         if self._set is None:
             return "this broker is a slave itself"
-        if slave.broker_id < 0:
-            if len(self._unnamed) >= SLAVES_MAX:
-                return f"{SLAVES_MAX} connections at the HA port have not said who they are"
-            self._unnamed.add(slave)
-            return ""
-        if slave.broker_id == self._broker_id():
-            return f"it says that it is broker {slave.broker_id}, which is this one"
-        others = [other for other in self._slaves if other is not slave]
-        if len(others) >= SLAVES_MAX:
-            return f"{SLAVES_MAX} connections are open at the HA port"
-        for other in others:
-            if other.broker_id == slave.broker_id:
-                other.end("the same broker has connected again")
-        self._unnamed.discard(slave)
-        self._slaves.add(slave)
-        return ""
+        refusal = host_refusal(self._store.config, slave.host)
+        if not refusal:
+            self._claims.connected(slave)
+        return refusal
 
-    def _lost(self, slave: AutoSwitchSlave) -> None:
-        self._unnamed.discard(slave)
-        if slave not in self._slaves:
-            return
-        self._slaves.discard(slave)
+    def _left(self, slave: AutoSwitchSlave) -> None:
+        """A connection stands for its id no more, and no other one does yet."""
         log.info("the connection of broker %d at %s is closed", slave.broker_id, slave.address)
-        is_there_again = any(other.broker_id == slave.broker_id for other in self._slaves)
-        if self._set is not None and not is_there_again:
+        if self._set is not None:
             self._set.left(slave.broker_id)
             self._look()
 
@@ -285,9 +281,3 @@ class AutoSwitchMode:
             confirmed = min(confirmed, confirmed_by([end, *members], copies))
         self._store.durability.confirm(confirmed)
         self._acks.advance(confirmed, is_at_all=is_at_all)
-
-    def _end_slaves(self, reason: str) -> None:
-        for slave in [*self._slaves, *self._unnamed]:
-            slave.end(reason)
-        self._slaves.clear()
-        self._unnamed.clear()

@@ -1,8 +1,12 @@
 """A slave's connection at the master, in controller mode (AutoSwitchHAConnection of RocketMQ).
 
-HANDSHAKE   it says who it is; the answer is this log's epochs and end, as often as it asks before its first report
+HANDSHAKE   it says who it is; once it stands for that id (replica_claims.py) the answer is this log's epochs and end, as often as
+            it asks before its first report
 READ        its first report says where its log ends once it has cut off what the epochs do not share; then sending begins
 SEND        an empty frame first, then log bytes, each frame within one epoch; heartbeats without bytes
+
+The first report is where to begin and acknowledges nothing; each later one acknowledges what was sent on this connection, or what it
+began behind.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ class AutoSwitchSlave(asyncio.Protocol):
         epochs: Epochs,
         confirm_offset: Callable[[], int],
         is_member: Callable[[int], bool],
-        admit: Callable[[AutoSwitchSlave], str],
+        on_connected: Callable[[AutoSwitchSlave], str],
+        claim: Callable[[AutoSwitchSlave], None],
         on_ack: Callable[[AutoSwitchSlave], None],
         on_lost: Callable[[AutoSwitchSlave], None],
         is_urgent: Callable[[], bool],
@@ -46,18 +51,23 @@ class AutoSwitchSlave(asyncio.Protocol):
     ) -> None:
         """`is_urgent`: somebody waits until slaves have what is written.
 
-        `admit` says why the connection may not stay, "" when it may; asked when it is made, and when the slave says who it is.
+        `on_connected` says why the connection may not stay, "" when it may. `claim` is called when the slave has said its id, and
+        leads to admitted() or end(), at once or later.
         """
         self.address = ""
+        self.host = ""
         self.broker_id = -1
         self.is_learner = False
-        self.acknowledged = -1  # before its first report
+        self.acknowledged = -1  # until it confirms what it was sent
+        self.read_count = 0  # reads that brought something
         self._store = store
         self._clock = clock
         self._epochs = epochs
         self._confirm_offset = confirm_offset
         self._is_member = is_member
-        self._admit = admit
+        self._on_connected = on_connected
+        self._claim = claim
+        self._is_admitted = False
         self._on_ack = on_ack
         self._on_lost = on_lost
         self._is_urgent = is_urgent
@@ -76,7 +86,8 @@ class AutoSwitchSlave(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = join_address(*peer[:2]) if peer else "?"
-        refusal = self._admit(self)
+        self.host = str(peer[0]) if peer else ""
+        refusal = self._on_connected(self)
         if refusal:
             self.end(refusal)
             return
@@ -87,6 +98,7 @@ class AutoSwitchSlave(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         self._last_read_s = self._clock.monotonic()
+        self.read_count += 1
         try:
             self._stream.feed(data)
             last, handshake = -1, None
@@ -126,6 +138,17 @@ class AutoSwitchSlave(asyncio.Protocol):
 
     # ---
 
+    def admitted(self) -> None:
+        """It stands for its id: answer its handshake."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._is_admitted = True
+            self._greet()
+
+    def probe(self) -> None:
+        """Send something that a slave answers, if it was sent anything yet."""
+        if self._sender is not None:
+            self._sender.write(self._head(self._sender.position, 0))
+
     def wake(self) -> None:
         """The log has grown."""
         if self._sender is not None:
@@ -157,7 +180,7 @@ class AutoSwitchSlave(asyncio.Protocol):
         if self.is_learner:
             return "it is an asyncLearner"
         if self.acknowledged < 0:
-            return "it has not said yet how far its log goes"
+            return "it has not confirmed yet what it was sent"
         gap = self._store.log.end - self.acknowledged
         if gap:
             return f"it lacks {gap} bytes"
@@ -167,21 +190,27 @@ class AutoSwitchSlave(asyncio.Protocol):
         if self._sender is not None:
             self.end("it sent a handshake in the middle of the log")
             return
+        if self.broker_id not in (-1, handshake.broker_id):
+            self.end(f"it said that it is broker {self.broker_id}, and now {handshake.broker_id}")
+            return
+        is_new = self.broker_id < 0
         self.broker_id = handshake.broker_id
         self.is_learner = handshake.is_async_learner
         self._wants_last_file = handshake.is_sync_from_last_file
-        refusal = self._admit(self)
-        if refusal:
-            self.end(refusal)
-            return
+        if is_new:
+            self._claim(self)
+        elif self._is_admitted:
+            self._greet()
+
+    def _greet(self) -> None:
         reply = HandshakeReply(max_offset=self._store.log.end, entries=self._epochs.sent())
         assert self._transport is not None
         self._transport.write(reply.encode())
 
     def _on_report(self, offset: int) -> None:
         end = self._store.log.end
-        if self.broker_id < 0:
-            self.end("it reported before it said who it is")
+        if not self._is_admitted:
+            self.end("it reported before it was told where this log is")
         elif offset > end:
             self.end(f"it says that it has byte {offset}, the log ends at {end}")
         elif self._sender is None:
@@ -223,8 +252,8 @@ class AutoSwitchSlave(asyncio.Protocol):
             is_urgent=self._is_urgent,
             position=start,
         )
+        # Answered by what acknowledges: where it began is what it says of itself, and nothing was sent to it yet.
         self._sender.write(self._head(start, 0))
-        self._acknowledge(offset)
         self._sender.wake()
 
     def _frame_head(self, offset: int, size_max: int) -> tuple[bytes, int]:

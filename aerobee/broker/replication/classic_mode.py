@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.ack import Shortage, too_few
+from aerobee.broker.replication.allowed_hosts import host_refusal
 from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
+from aerobee.broker.replication.unproven_connections import one_too_many
 from aerobee.clock import Clock
 from aerobee.ordered_set import OrderedSet
 from aerobee.store.config import BrokerRole
@@ -142,8 +144,21 @@ class ClassicMode:
     def _admit(self, slave: SlaveConnection) -> str:
         if not self._is_master:
             return "this broker is a slave itself"
+        refusal = host_refusal(self._store.config, slave.host)
+        if refusal:
+            return refusal
+        for other in self._slaves:
+            # Perhaps the same slave, whose machine lost power and is back: as two copies it would confirm for two.
+            other.is_in_doubt = other.is_in_doubt or other.host == slave.host
         if len(self._slaves) >= SLAVES_MAX:
-            return f"{SLAVES_MAX} connections are open at the HA port"
+            waiting = [other for other in self._slaves if not other.has_begun]
+            if not waiting:
+                return f"{SLAVES_MAX} slaves are connected at the HA port"
+            victim = one_too_many(waiting, lambda each: each.host)
+            self._slaves.discard(victim)
+            victim.end(
+                f"{SLAVES_MAX} connections are open at the HA port, and it has not said where to begin"
+            )
         self._slaves.add(slave)
         return ""
 
@@ -159,14 +174,18 @@ class ClassicMode:
         """Release what enough copies have. The master's own counts with all of its log: its disk is waited for apart."""
         offsets = [
             self._store.log.end,
-            *(slave.acknowledged for slave in self._slaves if slave.acknowledged > 0),
+            *(
+                slave.acknowledged
+                for slave in self._slaves
+                if slave.acknowledged > 0 and not slave.is_in_doubt
+            ),
         ]
         self._acks.advance(confirmed_by(offsets, self._copies()))
         self._two_copies.advance(confirmed_by(offsets, max(2, self._copies())))
 
     def _present(self) -> int:
         """How many copies are in sync, the master's included."""
-        return 1 + sum(slave.state().is_in_sync for slave in self._slaves)
+        return 1 + sum(slave.state().is_in_sync and not slave.is_in_doubt for slave in self._slaves)
 
     def _copies(self) -> int:
         """How many copies of a message are waited for."""

@@ -24,6 +24,7 @@ from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.auto_switch_mode import NO_LEASE, AutoSwitchMode
 from aerobee.broker.replication.controller_client import ControllerClient, GroupState, HeartbeatAnswer
 from aerobee.broker.replication.controller_files import Epochs, IdentityFiles
+from aerobee.broker.replication.replica_hosts import ReplicaHosts
 from aerobee.broker.replication.replication import Replication
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, TransportError, UsageError
@@ -54,8 +55,9 @@ class ControllerAgent:
         files: IdentityFiles,
         epochs: Epochs,
         on_role: Callable[[int], None],
+        hosts: ReplicaHosts | None = None,
     ) -> None:
-        """`on_role` is called with the master's epoch whenever a role began or another master was found."""
+        """`hosts` lives as long as the agent. `on_role` is called with the master's epoch whenever a role began or another master was found."""
         self.broker_id = 0  # 0 until the controllers gave one
         self.replication: Replication
         self.mode: AutoSwitchMode
@@ -67,6 +69,7 @@ class ControllerAgent:
         self._files = files
         self._epochs = epochs
         self._on_role = on_role
+        self._hosts = hosts
         self._group = GroupState()
         self._master_of_epoch = -1  # the epoch of the mastership that this life has
         self._resigns_epoch = -1  # the epoch of one that an earlier life had
@@ -94,6 +97,8 @@ class ControllerAgent:
         held = self._files.read(self._identity.cluster, self._identity.name)
         self.broker_id = held.broker_id if held is not None else 0
         self.mode.on_set_wanted = self._set_hint.set
+        if self._hosts is not None:
+            self._hosts.start()
         self._spawn(self._run(), "controller-agent")
         try:
             async with asyncio.timeout(wait_s):
@@ -106,6 +111,8 @@ class ControllerAgent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hosts is not None:
+            await self._hosts.stop()
 
     def hint(self) -> None:
         """Something may have changed: ask the controllers."""

@@ -92,6 +92,14 @@ class ControllerClient:
             await self._call(addresses, RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._name})
         )
 
+    async def replica_addresses(self, addresses: tuple[str, ...]) -> dict[int, str]:
+        """Where each broker of this name is, "host:port" by id; empty when the controllers know none. Raises what a call raises."""
+        answer = await self._call(
+            addresses, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, dumps([self._name])
+        )
+        table = loads_object(answer.body, "a controller's answer").get("replicasInfoTable")
+        return _addresses(table.get(self._name) if isinstance(table, dict) else None)
+
     async def alter_set(
         self, addresses: tuple[str, ...], state: GroupState, members: frozenset[int], now_ms: int
     ) -> GroupState:
@@ -187,6 +195,21 @@ def _group(answer: RemotingCommand) -> GroupState:
         set_epoch=_checked_number(set_epoch, "syncStateSetEpoch"),
         members=frozenset(_checked_number(each, "a broker id") for each in members),
     )
+
+
+def _addresses(info: object) -> dict[int, str]:
+    """The brokers of one entry of BrokerReplicasInfo. Raises MalformedFrame."""
+    found: dict[int, str] = {}
+    for key in ("inSyncReplicas", "notInSyncReplicas"):
+        rows = (info.get(key) if isinstance(info, dict) else None) or []
+        if not isinstance(rows, list) or len(rows) > MEMBERS_MAX:
+            raise MalformedFrame(f"{key} is {rows!r:.80}")
+        for row in rows:
+            address = row.get("brokerAddress") if isinstance(row, dict) else None
+            if not isinstance(address, str):
+                raise MalformedFrame(f"{key} has {row!r:.80}")
+            found[_checked_number(row.get("brokerId"), "a broker id")] = address
+    return found
 
 
 def _number(answer: RemotingCommand, field: str, default: int | None = None) -> int:

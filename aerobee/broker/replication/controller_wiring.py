@@ -17,6 +17,7 @@ from aerobee.broker.replication.controller_client import ControllerClient
 from aerobee.broker.replication.controller_files import Epochs, IdentityFiles
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replica_acks import ReplicaAcks
+from aerobee.broker.replication.replica_hosts import ReplicaHosts
 from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.tls_connection import secured
 from aerobee.broker.replication.wiring import make_metadata_sync
@@ -48,15 +49,20 @@ def make_controller_mode(
     acks, copies = (
         ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000) for _ in range(2)
     )
+    client = ControllerClient(parts.client, cluster=identity.cluster, name=identity.name)
+    hosts = None
+    if not (config.proves_ha_peers or config.ha_allowed_hosts):
+        hosts = ReplicaHosts(ask=lambda: client.replica_addresses(agent.addresses), clock=clock)
     agent = ControllerAgent(
         live=parts.live,
         identity=identity,
         store=store,
         clock=clock,
-        client=ControllerClient(parts.client, cluster=identity.cluster, name=identity.name),
+        client=client,
         files=IdentityFiles(disk, config.store_path_broker_identity or config.path("brokerIdentity")),
         epochs=epochs,
         on_role=on_role,
+        hosts=hosts,
     )
     after_cut = AfterCut(
         store=store,
@@ -84,6 +90,7 @@ def make_controller_mode(
         follower=follower,
         epochs=epochs,
         broker_id=lambda: agent.broker_id,
+        hosts=hosts,
     )
     agent.mode = mode
     agent.replication = Replication(

@@ -47,6 +47,8 @@ class SlaveConnection(asyncio.Protocol):
         `admit` says why the connection may not stay, "" when it may. `on_ack`: `acknowledged` has changed.
         """
         self.address = ""
+        self.host = ""
+        self.is_in_doubt = False  # another connection came from its host since it was heard last
         self.acknowledged = -1  # before its first report
         self.caught_up_at_s = -1.0
         self._store = store
@@ -69,6 +71,7 @@ class SlaveConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = join_address(*peer[:2]) if peer else "?"
+        self.host = str(peer[0]) if peer else ""
         refusal = self._admit(self)
         if refusal:
             self.end(refusal)
@@ -78,6 +81,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._last_read_s = self._clock.monotonic()
+        self.is_in_doubt = False
         try:
             offset = self._reports.feed(data)
         except WireError as error:
@@ -122,6 +126,11 @@ class SlaveConnection(asyncio.Protocol):
         self._on_lost(self)
 
     # ---
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has said where to begin, and is sent the log."""
+        return self._sender is not None
 
     def wake(self) -> None:
         """The log has grown."""

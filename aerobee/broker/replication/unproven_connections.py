@@ -10,12 +10,23 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from aerobee.log_throttle import LogThrottle
 from aerobee.ordered_set import OrderedSet
 
 log = logging.getLogger(__name__)
 UNPROVEN_MAX = 64
+T = TypeVar("T")
+
+
+def one_too_many(connections: Iterable[T], host_of: Callable[[T], str]) -> T:
+    """Which of too many connections, in the order in which they came, goes: the oldest of the host that has the most."""
+    ordered = list(connections)
+    counts = Counter(host_of(each) for each in ordered)
+    most = max(counts.values())
+    return next(each for each in ordered if counts[host_of(each)] == most)
 
 
 class UnprovenConnections:
@@ -30,9 +41,7 @@ class UnprovenConnections:
         """One more has connected; when that is too many one goes: the oldest of the address that has the most."""
         self._transports.add(transport)
         if len(self._transports) > self._count_max:
-            counts = Counter(_host(each) for each in self._transports)
-            most = max(counts.values())
-            oldest = next(each for each in self._transports if counts[_host(each)] == most)
+            oldest = one_too_many(self._transports, _host)
             self._transports.discard(oldest)
             oldest.abort()
 

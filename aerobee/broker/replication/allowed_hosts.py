@@ -1,0 +1,15 @@
+"""From which hosts slaves may connect at the HA port (haAllowedHosts)."""
+
+from __future__ import annotations
+
+from aerobee.peer_hosts import is_within, parse_networks
+from aerobee.store.config import StoreConfig
+
+
+def host_refusal(config: StoreConfig, host: str) -> str:
+    """Why no slave may connect from `host`, "" when it may. Empty haAllowedHosts refuses none."""
+    if not config.ha_allowed_hosts:
+        return ""
+    if is_within(host, parse_networks(config.ha_allowed_hosts)):
+        return ""
+    return f"{host} is none of haAllowedHosts"

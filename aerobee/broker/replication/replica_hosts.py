@@ -1,0 +1,96 @@
+"""Where the brokers of this group are, as the controllers say: a slave that connects says an id, and shows nothing for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError
+from aerobee.log_throttle import LogThrottle
+from aerobee.peer_hosts import PeerHosts
+
+log = logging.getLogger(__name__)
+PAUSE_S = 0.2  # between two questions: who claims ids in a loop makes no more than five a second
+RETRY_S = 0.5
+
+
+class ReplicaHosts:
+    """The host of each broker id. start(), `await stop()`; belongs to the event loop.
+
+    Asked anew whenever a claim does not fit what is known: a broker that moved has told the controllers before it connects.
+    """
+
+    def __init__(
+        self,
+        *,
+        ask: Callable[[], Awaitable[Mapping[int, str]]],
+        clock: Clock,
+        names: PeerHosts | None = None,
+    ) -> None:
+        """`ask` returns "host:port" of each id of the group; raises what a call to the controllers raises."""
+        self.on_news: Callable[[], None] = _nothing  # called when the controllers have answered
+        self.generation = 0  # answers so far
+        self._asked = 0  # questions so far, the one that is under way included
+        self._ask = ask
+        self._clock = clock
+        self._names = names or PeerHosts()
+        self._hosts: dict[int, str] = {}
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._throttle = LogThrottle(log, clock.monotonic)
+
+    def start(self) -> None:
+        """Answer want() from now on, in a task of the running loop."""
+        self._task = asyncio.create_task(self._keep(), name="replica-hosts")
+
+    async def stop(self) -> None:
+        """End the task; what was learned stays."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def is_at(self, broker_id: int, address: str) -> bool:
+        """Whether the broker of this id is known to be at an address."""
+        host = self._hosts.get(broker_id)
+        return host is not None and self._names.is_at(address, host)
+
+    def known_host(self, broker_id: int) -> str:
+        """The host of a broker; "" when the controllers name none."""
+        return self._hosts.get(broker_id, "")
+
+    def want(self) -> int:
+        """Ask the controllers. Returns the `generation` of the first answer to a question that was not under way before."""
+        self._wanted.set()
+        return self._asked + 1
+
+    async def _keep(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            self._asked += 1
+            while not await self._look():
+                await self._clock.sleep(RETRY_S)
+            self.generation = self._asked
+            self.on_news()
+            await self._clock.sleep(PAUSE_S)
+
+    async def _look(self) -> bool:
+        try:
+            found = await self._ask()
+            hosts = {broker_id: address.rpartition(":")[0] for broker_id, address in found.items()}
+            await self._names.look(hosts.values())
+        except AerobeeError as error:
+            self._throttle.warn("", "the controllers do not say where this group's brokers are: %s", error)
+            return False
+        except Exception:
+            # The task's outermost edge: without it every slave that is to be looked up would wait for ever.
+            log.exception("finding out where this group's brokers are failed; trying again")
+            return False
+        self._hosts = hosts
+        return True
+
+
+def _nothing() -> None:
+    """Until somebody waits."""
