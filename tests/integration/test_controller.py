@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -460,6 +461,39 @@ async def test_a_controller_is_taken_in_and_another_let_go(tmp_path: Path) -> No
         )
         await wait_until(lambda: "n3" in new.status.voters and len(new.status.voters) == 3, timeout_s=60)
         await wait_until(lambda: GROUP in new.state.groups, timeout_s=60)
+
+
+async def test_a_controller_with_an_empty_disk_waits_until_it_is_added_again(tmp_path: Path) -> None:
+    settings = configs(tmp_path, 3)
+    async with tool() as ask, AsyncExitStack() as stack:
+        controllers = [Controller(config) for config in settings]
+        for each in controllers:
+            await each.start()
+            stack.push_async_callback(each.stop)
+        leader = await leader_of(controllers)
+        await ask.join(leader.address, 1)
+        lost = next(each for each in controllers if each is not leader)
+        name = lost.config.controller_d_leger_self_id
+        await wait_until(
+            lambda: all(len(each._raft._replica.node.log.membership.identities) == 3 for each in controllers)  # type: ignore[union-attr]
+        )
+        await lost.stop()
+        shutil.rmtree(lost.config.directory)
+        again = await stack.enter_async_context(Controller(lost.config))
+        await wait_until(lambda: again.status.is_stranger, "it is told that it is another one", timeout_s=60)
+        assert f"remove-controller {name}" in again.health.reasons()["member"]
+        assert GROUP not in again.state.groups
+
+        async def change(action: str) -> bool:
+            answer = await ask.call(
+                leader.address, RequestCode.AEROBEE_CHANGE_QUORUM, action=action, member=name
+            )
+            return answer.code == 0
+
+        for action in ("remove", "addLearner", "promote"):
+            await wait_until(lambda: change(action), timeout_s=60, passing=(AerobeeError,))  # noqa: B023
+        await wait_until(lambda: GROUP in again.state.groups, timeout_s=60)
+        await wait_until(lambda: name in again.status.voters and not again.status.is_stranger, timeout_s=60)
 
 
 async def test_settings_of_a_controller_are_shown_and_changed(tmp_path: Path) -> None:

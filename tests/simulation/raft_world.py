@@ -118,7 +118,11 @@ class Host:
         self.verified.clear()
         self.was_leader_in = 0
         self.files = RaftFiles(
-            f"/raft-{self.name}", disk=self.disk, file_bytes=world.file_bytes, entry_bytes_max=200
+            f"/raft-{self.name}",
+            disk=self.disk,
+            file_bytes=world.file_bytes,
+            entry_bytes_max=200,
+            new_identity=lambda: f"{self.name}.{self.life}" if world.names_directories else "",
         )
         recovered = self.files.open()
         if recovered.is_new and self.name in members.everybody:
@@ -126,6 +130,11 @@ class Host:
         node = RaftNode(self.name, world.config, recovered, now_ms=self.local_ms(), random=world.rng.random)
         self.replica = WatchedReplica(node, self.files, self.machine, send=world.send)
         self.replica.world = world
+
+    def replace_disk(self) -> None:
+        """The machine, which is down, gets an empty disk."""
+        assert self.replica is None
+        self.disk = SimulatedDisk(self.world.rng)
 
     def stop(self, *, power_loss: bool) -> None:
         self.replica = None
@@ -138,6 +147,8 @@ class Host:
 
 class World:
     """A group, its clients and its faults."""
+
+    names_directories = False  # each data directory has an identity
 
     def __init__(self, seed: int, *, voters: int = 0, spares: int = 0) -> None:
         self.seed = seed

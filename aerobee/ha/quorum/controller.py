@@ -79,6 +79,7 @@ class Controller:
         gate before the handlers where no key is asked for; it is given what counts as this machine besides loopback addresses."""
         self.failure: Exception | None = None
         self.ended = asyncio.Event()
+        self._was_stranger = False
         self.state = ControllerState()
         self._live = LiveControllerConfig(config)
         self._clock = clock or SystemClock()
@@ -121,6 +122,7 @@ class Controller:
         self._unread = UnreadReplies(lambda: self._server.connections, limit_bytes=PENDING_REPLY_BYTES_MAX)
         self._unread_task: asyncio.Task[None] | None = None
         self.health = Health("controller")
+        self.health.check("member", self._stranger)
         self.health.check("leader", lambda: "" if self.status.leader else "no controller leads")
         self.export = self._make_export() if config.exporters else None
 
@@ -262,7 +264,20 @@ class Controller:
         self._raft.deliver(message)
         return request.reply()
 
+    def _stranger(self) -> str:
+        """Why this controller takes no part in the quorum; "" when it does."""
+        if not self.status.is_stranger:
+            return ""
+        own_id = self.config.controller_d_leger_self_id
+        return (
+            f"the quorum knows {own_id} with another data directory than {self.config.directory}, whose votes this one has not: put the "
+            f"lost one back, or run aerobee ha remove-controller {own_id}, then add-controller and promote-controller"
+        )
+
     def _on_status(self, status: RaftStatus) -> None:
+        if status.is_stranger and not self._was_stranger:
+            log.critical("this controller takes no part: %s", self._stranger())
+        self._was_stranger = status.is_stranger
         self._masters.on_status(status)
 
     def _on_failed(self, failure: Exception) -> None:

@@ -61,6 +61,7 @@ class RaftStatus:
     lease_until_s: float = float("-inf")
     voters: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
+    is_stranger: bool = False  # the quorum knows another data directory under this id
 
 
 @dataclass(slots=True)
@@ -116,6 +117,7 @@ class RaftService:
             disk=disk,
             entry_bytes_max=config.entry_bytes_max,
             snapshot_bytes_max=config.snapshot_bytes_max,
+            new_identity=lambda: f"{int(random() * (1 << 32)):08x}{int(random() * (1 << 32)):08x}",
         )
         self._thread = ThreadPoolExecutor(1, "aerobee-raft") if runner is None else None
         self._run = runner or self._in_thread
@@ -239,6 +241,7 @@ class RaftService:
             lease_until_s=node.lease_until_ms(now_ms) / 1000,
             voters=node.log.membership.voters,
             learners=node.log.membership.learners,
+            is_stranger=node.is_stranger,
         )
         return step
 

@@ -1,6 +1,7 @@
 """What the log holds, and who the members are. Core.
 
-An entry on the wire and on disk is `[index, term, kind, data]`. A membership is `[voters, learners]`, ids in order.
+An entry on the wire and on disk is `[index, term, kind, data]`. A membership is `[voters, learners, identities]`, ids in order, without the
+identities where none is known: `[[id, identity], …]` says which data directory each member has.
 """
 
 from __future__ import annotations
@@ -49,15 +50,25 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who votes, and who only follows. Empty: this node has not been told yet."""
+    """Who votes, and who only follows. Empty: this node has not been told yet.
+
+    `identities`: the identity of each member's data directory, by id and in order, once a leader has learned it. A member whose
+    directory is another one has forgotten its votes.
+    """
 
     voters: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
+    identities: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         everybody = self.voters + self.learners
         if len(set(everybody)) != len(everybody) or "" in everybody:
             raise MalformedFrame(f"members {everybody!r:.200} are empty or appear twice")
+        known = [member for member, _ in self.identities]
+        if known != sorted(set(known)) or not set(known) <= set(everybody):
+            raise MalformedFrame(
+                f"identities of {known!r:.200} are not those of members, each once and in order"
+            )
 
     @property
     def everybody(self) -> tuple[str, ...]:
@@ -68,8 +79,14 @@ class Membership:
         """How many voters are a majority."""
         return len(self.voters) // 2 + 1
 
+    def identity_of(self, member: str) -> str:
+        """The identity of a member's data directory; "" while none is known."""
+        return next((identity for each, identity in self.identities if each == member), "")
+
     def encode(self) -> bytes:
-        return pack((self.voters, self.learners))
+        if not self.identities:
+            return pack((self.voters, self.learners))
+        return pack((self.voters, self.learners, self.identities))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +126,25 @@ def decode_entry(value: object, what: str = "an entry") -> Entry:
 
 def decode_membership(data: bytes) -> Membership:
     """Read what Membership.encode made. Raises MalformedFrame."""
-    voters, learners = array_of(unpack(data, "a membership"), "a membership", 2)
-    return Membership(members(voters, "voters"), members(learners, "learners"))
+    parts = array(unpack(data, "a membership"), "a membership", 3)
+    if len(parts) < 2:
+        raise MalformedFrame(
+            f"a membership has {len(parts)} parts, expected voters, learners and perhaps identities"
+        )
+    return membership_of(parts[0], parts[1], parts[2] if len(parts) > 2 else ())
+
+
+def membership_of(voters: object, learners: object, identities: object) -> Membership:
+    """Check the parts of a membership. Raises MalformedFrame."""
+    return Membership(
+        members(voters, "voters"), members(learners, "learners"), identities_of(identities, "identities")
+    )
+
+
+def identities_of(value: object, what: str) -> tuple[tuple[str, str], ...]:
+    """Check a list of (id, identity). Raises MalformedFrame."""
+    pairs = (array_of(each, f"one of {what}", 2) for each in array(value, what, MEMBERS_LIMIT))
+    return tuple((text(each, f"a member of {what}"), text(other, "an identity")) for each, other in pairs)
 
 
 def members(value: object, what: str) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from aerobee.errors import MembershipRefused, QuorumBusy, UsageError
+from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import Membership
 from aerobee.ha.raft.progress import Progress
 
@@ -33,6 +35,7 @@ class Leadership:
         self.node_id = node_id
         self.first_index = first_index  # this term's first entry: once it is committed, so is all before it
         self.peers: dict[str, Progress] = {}
+        self.heard: dict[str, str] = {}  # identities of nodes that the membership has none of
         self.round = 0
         self.round_is_wanted = False  # a read waits for a round that has not begun
         self.reads: deque[PendingRead] = deque()
@@ -55,6 +58,43 @@ class Leadership:
         self.peers = {
             member: self.peers.get(member) or Progress(self.first_index, now_ms) for member in others
         }
+        self.heard = {member: each for member, each in self.heard.items() if member in self.peers}
+
+    def check_proposal(self, size: int, config: RaftConfig) -> None:
+        """Raises UsageError for one that is too large, QuorumBusy while too much waits or the leadership is handed over."""
+        if size > config.entry_bytes_max:
+            raise UsageError(f"a proposal of {size} bytes, {config.entry_bytes_max} are allowed")
+        if self.transfer_target:
+            raise QuorumBusy(f"the leadership is being handed over to {self.transfer_target}")
+        if self.uncommitted_bytes + size > config.uncommitted_bytes_max:
+            raise QuorumBusy(
+                f"{self.uncommitted_bytes} bytes of proposals wait for a majority, {config.uncommitted_bytes_max} are allowed"
+            )
+
+    def no_change_because(self, membership_index: int, commit_index: int) -> str:
+        """Why the members cannot change now; "" when they can."""
+        if membership_index > commit_index:
+            return "another change of the members is not committed yet"
+        if commit_index < self.first_index:
+            return "this leader has committed nothing yet: try again in a moment"
+        if self.transfer_target:
+            return f"the leadership is being handed over to {self.transfer_target}"
+        return ""
+
+    def hand_over(self, target: str, membership: Membership, deadline_ms: float) -> None:
+        """Have `target` stand as soon as it has everything. Raises MembershipRefused, QuorumBusy."""
+        if target not in membership.voters or target == self.node_id:
+            raise MembershipRefused(f"{target} is not another voter")
+        if self.transfer_target:
+            raise QuorumBusy(f"the leadership is being handed over to {self.transfer_target}")
+        self.transfer_target = target
+        self.is_target_told = False
+        self.transfer_deadline_ms = deadline_ms
+
+    def own_reads(self) -> list[int]:
+        """The reads of this node itself that still wait."""
+        own = [read.read_id for read in self.reads if not read.source]
+        return own + [read_id for read_id, source in self.early_reads if not source]
 
     def begin_round(self, now_ms: float) -> int:
         self.round += 1

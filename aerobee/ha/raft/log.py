@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from aerobee.errors import WireError
+from aerobee.errors import UsageError, WireError
 from aerobee.ha.raft.entry import (
     FIRST_TERM,
     Entry,
@@ -33,6 +33,7 @@ class Recovered:
     hard_state: HardState
     snapshot: Snapshot | None
     entries: tuple[Entry, ...]
+    identity: str = ""  # of the data directory; "": it has none
 
     @property
     def is_new(self) -> bool:
@@ -164,6 +165,15 @@ class RaftLog:
     def unstable(self) -> tuple[Entry, ...]:
         """The entries that no storage has yet."""
         return self.range(self.stable_index + 1, self.last_index)
+
+    def check_snapshot(self, index: int, applied_index: int) -> int:
+        """The term of the entry at `index`. Raises UsageError when no snapshot can be taken there."""
+        term = self.term_at(index)
+        if term is None or not self.snapshot_index < index <= min(applied_index, self.stable_index):
+            raise UsageError(
+                f"a snapshot at {index}, which is not applied, not durable, or older than the last"
+            )
+        return term
 
     def compact(self, snapshot: Snapshot, *, kept_max: int) -> None:
         """Take a snapshot of what is here, and forget entries before it except the last `kept_max`."""

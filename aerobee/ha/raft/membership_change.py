@@ -1,9 +1,12 @@
 """The members after one change, and why a change makes no sense. Core.
 
-One voter more or less: a majority before and a majority after always share somebody.
+One voter more or less: a majority before and a majority after always share somebody. Which data directory a member has (its identity)
+is noted once a leader has heard it, and forgotten with the member: one that lost its disk is removed and added again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from aerobee.errors import MembershipRefused
 from aerobee.ha.raft.entry import Membership
@@ -15,14 +18,14 @@ def with_learner(members: Membership, member: str, *, members_max: int) -> Membe
         raise MembershipRefused(f"{member} is a member already")
     if len(members.everybody) >= members_max:
         raise MembershipRefused(f"there are {members_max} members, no more are allowed")
-    return Membership(members.voters, (*members.learners, member))
+    return Membership(members.voters, (*members.learners, member), members.identities)
 
 
 def with_vote(members: Membership, member: str) -> Membership:
     """Raises MembershipRefused unless it is a learner."""
     if member not in members.learners:
         raise MembershipRefused(f"{member} is not a learner: add it as one first")
-    return Membership((*members.voters, member), _without(members.learners, member))
+    return Membership((*members.voters, member), _without(members.learners, member), members.identities)
 
 
 def without(members: Membership, member: str) -> Membership:
@@ -31,7 +34,31 @@ def without(members: Membership, member: str) -> Membership:
         raise MembershipRefused(f"{member} is not a member")
     if members.voters == (member,):
         raise MembershipRefused(f"{member} is the last voter")
-    return Membership(_without(members.voters, member), _without(members.learners, member))
+    identities = tuple(each for each in members.identities if each[0] != member)
+    return Membership(_without(members.voters, member), _without(members.learners, member), identities)
+
+
+def with_identities(members: Membership, heard: Mapping[str, str]) -> Membership:
+    """With the identities of those members that had none; the same object when nothing is new."""
+    new = {
+        member: identity
+        for member, identity in heard.items()
+        if identity and member in members.everybody and not members.identity_of(member)
+    }
+    if not new:
+        return members
+    identities = tuple(sorted({**dict(members.identities), **new}.items()))
+    return Membership(members.voters, members.learners, identities)
+
+
+def is_one_step(before: Membership, after: Membership) -> bool:
+    """Whether a leader can have made this change: one member more or less, one vote more or less, or identities that were unknown."""
+    if not before.everybody:
+        return True  # this node has not been told yet
+    voters = set(before.voters) ^ set(after.voters)
+    everybody = set(before.everybody) ^ set(after.everybody)
+    kept = {member: identity for member, identity in before.identities if member in after.everybody}
+    return len(voters) <= 1 and len(everybody) <= 1 and kept.items() <= dict(after.identities).items()
 
 
 def _without(ids: tuple[str, ...], member: str) -> tuple[str, ...]:

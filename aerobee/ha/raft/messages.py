@@ -1,9 +1,10 @@
 """What the nodes of a group say to each other, as values and as bytes. Core.
 
-    crc32 4 | MessagePack array: version, group, kind, source, target, term, fields of the kind in order
+    crc32 4 | MessagePack array: version, group, kind, source, target, term, identity, target's identity, fields of the kind in order
 
 Every message names its group, so that one of another cluster that reaches this port is refused and not obeyed. It names
-its target too: an address that was given to another node must not make that node answer. A datagram or a frame holds one.
+its target too: an address that was given to another node must not make that node answer. The identities are those of the two nodes'
+data directories, the target's as its source knows it: a directory that was replaced is noticed. A datagram or a frame holds one.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ from typing import Any, ClassVar
 
 from aerobee.errors import MalformedFrame
 from aerobee.ha.packed import array, array_of, blob, flag, integer, pack_checked, text, unpack_checked
-from aerobee.ha.raft.entry import Entry, EntryKind, Membership, decode_entry, members
+from aerobee.ha.raft.entry import Entry, EntryKind, Membership, decode_entry, identities_of, members
 
-VERSION = 1
+VERSION = 2
 ENTRIES_LIMIT = 1 << 16  # what a decoder takes in one message; RaftConfig.append_entries_max is what is sent
-_HEAD = 6  # values before the fields of the kind
+_HEAD = 8  # values before the fields of the kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Who says it to whom, in which term."""
+    """Who says it to whom, in which term. The identities are "" where none is known."""
 
     KIND: ClassVar[int] = 0
     source: str
     target: str
     term: int
+    identity: str = ""
+    target_identity: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,7 @@ class SnapshotChunk(Message):
     crc: int
     round: int
     data: bytes
+    identities: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +183,7 @@ FIELDS: dict[type[Message], Fields] = {
         ("crc", _crc32),
         ("round", integer),
         ("data", blob),
+        ("identities", identities_of),
     ),
     SnapshotReply: (("index", integer), ("offset", integer), ("round", integer)),
     StandNow: (),
@@ -191,7 +196,8 @@ _BY_KIND = {cls.KIND: cls for cls in FIELDS}
 def encode_message(message: Message, group: str) -> bytes:
     """The bytes of one message."""
     cls = type(message)
-    head = (VERSION, group, cls.KIND, message.source, message.target, message.term)
+    names = (message.source, message.target, message.term, message.identity, message.target_identity)
+    head = (VERSION, group, cls.KIND, *names)
     values = [getattr(message, name) for name, _ in FIELDS[cls]]
     if isinstance(message, AppendRequest):
         values[-1] = [entry.values for entry in message.entries]
@@ -205,11 +211,11 @@ def decode_message(data: bytes, group: str, *, bytes_max: int) -> Message:
     or entries do not follow each other.
     """
     values = array(unpack_checked(data, bytes_max=bytes_max, what="a Raft message"), "a Raft message", 64)
+    if values and values[0] != VERSION:
+        raise MalformedFrame(f"a Raft message is of version {values[0]!r:.40}, this node speaks {VERSION}")
     if len(values) < _HEAD:
         raise MalformedFrame(f"a Raft message has {len(values)} values, {_HEAD} are the head")
-    version, other, kind, source, target, term = values[:_HEAD]
-    if version != VERSION:
-        raise MalformedFrame(f"a Raft message is of version {version!r:.40}, this node speaks {VERSION}")
+    _, other, kind, source, target, term, identity, target_identity = values[:_HEAD]
     if other != group:
         raise MalformedFrame(f"a Raft message is of the group {other!r:.80}, this node belongs to {group!r}")
     cls = _BY_KIND.get(integer(kind, "the kind of a Raft message"))
@@ -221,6 +227,8 @@ def decode_message(data: bytes, group: str, *, bytes_max: int) -> Message:
         source=text(source, "the source"),
         target=text(target, "the target"),
         term=integer(term, "the term"),
+        identity=text(identity, "the identity"),
+        target_identity=text(target_identity, "the target's identity"),
         **{name: check(value, name) for (name, check), value in zip(fields, rest, strict=True)},
     )
     _check_relations(message)
@@ -247,5 +255,6 @@ def _check_relations(message: Message) -> None:
                 f"a chunk up to {end} of a snapshot of {message.total_bytes} bytes and term "
                 f"{message.snapshot_term} in a message of term {message.term}"
             )
-        if not Membership(message.voters, message.learners).voters:
+        if not message.voters:
             raise MalformedFrame("a snapshot has no voters")
+        Membership(message.voters, message.learners, message.identities)  # checks itself

@@ -14,6 +14,7 @@ index and by lease (6.4). Differences and additions:
   counts as the last time it heard one: the lease stands on it.
 - A change of members waits until an entry of this leader's own term is committed (the fault that was found in 4.1).
 - A leader that ordered another to stand has no lease until its term ends, even when it keeps leading.
+- A member is its id and its data directory, whose identity a leader notes in the membership: another one takes no part (trust.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from aerobee.ha.raft.entry import FIRST_TERM, Entry, EntryKind, HardState, Membe
 from aerobee.ha.raft.incoming import IncomingSnapshot
 from aerobee.ha.raft.leadership import Leadership, PendingRead
 from aerobee.ha.raft.log import RaftLog, Recovered
-from aerobee.ha.raft.membership_change import with_learner, with_vote, without
+from aerobee.ha.raft.membership_change import with_identities, with_learner, with_vote, without
 from aerobee.ha.raft.messages import (
     AppendReply,
     AppendRequest,
@@ -51,10 +52,7 @@ from aerobee.ha.raft.outgoing import (
 )
 from aerobee.ha.raft.progress import Flow, Progress
 from aerobee.ha.raft.roles import Role, RoleEvent, next_role
-
-# What a message's term may be above ours. No member is away for so many elections; a forged term next to the largest would
-# be kept by all, and leave them no term to elect a leader in.
-TERM_STEP_MAX = 1 << 32
+from aerobee.ha.raft.trust import check_envelope, check_memberships, check_source, is_for_another
 
 
 class RaftNode:
@@ -71,6 +69,8 @@ class RaftNode:
     ) -> None:
         """`random` returns numbers from 0 to below 1, as random.random does."""
         self.node_id = node_id
+        self.identity = recovered.identity
+        self.is_stranger = False  # the others know another data directory under this id
         self.config = config
         self.log = RaftLog(recovered)
         self.role = Role.FOLLOWER
@@ -150,19 +150,14 @@ class RaftNode:
             return
         if leadership.transfer_target and now_ms >= leadership.transfer_deadline_ms:
             leadership.transfer_target = ""
+        self._note_identities(leadership, now_ms)
         if now_ms >= self._next_heartbeat_ms:
             self._send_round(leadership, now_ms)
 
     def receive(self, message: Message, now_ms: float) -> None:
         """Take in one message. Raises WireError, and takes nothing of it into the log, when no node can have meant it."""
-        if message.target != self.node_id or message.source == self.node_id:
-            raise WireError(
-                f"a message from {message.source!r} to {message.target!r} reached {self.node_id!r}"
-            )
-        if message.term > self.term + TERM_STEP_MAX:
-            raise WireError(
-                f"a message of term {message.term} reached a member of term {self.term}: no election leads there"
-            )
+        check_envelope(message, self.node_id, self.term)
+        self._check_identities(message)
         if isinstance(message, VoteRequest):
             self._on_vote_request(message, now_ms)
             return
@@ -193,6 +188,20 @@ class RaftNode:
         elif isinstance(message, ReadReply):
             self._reads_ready += self._asked_reads.answered(message.read_id, message.index)
 
+    def _check_identities(self, message: Message) -> None:
+        """Raises WireError when either node is not the member that the other one means."""
+        members = self.log.membership
+        if is_for_another(
+            message, self.identity
+        ):  # one that is known by its directory is not talked out of it
+            self.is_stranger = members.identity_of(self.node_id) != self.identity
+            raise WireError(
+                f"{message.source!r} means another data directory of {self.node_id!r} than this one"
+            )
+        check_source(message, members)
+        if self._leadership is not None and message.source in self._leadership.peers:
+            self._leadership.heard[message.source] = message.identity
+
     def propose(self, data: bytes) -> tuple[int, int]:
         """Add a command to the log. Return its (term, index): it took effect if that index is applied with that term.
 
@@ -200,15 +209,7 @@ class RaftNode:
         UsageError when it is larger than `entry_bytes_max`.
         """
         leadership = self._leading()
-        if len(data) > self.config.entry_bytes_max:
-            raise UsageError(f"a proposal of {len(data)} bytes, {self.config.entry_bytes_max} are allowed")
-        if leadership.transfer_target:
-            raise QuorumBusy(f"the leadership is being handed over to {leadership.transfer_target}")
-        if leadership.uncommitted_bytes + len(data) > self.config.uncommitted_bytes_max:
-            raise QuorumBusy(
-                f"{leadership.uncommitted_bytes} bytes of proposals wait for a majority, "
-                f"{self.config.uncommitted_bytes_max} are allowed"
-            )
+        leadership.check_proposal(len(data), self.config)
         return self.term, self._append_own(leadership, EntryKind.COMMAND, data)
 
     def read(self, now_ms: float) -> int:
@@ -259,26 +260,14 @@ class RaftNode:
         No proposal is taken meanwhile. Raises NotLeader, MembershipRefused when `target` has no vote, QuorumBusy.
         """
         leadership = self._leading()
-        if target not in self.log.membership.voters or target == self.node_id:
-            raise MembershipRefused(f"{target} is not another voter")
-        if leadership.transfer_target:
-            raise QuorumBusy(f"the leadership is being handed over to {leadership.transfer_target}")
-        leadership.transfer_target = target
-        leadership.is_target_told = False
-        leadership.transfer_deadline_ms = now_ms + self.config.election_timeout_ms
+        leadership.hand_over(target, self.log.membership, now_ms + self.config.election_timeout_ms)
 
     def compact(self, index: int, data: bytes) -> None:
         """Take `data` as the state after the entry `index`, and forget what came before it.
 
         Raises UsageError when that entry was not given out as committed, is not durable, or the state is too large.
         """
-        term = self.log.term_at(index)
-        if term is None or not self.log.snapshot_index < index <= min(
-            self._handed_index, self.log.stable_index
-        ):
-            raise UsageError(
-                f"a snapshot at {index}, which is not applied, not durable, or older than the last"
-            )
+        term = self.log.check_snapshot(index, self._handed_index)
         if len(data) > self.config.snapshot_bytes_max:
             raise UsageError(f"a snapshot of {len(data)} bytes, {self.config.snapshot_bytes_max} are allowed")
         snapshot = Snapshot(index, term, self.log.membership_at(index), data)
@@ -352,8 +341,8 @@ class RaftNode:
     def _may_stand(self) -> bool:
         """A voter may; and one whose own removal may not be committed, since its log may be the only one with it."""
         log = self.log
-        if self.node_id in log.membership.voters:
-            return True
+        if self.is_stranger or self.node_id in log.membership.voters:
+            return not self.is_stranger
         is_open = log.membership_index > max(self.commit_index, log.base_index)
         return is_open and self.node_id in log.membership_at(log.membership_index - 1).voters
 
@@ -369,17 +358,17 @@ class RaftNode:
     def _ask_for_votes(self, term: int, *, is_pre_vote: bool, is_ordered: bool) -> None:
         for voter in self.log.membership.voters:
             if voter != self.node_id:
-                head: Head = {"source": self.node_id, "target": voter, "term": term}
+                head: Head = {**self._head(voter), "term": term}
                 self._send(asking_for_vote(head, self.log, is_pre_vote=is_pre_vote, is_ordered=is_ordered))
 
     def _on_vote_request(self, request: VoteRequest, now_ms: float) -> None:
-        if not request.is_ordered and self._follows_a_leader(now_ms):
+        if self.is_stranger or (not request.is_ordered and self._follows_a_leader(now_ms)):
             return
         has_all = self.log.is_up_to_date(request.last_index, request.last_term)
         if request.is_pre_vote:
             granted = request.term > self.term and has_all
             term = request.term if granted else self.term
-            head: Head = {"source": self.node_id, "target": request.source, "term": term}
+            head: Head = {**self._head(request.source), "term": term}
             self._send(VoteReply(**head, is_granted=granted, is_pre_vote=True))
             return
         if request.term > self.term:
@@ -446,15 +435,14 @@ class RaftNode:
         self._leadership = None
         self.leader = ""
         self._put_off_election(now_ms)
-        own = [read.read_id for read in leadership.reads if not read.source]
-        own += [read_id for read_id, source in leadership.early_reads if not source]
-        self._reads_ready.extend(ReadReady(read_id, None) for read_id in own)
+        self._reads_ready.extend(ReadReady(read_id, None) for read_id in leadership.own_reads())
 
     def _hear_leader(self, source: str, now_ms: float) -> None:
         if self.role is Role.LEADER or self.leader not in ("", source):
             raise WireError(f"{source!r} and {self.leader!r} both lead in term {self.term}")
         self._move(RoleEvent.LEADER_HEARD)
         self.leader = source
+        self.is_stranger = False  # it means this directory, or knows none: this node was added again
         self._put_off_election(now_ms)
         self._promise_until_ms = now_ms + self.config.election_timeout_ms
 
@@ -471,6 +459,7 @@ class RaftNode:
             hint_term = self.log.term_at(hint) or 0
             self._send(refusing(self._head(request.source), request, hint, hint_term))
             return
+        check_memberships(request, self.log.membership_at(request.prev_index))
         self.log.append(request.entries, commit_index=self.commit_index)
         # What follows in this log may be of another leader: only up to here it is the same as the leader's.
         same_up_to = request.prev_index + len(request.entries)
@@ -505,7 +494,9 @@ class RaftNode:
                 )
             )
             return
-        snapshot = Snapshot(chunk.index, chunk.snapshot_term, Membership(chunk.voters, chunk.learners), data)
+        snapshot = Snapshot(
+            chunk.index, chunk.snapshot_term, Membership(chunk.voters, chunk.learners, chunk.identities), data
+        )
         self._install(snapshot)
         self._accept_append(chunk, chunk.index)
 
@@ -536,15 +527,20 @@ class RaftNode:
 
     def _change(self, members: Membership, now_ms: float) -> tuple[int, int]:
         leadership = self._leading()
-        if self.log.membership_index > self.commit_index:
-            raise MembershipRefused("another change of the members is not committed yet")
-        if self.commit_index < leadership.first_index:
-            raise MembershipRefused("this leader has committed nothing yet: try again in a moment")
-        if leadership.transfer_target:
-            raise MembershipRefused(f"the leadership is being handed over to {leadership.transfer_target}")
+        if why_not := leadership.no_change_because(self.log.membership_index, self.commit_index):
+            raise MembershipRefused(why_not)
         index = self._append_own(leadership, EntryKind.MEMBERSHIP, members.encode())
         leadership.follow(members, now_ms)
         return self.term, index
+
+    def _note_identities(self, leadership: Leadership, now_ms: float) -> None:
+        """Write down which data directories the members have, those of them that are not known yet, when a change may be made."""
+        heard = {**leadership.heard, self.node_id: self.identity}
+        members = with_identities(self.log.membership, heard)
+        if members is not self.log.membership and not leadership.no_change_because(
+            self.log.membership_index, self.commit_index
+        ):
+            self._change(members, now_ms)
 
     def _send_round(self, leadership: Leadership, now_ms: float) -> None:
         """A heartbeat to everybody, and again what may have been lost."""
@@ -688,10 +684,14 @@ class RaftNode:
         else:
             self._reads_ready.append(ReadReady(read_id, index))
 
-    # -- small things
-
     def _head(self, target: str) -> Head:
-        return {"source": self.node_id, "target": target, "term": self.term}
+        return {
+            "source": self.node_id,
+            "target": target,
+            "term": self.term,
+            "identity": self.identity,
+            "target_identity": self.log.membership.identity_of(target),
+        }
 
     def _send(self, message: Message) -> None:
         self._messages.append(message)

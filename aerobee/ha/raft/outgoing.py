@@ -17,6 +17,8 @@ class Head(TypedDict):
     source: str
     target: str
     term: int
+    identity: str
+    target_identity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def next_chunk(head: Head, peer: Progress, *, chunk_bytes: int, number: int) -> 
         snapshot_term=snapshot.term,
         voters=snapshot.membership.voters,
         learners=snapshot.membership.learners,
+        identities=snapshot.membership.identities,
         offset=start,
         total_bytes=len(snapshot.data),
         crc=peer.snapshot_crc,

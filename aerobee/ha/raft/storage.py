@@ -1,6 +1,6 @@
 """The directory of a Raft node: vote, snapshot and log, each durable before the call returns. Shell over `Disk`.
 
-    DIRECTORY/vote              term and vote, replaced as a whole
+    DIRECTORY/vote              term, vote and the identity of this directory, replaced as a whole
     DIRECTORY/snapshot          index, term, members and state, replaced as a whole
     DIRECTORY/log-0000000001    entries; a file is full, then the next one begins. layout.py has the bytes
     DIRECTORY/lock              held while the node runs
@@ -19,11 +19,11 @@ import errno
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aerobee.errors import MalformedFrame, StoreError, StoreFull, StoreLocked, StoreNotWritable
-from aerobee.ha.packed import array_of, blob, integer, pack_checked, text, unpack_checked
+from aerobee.ha.packed import array, array_of, blob, integer, pack_checked, text, unpack_checked
 from aerobee.ha.raft import layout
 from aerobee.ha.raft.entry import (
     FIRST_TERM,
@@ -33,7 +33,7 @@ from aerobee.ha.raft.entry import (
     Membership,
     Snapshot,
     first_entry,
-    members,
+    membership_of,
 )
 from aerobee.ha.raft.log import Recovered
 from aerobee.store.disk import Disk, FileLock, MappedFile, sync_names_above
@@ -41,7 +41,7 @@ from aerobee.store.disk import Disk, FileLock, MappedFile, sync_names_above
 _VOTE_BYTES_MAX = 1 << 10
 _SNAPSHOT_HEAD_BYTES_MAX = 256 << 10  # beside the state: ids of the members
 _LOG_NAME = re.compile(r"log-(\d{10})")
-_VERSION = 1
+_VERSION = 2  # 1 had no identities
 
 
 @dataclass(slots=True)
@@ -61,8 +61,12 @@ class RaftFiles:
         file_bytes: int = 4 << 20,
         entry_bytes_max: int = 1 << 20,
         snapshot_bytes_max: int = 256 << 20,
+        new_identity: Callable[[], str] = str,
     ) -> None:
+        """`new_identity` makes the name of a directory that has none, different each time; "" for directories without names."""
         self.directory = directory
+        self.identity = ""  # since open(); durable with the first vote, and nothing is said before that
+        self._new_identity = new_identity
         self._disk = disk
         self._file_bytes = max(file_bytes, layout.FILE_HEAD.size + layout.record_bytes_max(entry_bytes_max))
         self._snapshot_bytes_max = snapshot_bytes_max + _SNAPSHOT_HEAD_BYTES_MAX
@@ -88,20 +92,24 @@ class RaftFiles:
             entries = self._read_log(snapshot)
         if hard_state is None and (snapshot is not None or entries):
             raise self._refusal("vote", -1, "it is missing, and log or snapshot are there")
+        if not self.identity:
+            self.identity = self._new_identity()
+            if hard_state is not None and self.identity:
+                self.save_hard_state(hard_state)
         hard_state = hard_state or HardState()
         newest = max((entry.term for entry in entries), default=snapshot.term if snapshot else 0)
         if newest > hard_state.term:
             raise self._refusal(
                 "vote", -1, f"its term is {hard_state.term}, and the log has entries of {newest}"
             )
-        return Recovered(hard_state, snapshot, entries)
+        return Recovered(hard_state, snapshot, entries, self.identity)
 
     def initialize(self, membership: Membership) -> Recovered:
         """Begin a group with these members, on a directory that open() found new; the same on each of them."""
         self.save_hard_state(HardState(FIRST_TERM))
         entry = first_entry(membership)
         self.append((entry,))
-        return Recovered(HardState(FIRST_TERM), None, (entry,))
+        return Recovered(HardState(FIRST_TERM), None, (entry,), self.identity)
 
     def close(self) -> None:
         """Let the directory go. Everything is on the disk already."""
@@ -116,7 +124,8 @@ class RaftFiles:
 
     def save_hard_state(self, state: HardState) -> None:
         with self._failing("the vote"):
-            self._disk.replace_file(self._path("vote"), pack_checked((_VERSION, state.term, state.voted_for)))
+            value = (_VERSION, state.term, state.voted_for, self.identity)
+            self._disk.replace_file(self._path("vote"), pack_checked(value))
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         member_ids = snapshot.membership
@@ -126,6 +135,7 @@ class RaftFiles:
             snapshot.term,
             member_ids.voters,
             member_ids.learners,
+            member_ids.identities,
             snapshot.data,
         )
         with self._failing("the snapshot"):
@@ -231,8 +241,8 @@ class RaftFiles:
             return None
         try:
             value = unpack_checked(self._disk.read_file(path), bytes_max=_VOTE_BYTES_MAX, what="it")
-            version, term, voted_for = array_of(value, "it", 3)
-            self._check_version(version)
+            _, term, voted_for, identity = self._of_version(value, 4, 3)
+            self.identity = text(identity or "", "its identity")
             return HardState(integer(term, "its term"), text(voted_for, "its vote"))
         except MalformedFrame as error:
             raise self._refusal("vote", 0, str(error)) from error
@@ -243,21 +253,27 @@ class RaftFiles:
             return None
         try:
             value = unpack_checked(self._disk.read_file(path), bytes_max=self._snapshot_bytes_max, what="it")
-            version, index, term, voters, learners, data = array_of(value, "it", 6)
-            self._check_version(version)
+            _, index, term, voters, learners, identities, data = self._of_version(value, 7, 5)
             return Snapshot(
                 integer(index, "its index"),
                 integer(term, "its term"),
-                Membership(members(voters, "its voters"), members(learners, "its learners")),
+                membership_of(voters, learners, identities or ()),
                 blob(data, "its state"),
             )
         except MalformedFrame as error:
             raise self._refusal("snapshot", 0, str(error)) from error
 
     @staticmethod
-    def _check_version(version: object) -> None:
+    def _of_version(value: object, count: int, added_at: int) -> tuple[object, ...]:
+        """The values of a file; None stands where one of version 1 has none yet."""
+        values = array(value, "it", count)
+        version = values[0] if values else None
+        if version == 1:
+            values = array_of(values, "it", count - 1)
+            return (*values[:added_at], None, *values[added_at:])
         if version != _VERSION:
             raise MalformedFrame(f"it is of version {version!r:.40}, this program reads version {_VERSION}")
+        return array_of(values, "it", count)
 
     def _read_log(self, snapshot: Snapshot | None) -> tuple[Entry, ...]:
         """Read all files, cut a lost tail off, make what stays durable. Return the entries behind the snapshot."""

@@ -31,7 +31,13 @@ from aerobee.ha.raft.messages import (
 
 GROUP = "controllers"
 LIMIT = 1 << 20
-HEAD: dict[str, Any] = {"source": "n0", "target": "n1", "term": 7}
+HEAD: dict[str, Any] = {
+    "source": "n0",
+    "target": "n1",
+    "term": 7,
+    "identity": "a1",
+    "target_identity": "b2",
+}
 MESSAGES: list[Message] = [
     VoteRequest(**HEAD, last_index=5, last_term=6, is_pre_vote=True, is_ordered=False),
     VoteReply(**HEAD, is_granted=True, is_pre_vote=False),
@@ -59,6 +65,7 @@ MESSAGES: list[Message] = [
         crc=zlib.crc32(b"x"),
         round=3,
         data=b"abcd",
+        identities=(("n0", "a1"), ("n2", "c3")),
     ),
     SnapshotReply(**HEAD, index=9, offset=14, round=3),
     StandNow(**HEAD),
@@ -124,8 +131,8 @@ def test_a_message_of_another_group_version_or_kind_is_refused() -> None:
     data = encode_message(MESSAGES[0], GROUP)
     with pytest.raises(MalformedFrame, match="of the group 'controllers', this node belongs to 'others'"):
         decoded(data, "others")
-    with pytest.raises(MalformedFrame, match="of version 2, this node speaks 1"):
-        decoded(changed(MESSAGES[0], 0, 2))
+    with pytest.raises(MalformedFrame, match="of version 3, this node speaks 2"):
+        decoded(changed(MESSAGES[0], 0, 3))
     with pytest.raises(MalformedFrame, match="of the unknown kind 99"):
         decoded(changed(MESSAGES[0], 2, 99))
 
@@ -160,12 +167,17 @@ def test_an_array_that_announces_more_than_there_is_costs_nothing() -> None:
 )
 def test_entries_that_do_not_follow_each_other_are_refused(entries: list[object], reason: str) -> None:
     with pytest.raises(MalformedFrame, match=reason):
-        decoded(changed(MESSAGES[2], 10, entries))
+        decoded(changed(MESSAGES[2], 12, entries))
 
 
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
-    [(10, 11, "up to 15 of a snapshot of 14"), (7, 8, "term 8 in a message of term 7"), (8, (), "no voters")],
+    [
+        (12, 11, "up to 15 of a snapshot of 14"),
+        (9, 8, "term 8 in a message of term 7"),
+        (10, (), "no voters"),
+        (17, (("n9", "x"),), "not those of members"),
+    ],
 )
 def test_a_chunk_that_cannot_be_is_refused(place: int, value: object, reason: str) -> None:
     with pytest.raises(MalformedFrame, match=reason):
@@ -212,6 +224,10 @@ def test_memberships(voters: list[str], learners: list[str]) -> None:
         return
     members = Membership(tuple(voters), tuple(learners))
     assert decode_membership(members.encode()) == members
+    named = Membership(members.voters, members.learners, tuple((each, "id") for each in sorted(everybody)))
+    assert decode_membership(named.encode()) == named
+    with pytest.raises(MalformedFrame):
+        Membership(members.voters, members.learners, (("nobody of them" * 2, "id"),))
     if voters:
         assert len(voters) / 2 < members.quorum <= len(voters)
 

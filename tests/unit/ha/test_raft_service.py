@@ -65,13 +65,18 @@ class Member:
             runner=self._run,
         )
 
+    @property
+    def _has_noted_its_directory(self) -> bool:
+        node = self.service._replica.node  # type: ignore[union-attr]
+        return bool(node.log.membership.identities) and node.log.membership_index <= node.commit_index
+
     async def _run(self, work: Callable[[], Any]) -> Any:
         self.steps += 1
         return work()
 
     async def start(self) -> None:
         await self.service.start()
-        while not self.service.status.is_serving:
+        while not (self.service.status.is_serving and self._has_noted_its_directory):
             self.clock.advance(1.0)
             await asyncio.sleep(0)
         self.syncs.clear()
