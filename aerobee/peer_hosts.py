@@ -11,6 +11,8 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 
+from aerobee.host_port import is_ip
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LookUp = Callable[[str], Awaitable[Iterable[str]]]
 LOOK_UP_S = 5.0
@@ -64,14 +66,14 @@ class PeerHosts:
         A host whose address is a loopback one also counts as 127.0.0.1 and ::1, from where the system calls all of them.
         """
         named, plain = plain_address(host), plain_address(address)
-        addresses = frozenset({named}) if _is_address(named) else self._found.get(named, frozenset())
+        addresses = frozenset({named}) if is_ip(named) else self._found.get(named, frozenset())
         if plain in addresses:
             return True
         return plain in _LOOPBACK and any(ipaddress.ip_address(each).is_loopback for each in addresses)
 
     async def look(self, hosts: Iterable[str]) -> None:
         """Look the names among these hosts up again. What cannot be looked up now keeps the addresses that it had."""
-        names = {named for host in hosts if host and not _is_address(named := plain_address(host))}
+        names = {named for host in hosts if host and not is_ip(named := plain_address(host))}
         self._found = {name: each for name, each in self._found.items() if name in names}
         for name in sorted(names)[:NAMES_MAX]:
             try:
@@ -79,12 +81,4 @@ class PeerHosts:
             except (OSError, TimeoutError):
                 continue
             found = (plain_address(each) for each in addresses)
-            self._found[name] = frozenset(each for each in found if _is_address(each))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+            self._found[name] = frozenset(each for each in found if is_ip(each))

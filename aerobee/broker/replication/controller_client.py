@@ -97,7 +97,7 @@ class ControllerClient:
         answer = await self._call(
             addresses, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, dumps([self._name])
         )
-        table = loads_object(answer.body, "a controller's answer").get("replicasInfoTable")
+        table = loads_trusted(answer.body, "a controller's answer").get("replicasInfoTable")
         return _addresses(table.get(self._name) if isinstance(table, dict) else None)
 
     async def alter_set(
