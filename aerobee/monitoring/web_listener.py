@@ -16,13 +16,14 @@ import resource
 import socket
 from heapq import heapify, heapreplace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aerobee.host_port import bare_host, join_address
 from aerobee.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
     from aiohttp import web
+    from aiohttp.web_protocol import RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class WebListener:
             connections_max, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         )
         self._throttle = LogThrottle(log, monotonic)
-        self._look: asyncio.TimerHandle | None = None
+        self._look: asyncio.Handle | None = None
         self._listener: asyncio.Server | None = None
         self.address: tuple[str, int] = ("", 0)  # after start()
 
@@ -76,20 +77,27 @@ class WebListener:
         await self._runner.setup()
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(self._connected, backlog=BACKLOG, **where)
+            server = self._runner.server
+            assert server is not None
+            self._look_at_each(server)
+            self._listener = await loop.create_server(server, backlog=BACKLOG, **where)
         except BaseException:
             await self.stop()
             raise
         host, port = self._listener.sockets[0].getsockname()[:2]
         self.address = (str(host), int(port))
 
-    def _connected(self) -> asyncio.Protocol:
-        server = self._runner.server
-        assert server is not None
-        if self._look is None:
-            # With no delay, and yet behind connection_made() of all that come in this turn of the loop.
-            self._look = asyncio.get_running_loop().call_later(0.0, self._end_most)
-        return server()
+    def _look_at_each(self, server: web.Server) -> None:
+        """Have each connection counted once the server knows it. Event loops tell of it at different times: asyncio's before timers
+        that are due, uvloop's in a later pass, so no delay after accept() is right for both."""
+        known = server.connection_made
+
+        def connection_made(handler: RequestHandler, transport: asyncio.Transport) -> None:
+            known(handler, transport)
+            if self._look is None:  # one look counts all that come in this pass of the loop
+                self._look = asyncio.get_running_loop().call_soon(self._end_most)
+
+        server.connection_made = connection_made  # type: ignore[method-assign]
 
     def _end_most(self) -> None:
         self._look = None
@@ -98,9 +106,9 @@ class WebListener:
             return
         by_address: dict[str, list[asyncio.WriteTransport]] = {}  # the oldest last
         for each in reversed(server.connections):
-            transport = each.transport
+            # uvloop's transports are of no class of asyncio's; they have the same methods.
+            transport = cast("asyncio.WriteTransport | None", each.transport)
             if transport is not None and not transport.is_closing():
-                assert isinstance(transport, asyncio.WriteTransport)
                 peer = transport.get_extra_info("peername") or ("",)
                 by_address.setdefault(peer[0], []).append(transport)
         count = sum(map(len, by_address.values()))

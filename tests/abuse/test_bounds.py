@@ -18,6 +18,7 @@ from aerobee.remoting.body.message_queue import queue_to_dict
 from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
 from aerobee.remoting.codes import ResponseCode
 from tests.abuse.stranger import Stranger, broker_at
+from tests.loops import event_loop_policy  # noqa: F401
 
 SERVED_WITHIN_S = 60.0
 TOPIC = {

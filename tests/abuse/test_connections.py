@@ -21,6 +21,7 @@ from aerobee.remoting.loop_watch import HELD_LIMIT_S
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import server_tls
 from tests.abuse.stranger import Stranger, broker_at
+from tests.loops import event_loop_policy  # noqa: F401
 from tests.waiting import wait_until
 
 TIMES: dict[str, Any] = {"tls_handshake_timeout_millis": 200, "frame_receive_timeout_millis": 400}

@@ -15,6 +15,7 @@ from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerialize
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from tests.abuse.stranger import Stranger
+from tests.loops import event_loop_policy  # noqa: F401
 
 REGISTER, UNREGISTER, PUT_KV, GET_KV, DELETE_KV, LIST_KV, REGISTER_TOPIC, ROUTE = (
     103,

@@ -13,6 +13,7 @@ from aerobee.remoting.body_limits import BODY_BYTES_MAX, BROKER_BODIES, NAMESERV
 from aerobee.remoting.json_header import DIALECT_BYTES_MAX
 from tests.abuse.stranger import Stranger, broker_at
 from tests.abuse.test_registration import SERVER
+from tests.loops import event_loop_policy  # noqa: F401
 
 MIB = 1 << 20
 NAMES = {

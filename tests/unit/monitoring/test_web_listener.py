@@ -19,6 +19,7 @@ from aerobee.monitoring.exposition import GAUGE, Family
 from aerobee.monitoring.health import Health
 from aerobee.monitoring.http_server import HttpServer, takes_gzip
 from aerobee.monitoring.web_listener import WebListener
+from tests.loops import event_loop_policy  # noqa: F401
 from tests.waiting import wait_until
 
 LINES = 200_000  # more than buffers of the kernel hold
