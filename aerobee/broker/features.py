@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aerobee.broker.consumer.lock_calls import FILE_NAME as LOCKS_FILE
 from aerobee.broker.consumer.lock_calls import OrderlyLocks
+from aerobee.broker.delay.delay_levels import DelayLevels
 from aerobee.broker.fastpath.pop import PopHooks
 from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
 from aerobee.broker.feature import Feature
@@ -11,6 +12,7 @@ from aerobee.broker.filter.filter_feature import FilterFeature
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.send.batch_queue import BatchQueues
+from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.send.light_queue import LightQueues
 from aerobee.broker.send.request_reply import RequestReply
 from aerobee.broker.static_topic.mapping_cleaning import MappingCleaning
@@ -22,6 +24,10 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     """Make every feature of one broker."""
     timers = Timers(parts)
     return (
+        DuplicateWindow(
+            duplicates=parts.duplicates, log_files=parts.store.log, live=parts.live, clock=parts.clock
+        ),
+        DelayLevels(parts.schedule, parts.store),
         Transactions(parts, timers=timers),  # before all that look at delays: a half message has none
         timers,
         RequestReply(
@@ -35,7 +41,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
             role=parts.role,
             clock=parts.clock,
         ),
-        OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE)),
+        OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE), role=parts.role),
         _filters(parts),
         BatchQueues(topics=parts.topics, mark=parts.store.set_batch_topic),
         LightQueues(parts.light),

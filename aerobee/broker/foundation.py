@@ -30,6 +30,7 @@ from aerobee.broker.send.light_queue import light_entries, light_topic
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.errors import StoreError
 from aerobee.network import Network
@@ -63,9 +64,7 @@ class Foundation:
         """Raises ConfigError for settings that contradict each other. `identity` is asked when records are written, which is after the ports are bound; else as Broker."""
         check_roles(config, store_config)
         self.live = LiveConfig(config)
-        self.store_config = store_config
-        self.clock = clock
-        self.disk = disk
+        self.store_config, self.clock, self.disk = store_config, clock, disk
         self.files = ConfigFiles(
             disk=disk,
             path_of=lambda name: store_config.path("config", name),
@@ -110,7 +109,8 @@ class Foundation:
         self.producers = ProducerRegistry(
             clock=clock, knows=lambda principal, peer: self.access.gate.knows(principal, peer)
         )
-        self.duplicates = SendDuplicates(live=self.live, clock=clock)
+        self.unserved = UnservedKinds()
+        self.duplicates = SendDuplicates(live=self.live, clock=clock, unserved=self.unserved)
         self.network = network
         self.client = RemotingClient(  # towards nameservers and other brokers
             clock=clock,
@@ -156,6 +156,11 @@ class Foundation:
         self.make_missed_topics()
         self.topics.copied(None)
         self.offsets.copied(None)
+
+    def resign(self) -> None:
+        """Another broker decides from here on: what only this one knew would lead consumers astray when it is master again."""
+        self.locks.clear()
+        self.offsets.forget_resets()
 
     def make_missed_topics(self) -> None:
         """What came from a master that was lost can be read (missed_topics.py). A queue that cannot be looked at keeps no broker from

@@ -34,6 +34,7 @@ from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.peer import Peer
@@ -72,6 +73,7 @@ class BrokerParts:
     overload: Overload
     unique_keys: UniqueKeys
     duplicates: SendDuplicates
+    unserved: UnservedKinds  # what this master cannot serve now
     expressions: Expressions  # SQL92, compiled once for all who ask
     filters: FilterTable
     live: LiveConfig

@@ -26,6 +26,7 @@ from aerobee.broker.call_parts import (
     request_modes,
 )
 from aerobee.broker.config import MASTER_ID, BrokerConfig
+from aerobee.broker.delay.delay_levels import DelayLevels
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
 from aerobee.broker.delay.escaped import EscapedDeliveries
@@ -39,6 +40,7 @@ from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.foundation import Foundation
 from aerobee.broker.held_access import HeldAccess
 from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.leading import Leading
 from aerobee.broker.overload import Overload
 from aerobee.broker.parts import BrokerParts
 from aerobee.broker.peer_brokers import PeerBrokers
@@ -89,7 +91,6 @@ class Serving:
         self._base = base
         self._ports = ports
         self._choice = choice
-        self._leads = False  # does what only a master does
         self.role = first_role(config, identity, base.store_config.broker_role)
         self.held = HeldPulls(
             access=self._make_held_access(loop),
@@ -120,7 +121,6 @@ class Serving:
             on_master=self._master_found,
             broker_id=self._registered_id,
         )
-        base.duplicates.load(store.log)
         self._deliveries = Deliveries(
             store=store,
             topics=base.topics,
@@ -148,6 +148,7 @@ class Serving:
         self.replication = self._make_replication(ha_listener)
         self.features = make_features(self.parts)
         self._load_features()
+        self.leading = self._make_leading()
         self._pulls = pull_calls(self.parts)
         self.acting = self._make_acting() if self.controllers is None else None
         self.handlers: Mapping[int, Handler] = self._make_handlers()
@@ -158,9 +159,25 @@ class Serving:
         for feature in self.features:
             feature.load()
             if feature.put_hook is not None:
-                self.parts.writer.add_hook(feature.put_hook)
+                self.parts.writer.add_hook(
+                    feature.put_hook, feature.name, accepts_early=feature.accepts_early
+                )
         levels = len(self._base.store_config.delay_levels_ms())
-        self.parts.writer.add_hook(delay_level_hook(levels))
+        self.parts.writer.add_hook(
+            delay_level_hook(levels), DelayLevels.name, accepts_early=DelayLevels.accepts_early
+        )
+
+    def _make_leading(self) -> Leading:
+        agent = None if self.controllers is None else self.controllers.agent
+        leading = Leading(
+            features=self.features,
+            unserved=self._base.unserved,
+            may_answer=lambda: agent is None or agent.mode.may_answer(),
+            hand_over=None if agent is None else agent.hand_over,
+            clock=self._base.clock,
+        )
+        leading.register_numbers(self._base.stats.registry)
+        return leading
 
     def _make_held_access(self, loop: asyncio.AbstractEventLoop) -> HeldAccess | None:
         """What looks at held requests again where access control is on."""
@@ -187,6 +204,7 @@ class Serving:
                 listener=listener,
                 network=base.network,
                 raw_appends=raw_appends,
+                on_cut=self._log_cut,
             )
         from aerobee.broker.replication.controller_wiring import (
             make_controller_mode,  # loaded where it is wanted
@@ -198,9 +216,14 @@ class Serving:
             listener=listener,
             network=base.network,
             raw_appends=raw_appends,
+            on_cut=self._log_cut,
             on_role=self._role_given,
         )
         return self.controllers.replication
+
+    def _log_cut(self, log_offset: int) -> None:
+        """The end of this slave's log was cut off."""
+        self.leading.log_cut(log_offset)
 
     def _make_acting(self) -> ActingSwitch:
         """What takes the master's place while it is away, where the settings want that."""
@@ -230,7 +253,7 @@ class Serving:
         """A master that comes back asks what was delivered while it was away. Before start(); 20 s at most."""
         if self.acting is not None and await self.acting.come_back():
             for feature in self.features:
-                feature.resume()
+                await feature.take_over()
 
     def start(self) -> None:
         """Begin with timers and tasks; what writes messages begins at a broker that takes them."""
@@ -241,41 +264,31 @@ class Serving:
         self.overload.start()
         if self.role.takes_writes:
             self._base.lead()
-            self._lead()
+            self.leading.lead_now()
+        else:
+            self.leading.follow()
         if self.acting is not None:
             self.acting.start()
         self.role.on_change(self._role_changed)
 
-    def _lead(self) -> None:
-        """Begin with what only a master does."""
-        self._leads = True
-        self.schedule.start()
-        for feature in self.features:
-            feature.start()
-
     def _role_changed(self, role: RoleState) -> None:
         """A broker that becomes master while it runs looks again at what another one has done meanwhile."""
-        if role.takes_writes and not self._leads:
+        if role.takes_writes and not self.leading.leads:
             self._base.lead()
-            for feature in self.features:
-                feature.resume()
-            self._lead()
-        elif not role.takes_writes and self._leads:
-            self._leads = False
-            self.schedule.stop()
-            for feature in self.features:
-                feature.resign()
+            self.leading.lead()
+        elif not role.takes_writes and self.leading.leads:
+            self._base.resign()
+            self.leading.resign()
         elif role.serves_group and not role.takes_writes:
             self._base.make_missed_topics()
 
     def stop(self) -> None:
         """Cancel timers and tasks; nothing is written."""
-        for part in (self._base.stats, self.overload, self.schedule):
+        for part in (self._base.stats, self.overload):
             part.stop()
         if self.held.access is not None:
             self.held.access.stop()
-        for feature in self.features:
-            feature.stop()
+        self.leading.stop()
 
     def close(self) -> None:
         """Close files and let go of native code, as the very last thing; nothing is written any more."""
@@ -294,7 +307,7 @@ class Serving:
         except StoreError as error:
             log.error("the config files are left as they are: %s", error)
             return
-        parts = (base.offsets, base.groups, base.topics, self.schedule)
+        parts = (base.offsets, base.groups, base.topics)
         for save in (*(part.save for part in parts), *(feature.save for feature in self.features)):
             try:
                 save()
@@ -309,9 +322,10 @@ class Serving:
         return BrokerParts(
             store=base.store,
             bounds=base.bounds,
-            writer=MessageWriter(base.store, light=base.light),
+            writer=MessageWriter(base.store, light=base.light, unserved=base.unserved),
             light=base.light,
             duplicates=base.duplicates,
+            unserved=base.unserved,
             topics=base.topics,
             mappings=base.mappings,
             groups=base.groups,
@@ -380,12 +394,14 @@ class Serving:
             *admin_calls(parts, self.registration, info, self._modes),
             *replication_calls(parts, self.replication),
             *((self.acting,) if self.acting is not None else ()),
-            *self.features,
             *((self.controllers.calls,) if self.controllers is not None else ()),
+            base.access.calls,
         )
         handlers: dict[int, Handler] = {}
-        for part in (*calls, base.access.calls):
+        for part in calls:
             handlers.update(part.handlers())
+        for feature in self.features:
+            handlers.update(base.unserved.guard(feature.name, feature.handlers(), feature.always_served))
         # A body's size before the gate: what a request asks for may stand in the body, and whoever has a key could have it read.
         heartbeats = MovingLimit("heartbeatBytesMax", lambda: base.live.value.heartbeat_bytes_max)
         return limit_bodies(
@@ -476,6 +492,7 @@ class Serving:
             "dedupKeys": str(len(base.duplicates)),
             "dedupDroppedSends": str(base.duplicates.dropped_count),
             "dedupForgottenKeys": str(base.duplicates.forgotten_count),
+            "unservedKinds": base.unserved.text(),
             **{
                 f"registeredAt_{name}": str(registered.get(name, 0)) for name in self.registration.nameservers
             },

@@ -237,13 +237,17 @@ async def lasting_runtime(
     ask: Callable[[], Awaitable[Mapping[str, str]]], *, clock: Clock | None = None
 ) -> Mapping[str, str]:
     """A broker's figures. Where its replication has trouble they are asked for again, for 5 s: a slave that was started a moment
-    ago, or whose master was, connects by itself, and only what lasts is for the operator.
+    ago, or whose master was, connects by itself, a new master begins to serve everything, and only what lasts is for the operator.
     """
     clock = clock or SystemClock()
     until_s = clock.monotonic() + TROUBLE_LASTS_S
-    while (runtime := await ask()).get("haTrouble") and clock.monotonic() < until_s:
+    while (runtime := await ask()) and _has_trouble(runtime) and clock.monotonic() < until_s:
         await clock.sleep(TROUBLE_LOOK_S)
     return runtime
+
+
+def _has_trouble(runtime: Mapping[str, str]) -> bool:
+    return bool(runtime.get("haTrouble") or runtime.get("unservedKinds"))
 
 
 def runtime_findings(
@@ -276,6 +280,16 @@ def runtime_findings(
         )
     findings += _disk_findings(part, runtime, config)
     findings += replication_findings(part, runtime)
+    if unserved := runtime.get("unservedKinds"):
+        findings.append(
+            Finding(
+                part=part,
+                check="kinds of messages",
+                level="fail",
+                detail=f"this master refuses what it cannot serve: {unserved}",
+                advice="it tries again every second; mend what the reason names, or make another replica master (aerobee ha elect)",
+            )
+        )
     if runtime.get("brokerActive", "true").lower() == "false":
         findings.append(
             Finding(

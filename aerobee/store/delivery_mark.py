@@ -32,13 +32,21 @@ def delivered_sources(log: CommitLog, start: int, end: int) -> set[int]:
     Blocking; about a microsecond a record.
     """
     sources: set[int] = set()
+    take_sources(log, start, end, sources)
+    return sources
+
+
+def take_sources(log: CommitLog, start: int, end: int, sources: set[int]) -> int:
+    """As delivered_sources() for the records that begin in [start, end), into `sources`. Returns where the next record begins, or
+    `end` when no record can be read there."""
     at = max(start, log.min_offset)
     while at < end and (segment := log.segment_at(at)) is not None:
         base, size, buffer = segment.base, segment.size, segment.file.buffer
         place, stop = at - base, min(size, end - base)
-        while place + _HEAD.size <= stop:
+        while place < stop and place + _HEAD.size <= size:
             total, magic, sys_flag = _HEAD.unpack_from(buffer, place)
             if magic == MAGIC_BLANK or total < _MARK_AT + _MARK.size:
+                place = size
                 break
             mark_at = place + _MARK_AT
             if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
@@ -47,5 +55,5 @@ def delivered_sources(log: CommitLog, start: int, end: int) -> set[int]:
             if mark < 0:
                 sources.add(-1 - mark)
             place += total
-        at = base + size
-    return sources
+        at = base + (size if place + _HEAD.size > size else place)
+    return max(at, end)

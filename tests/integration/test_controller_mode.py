@@ -871,3 +871,28 @@ async def test_a_heartbeat_of_a_slave_takes_nothing_back(group: Group) -> None:
         monotonic, reports = follower._last_write_s, reports + 1
         assert slave.acknowledged == a.store.log.end
         assert group.members() == {1, 2}
+
+
+async def test_a_master_that_cannot_serve_a_kind_gives_way_to_one_that_can(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.begin()
+    first = await group.start("first", store=SYNC)
+    second = await group.start("second", store=SYNC)
+    await group.sent(first, [b"one"])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+
+    async def fail() -> None:
+        raise StoreError("its files are damaged")
+
+    (timer,) = (each for each in second.features if each.name == "timer")
+    monkeypatch.setattr(timer, "take_over", fail)
+    ext = {"clusterName": "", "brokerName": "broker-g", "brokerId": "2", "designateElect": "true"}
+    reply = await group.client.invoke(
+        group.controllers[0].address, RemotingCommand(RequestCode.CONTROLLER_ELECT_MASTER, ext), timeout_s=60
+    )
+    assert reply.code == 0, reply
+    await wait_until(lambda: "timer" in second._serving.parts.unserved.reasons, timeout_s=60)
+    await wait_until(lambda: group.master() is first, timeout_s=60)
+    await group.sent(first, [b"two"])
+    assert first.role.epoch >= 3

@@ -13,6 +13,7 @@ import os
 import pytest
 
 from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
 from aerobee.errors import StoreError
 from aerobee.message import decode_record, encode_properties
@@ -38,7 +39,9 @@ class KeyedWorld(World):
     def begin(self) -> None:
         self.start()
         self.duplicates = SendDuplicates(live=self.live, clock=self.clock)
-        self.duplicates.load(self.store.log)
+        DuplicateWindow(
+            duplicates=self.duplicates, log_files=self.store.log, live=self.live, clock=self.clock
+        ).load()
 
     def send(self, key: str) -> None:
         """One send, as SendCalls does it: looked up, stored, noted; acknowledged when it is durable."""
@@ -126,7 +129,7 @@ def test_each_key_is_stored_once_whatever_dies(part: int) -> None:
 
 
 def test_a_load_that_reads_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SendDuplicates, "load", lambda self, log: None)
+    monkeypatch.setattr(DuplicateWindow, "load", lambda self: None)
     noticed = 0
     for seed in range(1, 50):
         try:

@@ -174,6 +174,12 @@ class ConsumerOffsets:
         """Whether a reset of this queue waits for the group to take it."""
         return (group, topic, queue_id) in self._resets
 
+    def forget_resets(self) -> None:
+        """No pull is sent to another offset any more: a reset that waits at a broker which is no master would come back to life long
+        after it, when that broker is master again. Its offsets stay."""
+        self._resets.clear()
+        self.has_resets = False
+
     def on_reset(self, callback: ResetCallback) -> None:
         """Call back with (group, topic, queue id) when a reset is assigned, so that a held pull can be released."""
         self._reset_callbacks.append(callback)

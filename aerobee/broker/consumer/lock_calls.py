@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.feature import Feature
+from aerobee.broker.role import RoleState
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.message import GROUP_CHARS_MAX, MessageQueue
 from aerobee.remoting import fastjson
@@ -40,8 +41,8 @@ class OrderlyLocks(Feature):
 
     name = "orderly locks"
 
-    def __init__(self, *, locks: LockTable, file: ConfigFile) -> None:
-        self._calls = LockCalls(locks=locks, file=file)
+    def __init__(self, *, locks: LockTable, file: ConfigFile, role: RoleState) -> None:
+        self._calls = LockCalls(locks=locks, file=file, serves=lambda: role.serves_group)
 
     def handlers(self) -> dict[int, Handler]:
         return self._calls.handlers()
@@ -56,8 +57,12 @@ class OrderlyLocks(Feature):
 class LockCalls:
     """The handlers. A grant that changes a holder is answered once the file has it; a renewal at once."""
 
-    def __init__(self, *, locks: LockTable, file: ConfigFile | None = None) -> None:
+    def __init__(
+        self, *, locks: LockTable, file: ConfigFile | None = None, serves: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`serves`: whether this broker decides who holds a queue; one that does not grants none."""
         self._locks = locks
+        self._serves = serves
         self._file = file
         self._saved_version = locks.version
         self._saving: SharedTask[None] | None = None
@@ -73,6 +78,9 @@ class LockCalls:
         """Body {consumerGroup, clientId, mqSet}; the reply's lockOKMQSet names the queues that were granted."""
         fields = fastjson.loads_object(request.body, "a lock request", fastjson.REQUEST_DIALECT_BYTES_MAX)
         group, client_id, wanted = _parse(fields, "a lock request")
+        if not self._serves():
+            # Another broker decides by now: who came with an old route holds nothing here, and asks there.
+            return request.reply(body=fastjson.dumps({"lockOKMQSet": []}))
         lease_s = max(0, json_fields.integer(fields, "leaseMillis")) / 1000
         granted = self._locks.lock(group, client_id, wanted, lease_s=lease_s)
         reply = request.reply(

@@ -192,6 +192,13 @@ class LockTable:
         """The file's content: locks that have not expired."""
         return _table_json(self._groups, self._clock.monotonic())
 
+    def clear(self) -> None:
+        """Nobody holds anything any more."""
+        if self._groups:
+            self._groups = {}
+            self._count = 0
+            self.version += 1
+
     def from_json(self, tree: Mapping[str, Any]) -> None:
         """Take over what a file says. Raises MalformedFrame for what is no lock table."""
         now = self._clock.monotonic()

@@ -122,14 +122,22 @@ class Schedule:
         self.data_version = DataVersion(0, clock.now_ms(), 0)
 
     def start(self) -> None:
-        """Begin with what is due. load() comes first."""
+        """Begin with what is due. load() comes first; at a broker that followed a master skip_delivered(), too."""
         self._running = True
-        if self._copied_from is not None:
-            self._skip_delivered(self._copied_from)
-            self._copied_from = None
+        self._copied_from = None
         for level in range(1, len(self._delays_ms) + 1):
             self._run(level)
         self._save_timer = self._clock.call_later(SAVE_INTERVAL_S, self._save_again)
+
+    @property
+    def copied_from(self) -> int | None:
+        """At a slave: from where on the log may hold deliveries that `offsets` do not count."""
+        return self._copied_from
+
+    def follow(self) -> None:
+        """Another broker delivers from here on: until its offsets are copied, what it delivers shows in the log alone."""
+        if self._copied_from is None:
+            self._copied_from = self._store.log.end
 
     def stop(self) -> None:
         """Cancel the timers; nothing is written."""
@@ -275,7 +283,8 @@ class Schedule:
         else:
             scan_from = self._first_record()
         if isinstance(scan_from, int):
-            self._skip_delivered(scan_from)
+            store = self._store
+            self.skip_delivered(delivered_sources(store.log, scan_from, store.log.end))
         elif tree is not None:
             # RocketMQ wrote it. From here on a crash must find where to look.
             self.save()
@@ -289,11 +298,11 @@ class Schedule:
         ]
         return min((entry[0] for entry in entries if entry is not None), default=None)
 
-    def _skip_delivered(self, scan_from: int) -> None:
-        """Move each level behind the last message whose delivery is in the log. A level delivers in order."""
+    def skip_delivered(self, delivered: set[int]) -> None:
+        """Move each level behind the last message of these physical offsets, whose delivery is in the log; takes them out of the
+        set. A level delivers in order."""
         store = self._store
         now = self._clock.now_ms()
-        delivered = delivered_sources(store.log, scan_from, store.log.end)
         for level in range(1, len(self._delays_ms) + 1):
             queue = store.queues.get((SCHEDULE_TOPIC, level - 1))
             if queue is None or not delivered:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -22,6 +23,7 @@ from aerobee.broker.pop.check_point import CheckPoint, CheckPointKey
 ENTRIES_MAX = (
     500_000  # beyond it check points are not remembered: they take the whole way through the revive topic
 )
+ENTRIES_PER_STEP = 1_024
 MEMORY_MS = 60_000  # how long what is over is remembered
 
 
@@ -115,11 +117,20 @@ class InFlightTable:
             self._less(entry, len(entry.point.unacked))
             entry.state = State.REVIVED
 
-    def settle_doubles(self) -> None:
+    def clear(self) -> None:
+        """Forget everything: another broker hands messages out from here on."""
+        self._entries.clear()
+        self._ends.clear()
+        self._counts.clear()
+        self.known_since_ms = 0
+
+    def settling_doubles(self) -> Iterator[None]:
         """After a crash: of two check points that hold the same message the newer one counts, for changing the time
-        of a message writes its new check point before the old one's acknowledgement."""
+        of a message writes its new check point before the old one's acknowledgement. In steps, with a pause at each yield."""
         newest: dict[tuple[str, str, int, int], InFlight] = {}
-        for entry in list(self._entries.values()):
+        for number, entry in enumerate(list(self._entries.values())):
+            if not number % ENTRIES_PER_STEP:
+                yield
             point = entry.point
             for offset in point.offsets:
                 place = (point.topic, point.group, point.queue_id, offset)

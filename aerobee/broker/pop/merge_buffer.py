@@ -47,6 +47,11 @@ class MergeBuffer:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def forget_all(self) -> None:
+        """Forget everything: another broker hands messages out from here on."""
+        self._entries.clear()
+        self._queues.clear()
+
     @property
     def offset_count(self) -> int:
         """Offsets that wait until those before them may be committed."""

@@ -67,6 +67,11 @@ class OrderInfo:
         self._table: dict[tuple[str, str], dict[int, Block]] = {}
         self.dirty = False
 
+    def forget_all(self) -> None:
+        """Forget everything: another broker hands messages out from here on."""
+        self.dirty = self.dirty or bool(self._table)
+        self._table.clear()
+
     def block(self, topic: str, group: str, queue_id: int) -> Block | None:
         """What the group has of this queue and has not acknowledged; None when nothing blocks it."""
         return self._table.get((topic, group), {}).get(queue_id)

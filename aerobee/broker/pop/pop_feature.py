@@ -25,7 +25,7 @@ from aerobee.broker.pop.invisible_calls import InvisibleCalls
 from aerobee.broker.pop.merge_buffer import MergeBuffer
 from aerobee.broker.pop.notification import NotificationCalls
 from aerobee.broker.pop.pop_calls import PopCalls
-from aerobee.broker.pop.pop_recovery import recover_pops
+from aerobee.broker.pop.pop_recovery import READ_COUNT, recover_pops, recovering_pops
 from aerobee.broker.pop.revive_log import ReviveLog
 from aerobee.broker.pop.reviver import Reviver
 from aerobee.clock import Timer
@@ -62,6 +62,7 @@ class Pop(Feature):
     """POP at one broker."""
 
     name = "pop"
+    needs = ("timer",)  # it brings check points back when they are due
 
     def __init__(
         self,
@@ -130,6 +131,7 @@ class Pop(Feature):
         parts.groups.on_change(forget_plans)
         parts.live.on_change(lambda _: forget_plans())
         parts.role.on_change(lambda _: forget_plans())
+        self._known_to = -1  # load() has read the log up to here, and nothing was forgotten since
         self._timers: dict[str, Timer] = {}
         self._free: dict[tuple[str, str], tuple[int, Timer]] = {}
         self._register_numbers(parts.stats.registry)
@@ -210,7 +212,7 @@ class Pop(Feature):
             broker_name=identity.name,
             call_soon=call_soon,
         )
-        self._fast = PopFastPath(pops=self._pops, acks=self._acks)
+        self._fast = PopFastPath(pops=self._pops, acks=self._acks, is_served=parts.unserved.served(self.name))
         self._notifications = NotificationCalls(
             engine=self.engine,
             checks=checks,
@@ -251,15 +253,43 @@ class Pop(Feature):
                 self.engine.orders.load(tree)
             except MalformedFrame as error:
                 raise StoreError(f"config/{ORDER_FILE} is not a table of ordered pops: {error}") from error
-        self.resume()
-
-    def resume(self) -> None:
+        self._known_to = self._parts.store.log.end
         recover_pops(
             self._parts.store,
             revive_topic=self._log.topic,
             offsets=self._parts.offsets,
             in_flight=self.engine.in_flight,
         )
+
+    async def take_over(self) -> None:
+        store, offsets = self._parts.store, self._parts.offsets
+        if store.log.end == self._known_to:
+            return  # nobody wrote since load(): a broker that was started again, and leads as before
+        self._forget()
+        self.reviver.forget(offsets.log_end)
+        for piece in recovering_pops(
+            store, revive_topic=self._log.topic, offsets=offsets, in_flight=self.engine.in_flight
+        ):
+            if piece is not None and store.is_cold(*piece, count_max=READ_COUNT):
+                await store.get_messages_cold(*piece, count_max=READ_COUNT)
+            await asyncio.sleep(0)
+
+    def resign(self) -> None:
+        self.stop()
+        self._forget()
+
+    def log_cut(self, log_offset: int) -> None:
+        self._known_to = -1
+
+    def _forget(self) -> None:
+        """What was handed out here: another broker has read that in the log, and handed out and settled since."""
+        self._known_to = -1
+        engine = self.engine
+        engine.in_flight.clear()
+        engine.orders.forget_all()
+        if engine.buffer is not None:
+            engine.buffer.forget_all()
+        self._log.written.clear()
 
     def start(self) -> None:
         self.reviver.start()

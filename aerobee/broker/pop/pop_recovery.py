@@ -1,15 +1,15 @@
-"""What the log says about pops, read once at the start: the table of what is invisible, and offsets after a crash.
+"""What the log says about pops, read at the start and when the broker becomes master: the table of what is invisible, and offsets after a crash.
 
 consumerOffset.json is written every few seconds. What was popped since the last time is in no file, but each pop wrote a
 check point: the group's offset goes up to the end of the newest one. `log_end` of that file tells which check points
 it does not know. Acknowledgements behind a check point are in the log behind it, so everything that lies in the last
-the window is known completely. Blocking; some microseconds a record.
+the window is known completely. Some microseconds a record.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 WINDOW_MS = 600_000  # twice the longest invisible time that RocketMQ's push consumer asks for
 RECORDS_MAX = 300_000  # of one queue: the window is shorter for a broker that writes more in that time
+READ_COUNT = 256  # records a step, some 3 ms
+ACKS_PER_STEP = 1_024
 CODES = frozenset(map(tags_code, (CK_TAG, ACK_TAG, BATCH_ACK_TAG)))
 
 
@@ -59,10 +61,27 @@ class RecoveryStore(Protocol):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
 
 
+Piece = tuple[str, int, int]  # topic, queue id, from which offset on READ_COUNT messages are read
+
+
 def recover_pops(
     store: RecoveryStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
 ) -> int:
-    """Fill `in_flight` and raise the groups' offsets; return how many check points were found."""
+    """Fill `in_flight` and raise the groups' offsets; return how many check points were found. Blocking."""
+    steps = recovering_pops(store, revive_topic=revive_topic, offsets=offsets, in_flight=in_flight)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            count: int = end.value
+            return count
+
+
+def recovering_pops(
+    store: RecoveryStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
+) -> Generator[Piece | None, None, int]:
+    """As recover_pops(), in steps of some milliseconds: each yields what the next step reads. Nothing is popped or acknowledged
+    meanwhile."""
     places = [(WHEEL_TIMER_TOPIC, 0), *((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUES))]
     since_ms = max(
         store.last_store_timestamp - WINDOW_MS,
@@ -75,6 +94,9 @@ def recover_pops(
     for topic, queue_id in places:
         done = offsets.query(REVIVE_GROUP, topic, queue_id) if topic == revive_topic else None
         for record in _records(store, topic, queue_id, since_ms):
+            if isinstance(record, tuple):
+                yield record
+                continue
             if topic == WHEEL_TIMER_TOPIC and not _is_deliverable(record, revive_topic):
                 continue
             try:
@@ -97,27 +119,31 @@ def recover_pops(
                 _raise_offset(
                     offsets, point.group, point.topic, point.queue_id, min(end, point.offsets[-1] + 1)
                 )
-    for body in acks:
+    for number, body in enumerate(acks):
+        if not number % ACKS_PER_STEP:
+            yield None
         try:
             ack = decode_acks(body)
         except MalformedFrame:
             continue  # told when it is read in the revive topic
         for offset in ack.offsets:
             in_flight.ack(ack.key, offset)
-    in_flight.settle_doubles()
+    yield from in_flight.settling_doubles()
     for key in settled:
         in_flight.revived(key)
     in_flight.known_since_ms = max(in_flight.known_since_ms, since_ms)
     return count
 
 
-def _records(store: RecoveryStore, topic: str, queue_id: int, since_ms: int) -> Iterator[Record]:
+def _records(store: RecoveryStore, topic: str, queue_id: int, since_ms: int) -> Iterator[Record | Piece]:
+    """Records of a queue, and before some of them what is read for them."""
     end = store.max_offset(topic, queue_id)
     at = store.min_offset(topic, queue_id)
     if at < end:
         at = max(at, store.offset_by_time(topic, queue_id, since_ms))
     while at < end:
-        result = store.get_messages(topic, queue_id, at, count_max=1_024, tag_codes=CODES)
+        yield topic, queue_id, at
+        result = store.get_messages(topic, queue_id, at, count_max=READ_COUNT, tag_codes=CODES)
         if result.next_offset <= at:
             return
         at = result.next_offset

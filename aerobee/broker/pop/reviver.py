@@ -113,6 +113,12 @@ class Reviver:
             self._starts[queue_id] = self._store.max_offset(self._topic, queue_id)
         self._run_soon()
 
+    def forget(self, copied_from: int) -> None:
+        """Another broker has revived meanwhile: look again at what was copied. `copied_from` as in the constructor."""
+        self._copied_from = copied_from
+        self._copies.clear()
+        self._queues.clear()
+
     def stop(self) -> None:
         """Cancel the timers; nothing is written."""
         self._running = False

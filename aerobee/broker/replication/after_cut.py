@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.escaped import EscapedDeliveries
@@ -31,7 +32,10 @@ class AfterCut:
         schedule: Schedule,
         escaped: EscapedDeliveries,
         disk: Disk,
+        on_cut: Callable[[int], None] = lambda log_offset: None,
     ) -> None:
+        """`on_cut` is called with where the log ends now, before anything else: it forgets what is only in memory."""
+        self._on_cut = on_cut
         self._store = store
         self._escaped = escaped
         self._topics = topics
@@ -45,6 +49,7 @@ class AfterCut:
         An offset behind its queue's end would make its group pass over the messages that come there next.
         """
         store = self._store
+        self._on_cut(log_offset)
         self._topics.log_cut(log_offset)
         for topic, group, queue_id in self._offsets.limit_to_ends(store.next_offset):
             log.warning(

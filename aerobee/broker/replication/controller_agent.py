@@ -136,6 +136,34 @@ class ControllerAgent:
             return f"broker {self.broker_id} is not in the sync state set of {name}: {sorted(group.members)}"
         return ""
 
+    async def hand_over(self, reason: str) -> bool:
+        """Give this broker's mastership to another member that has the whole log, because of `reason`; whether one leads now.
+
+        The controllers refuse a member that is not alive or not in sync any more: then this broker stays master.
+        """
+        if not self._is_master:
+            return False
+        epoch = self._master_of_epoch
+        able = [
+            each for each in self.mode.replicas() if each.is_in_sync and each.broker_id in self.mode.members
+        ]
+        for replica in sorted(able, key=lambda each: -each.acknowledged):
+            log.error(
+                "the controllers are asked to make broker %d master of %s: %s",
+                replica.broker_id, self._identity.name, reason,
+            )  # fmt: skip
+            try:
+                state = await self._client.elect(
+                    self.addresses, replica.broker_id, self._clock.now_ms(), is_designated=True
+                )
+            except AerobeeError as error:
+                log.warning("broker %d was not made master: %s", replica.broker_id, error)
+                continue
+            self._hint.set()
+            if state.master_epoch > epoch and state.master_id != self.broker_id:
+                return True
+        return False
+
     def nameserver_says(self, master_address: str, ha_address: str) -> None:
         """A NameServer's answer to a slave's registration."""
         if ha_address and (master_address, ha_address) != self._ha_of:

@@ -75,12 +75,15 @@ class ControllerClient:
         }
         return _group(await self._call(addresses, RequestCode.CONTROLLER_REGISTER_BROKER, ext))
 
-    async def elect(self, addresses: tuple[str, ...], broker_id: int, now_ms: int) -> GroupState:
-        """Have a master elected, perhaps this broker; the one that leads already when there is one."""
+    async def elect(
+        self, addresses: tuple[str, ...], broker_id: int, now_ms: int, *, is_designated: bool = False
+    ) -> GroupState:
+        """Have a master elected, perhaps this broker; the one that leads already when there is one. `is_designated`: broker
+        `broker_id` and no other, whoever leads. Raises what a call raises."""
         ext = {
             **self._names(),
             "brokerId": str(broker_id),
-            "designateElect": "false",
+            "designateElect": "true" if is_designated else "false",
             "invokeTime": str(now_ms),
         }
         still = (ResponseCode.CONTROLLER_MASTER_STILL_EXIST,)

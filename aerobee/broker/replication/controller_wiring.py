@@ -39,9 +39,10 @@ def make_controller_mode(
     listener: HaListener,
     network: Network,
     raw_appends: RawAppends | None,
+    on_cut: Callable[[int], None],
     on_role: Callable[[int], None],
 ) -> ControllerMode:
-    """`on_role` is told a master's epoch whenever a role began. Raises StoreError for damaged epochs."""
+    """`on_role` is told a master's epoch whenever a role began, `on_cut` where the log ends when it was cut. Raises StoreError for damaged epochs."""
     store, clock, identity, disk = parts.store, parts.clock, parts.identity, parts.disk
     config = store.config
     epochs = Epochs(disk, config.store_path_epoch_file or config.path("epochFileCheckpoint"))
@@ -71,6 +72,7 @@ def make_controller_mode(
         schedule=parts.schedule,
         escaped=parts.escaped,
         disk=disk,
+        on_cut=on_cut,
     )
     follower = AutoSwitchFollower(
         store=store,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.config import MASTER_ID, BrokerConfig
@@ -95,8 +96,11 @@ def make_replication(
     listener: HaListener,
     network: Network,
     raw_appends: RawAppends | None,
+    on_cut: Callable[[int], None],
 ) -> Replication:
-    """Make it in classic mode; it begins with Replication.start(). `raw_appends`: native code that copies a master's log."""
+    """Make it in classic mode; it begins with Replication.start(). `raw_appends`: native code that copies a master's log.
+
+    `on_cut` is called with where the log ends when it was cut."""
     store, clock, live = parts.store, parts.clock, parts.live
     questions = MasterQuestions(parts.client)
     acks, copies = (
@@ -109,6 +113,7 @@ def make_replication(
         schedule=parts.schedule,
         escaped=parts.escaped,
         disk=parts.disk,
+        on_cut=on_cut,
     )
 
     def make_follower() -> ClassicFollower:

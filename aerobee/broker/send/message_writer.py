@@ -14,6 +14,7 @@ from typing import Protocol
 
 from aerobee.broker.feature import PutHook
 from aerobee.broker.send.light_queue import names_light_queues
+from aerobee.broker.unserved import UnservedKinds
 from aerobee.errors import RecordInvalid, RemoteError
 from aerobee.log_throttle import LogThrottle
 from aerobee.store.config import StoreConfig
@@ -53,17 +54,25 @@ class LightDispatch(Protocol):
 class MessageWriter:
     """Stores messages through the hooks. Batches, and deliveries of what waited (delay/redelivery.py), go to the store itself."""
 
-    def __init__(self, store: MessageLog, *, light: LightDispatch | None = None) -> None:
-        """`light` lets messages with INNER_MULTI_DISPATCH be read from light queues, too."""
+    def __init__(
+        self,
+        store: MessageLog,
+        *,
+        light: LightDispatch | None = None,
+        unserved: UnservedKinds | None = None,
+    ) -> None:
+        """`light` lets messages with INNER_MULTI_DISPATCH be read from light queues, too. `unserved`: whose messages are refused."""
         self._store = store
-        self._hooks: list[PutHook] = []
+        self._hooks: list[tuple[PutHook, str, bool]] = []
+        self._unserved = UnservedKinds() if unserved is None else unserved
         self._watchers: dict[str, StoredCallback] = {}
         self._light = light
         self._throttle = LogThrottle(log, time.monotonic)
 
-    def add_hook(self, hook: PutHook) -> None:
-        """Let the hook look at messages from now on, after those that were added before."""
-        self._hooks.append(hook)
+    def add_hook(self, hook: PutHook, feature: str = "", *, accepts_early: bool = False) -> None:
+        """Let the hook look at messages from now on, after those that were added before. While `feature` cannot be served,
+        messages to which the hook gives another form are refused; with `accepts_early` not while it only begins."""
+        self._hooks.append((hook, feature, accepts_early))
 
     def on_stored(self, topic: str, callback: StoredCallback) -> None:
         """Call back with what is stored in `topic` through this writer, its properties and where it is. One a topic."""
@@ -75,9 +84,13 @@ class MessageWriter:
         """Store one message. `is_accepted`: as append_accepted(). Raises RemoteError when a hook refuses, and what MessageStore.append
         raises."""
         topic = message.topic
-        for hook in self._hooks:
+        for hook, feature, accepts_early in self._hooks:
             if not hook.names.isdisjoint(properties):
-                message = hook.form(message, properties)
+                formed = hook.form(message, properties)
+                # What was accepted once is kept for the time at which the feature is served again.
+                if formed is not message and not is_accepted:
+                    self._unserved.check(feature, accepts_early=accepts_early)
+                message = formed
         if self._light is None or not names_light_queues(topic, properties):
             result = self._store.append(message)
         elif message.topic != topic:

@@ -5,9 +5,10 @@ A producer that did not get its answer sends again, and RocketMQ stores the mess
 was stored here within the window, the sender is answered with the ids of that one and nothing is stored. Off, the
 property means nothing. Messages without it are never looked at, so ordinary sends cost what they cost.
 
-The keys are in memory, at most `dedupKeysMax` (the oldest go first), and are read again from the tail of the commit log
-when the broker starts. That makes them as durable as the messages: a first one that was lost is stored when sent again.
-What always holds: keys are in the order in which their messages were stored.
+The keys are in memory, at most `dedupKeysMax` (the oldest go first), and are what the tail of the commit log says
+(duplicate_window.py reads it, at a slave as the log grows). That makes them as durable as the messages: a first one that was lost,
+or cut off because another broker led without it, is stored when sent again.
+What always holds: keys are in the order in which their messages were stored; none points behind the log's end.
 
 Not looked at: messages inside a batch, half messages (they have an outcome, see transactions), and what consumers
 give back to %RETRY%, which keeps its key.
@@ -15,8 +16,6 @@ give back to %RETRY%, which keeps its key.
 
 from __future__ import annotations
 
-import logging
-import struct
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,26 +23,15 @@ from dataclasses import dataclass
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.property_names import DEDUP_KEY
 from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC
+from aerobee.broker.unserved import UnservedKinds
 from aerobee.clock import Clock
-from aerobee.errors import MalformedRecord, RemoteError
-from aerobee.message import (
-    DLQ_PREFIX,
-    MAGIC_BLANK,
-    RETRY_PREFIX,
-    TRANSACTION_MASK,
-    Record,
-    decode_record,
-)
+from aerobee.errors import RemoteError
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, TRANSACTION_MASK, Record
 from aerobee.remoting.codes import ResponseCode
-from aerobee.store.commit_log import CommitLog, Segment
 from aerobee.store.stored_message import AppendResult
 
-log = logging.getLogger(__name__)
-
+FEATURE = "deduplication"
 KEY_CHARS_MAX = 255
-_MARK = f"{DEDUP_KEY}\x01".encode()
-_SIZE_AND_MAGIC = struct.Struct(">II")
-_RECORD_BYTES_MIN = 88  # up to and with the body's size; a whole record is longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +54,11 @@ class AlreadyStored(Exception):
 class SendDuplicates:
     """The keys of one broker. Belongs to the event loop."""
 
-    def __init__(self, *, live: LiveConfig, clock: Clock) -> None:
+    def __init__(self, *, live: LiveConfig, clock: Clock, unserved: UnservedKinds | None = None) -> None:
+        """`unserved` says while the keys are not known yet."""
         self._live = live
         self._clock = clock
+        self._unserved = UnservedKinds() if unserved is None else unserved
         self._firsts: OrderedDict[tuple[str, str], FirstSend] = OrderedDict()
         self.dropped_count = 0  # messages that were not stored again
         self.forgotten_count = 0  # keys that made room for others within the window
@@ -79,7 +69,7 @@ class SendDuplicates:
     def check(self, topic: str, properties: dict[str, str], sys_flag: int) -> str:
         """Return the key under which this message is to be noted, empty for none.
 
-        Raises AlreadyStored when it is a repetition, RemoteError for a key that is too long.
+        Raises AlreadyStored when it is a repetition, RemoteError for a key that is too long, and while the keys are not known.
         """
         key = properties.get(DEDUP_KEY, "")
         if not key or not self._live.value.dedup_window_millis or not _counts(topic, properties, sys_flag):
@@ -90,6 +80,8 @@ class SendDuplicates:
                 f"the message is illegal: its {DEDUP_KEY} has {len(key)} characters, at most {KEY_CHARS_MAX} are "
                 "allowed",
             )
+        if refusal := self._unserved.refusal(FEATURE):
+            raise refusal
         self._expire(self._clock.now_ms())
         first = self._firsts.get((topic, key))
         if first is not None:
@@ -113,23 +105,10 @@ class SendDuplicates:
                 return
             del firsts[oldest]
 
-    # --- after a restart
+    # --- what the log says
 
-    def load(self, commit_log: CommitLog) -> None:
-        """Read the keys of the window from the log, blocking. Files without any key are passed over by one search."""
-        window_ms = self._live.value.dedup_window_millis
-        if not window_ms:
-            return
-        now_ms = self._clock.now_ms()
-        begin_ms = now_ms - window_ms
-        for segment in _segments_since(commit_log, begin_ms):
-            for record in _marked_records(segment, commit_log.end):
-                self._load_one(record, begin_ms)
-        log.info(
-            "%d deduplication keys of the last %d ms were read from the log", len(self._firsts), window_ms
-        )
-
-    def _load_one(self, record: Record, begin_ms: int) -> None:
+    def note_record(self, record: Record) -> None:
+        """A record of the log that has a key: note it, unless it is outside the window or a later copy of a message."""
         key = record.properties.get(DEDUP_KEY, "")
         topic, queue_id = record.topic, record.queue_id
         real_topic = record.properties.get("REAL_TOPIC")
@@ -140,22 +119,36 @@ class SendDuplicates:
             topic = real_topic
             text = record.properties.get("REAL_QID", "")
             queue_id = int(text) if text.isascii() and text.isdigit() else 0
+        window_ms = self._live.value.dedup_window_millis
+        stored_ms = record.store_timestamp
         if (
             not key
             or len(key) > KEY_CHARS_MAX
-            or record.store_timestamp < begin_ms
+            or stored_ms < self._clock.now_ms() - window_ms
             or not _counts(topic, record.properties, record.sys_flag)
-            or (topic, key) in self._firsts
         ):
             return
+        known = self._firsts.get((topic, key))
+        if known is not None:
+            if known.result.physical_offset == record.physical_offset or (
+                stored_ms - known.result.store_timestamp <= window_ms
+            ):
+                return
+            del self._firsts[topic, key]  # it was new again: the later one goes to the end
         result = AppendResult(
             record.physical_offset,
             record.total_size,
             record.queue_offset,
-            record.store_timestamp,
+            stored_ms,
             (record.physical_offset,),
         )
         self.note(topic, key, result, queue_id, record.unique_id or "")
+
+    def cut(self, log_offset: int) -> None:
+        """The log ends at `log_offset` now: what was stored behind it is nowhere."""
+        firsts = self._firsts
+        for name in [name for name, each in firsts.items() if each.result.physical_offset >= log_offset]:
+            del firsts[name]
 
 
 def _counts(topic: str, properties: Mapping[str, str], sys_flag: int) -> bool:
@@ -165,44 +158,3 @@ def _counts(topic: str, properties: Mapping[str, str], sys_flag: int) -> bool:
 
 def _is_waiting_place(topic: str) -> bool:
     return topic in (HALF_TOPIC, OP_TOPIC, "SCHEDULE_TOPIC_XXXX") or topic.startswith("rmq_sys_")
-
-
-def _segments_since(commit_log: CommitLog, begin_ms: int) -> list[Segment]:
-    """The files that hold records of `begin_ms` and later, oldest first; the first may begin earlier."""
-    chosen: list[Segment] = []
-    for segment in reversed(commit_log.segments):
-        if segment.base >= commit_log.end:
-            continue
-        chosen.append(segment)
-        try:
-            first = decode_record(bytes(segment.file.buffer[: _size_at(segment, 0)]), check_crc=False)
-        except MalformedRecord:
-            continue  # only a blank: a file of one record that did not fit
-        if first.store_timestamp < begin_ms:
-            break
-    return chosen[::-1]
-
-
-def _size_at(segment: Segment, at: int) -> int:
-    size, _ = _SIZE_AND_MAGIC.unpack_from(segment.file.buffer, at)
-    return int(size)
-
-
-def _marked_records(segment: Segment, log_end: int) -> list[Record]:
-    """The records of one file in whose bytes the mark of a key stands."""
-    data, end = segment.file.buffer, min(segment.size, log_end - segment.base)
-    records: list[Record] = []
-    hit = data.find(_MARK, 0, end)
-    at = 0
-    while hit >= 0 and at + _RECORD_BYTES_MIN <= end:
-        size, magic = _SIZE_AND_MAGIC.unpack_from(data, at)
-        if magic == MAGIC_BLANK or size < _RECORD_BYTES_MIN:
-            break
-        if hit < at + size:
-            try:
-                records.append(decode_record(bytes(data[at : at + size]), check_crc=False))
-            except MalformedRecord as error:
-                log.warning("a record at %d is left out: %s", segment.base + at, error)
-            hit = data.find(_MARK, at + size, end)
-        at += size
-    return records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 
+from aerobee.broker.delay.delivery_scan import deliveries_between
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.feature import Feature, PutHook
 from aerobee.broker.metrics import Registry
@@ -19,6 +20,7 @@ from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.timer.wheel_snapshot import WheelSnapshot
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.errors import MalformedRecord, StoreError
+from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
 from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.delivery_mark import delivered_sources
@@ -38,6 +40,8 @@ class Timers(Feature):
     """Messages at any time. With timerWheelEnable=false it refuses them and touches no file."""
 
     name = "timer"
+    accepts_early = True
+    always_served = frozenset({RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS})
 
     def __init__(self, parts: BrokerParts, *, slot_count: int = TIMER_WHEEL_SLOTS) -> None:
         """A wheel of another size than RocketMQ's is for simulation."""
@@ -163,6 +167,12 @@ class Timers(Feature):
     def load(self) -> None:
         if not self._is_enabled:
             return
+        scan_from = self._load_files()
+        log_files, end = self._store.log, self._store.appended
+        self._use(scan_from, delivered_sources(log_files, scan_from, end))
+
+    def _load_files(self) -> int:
+        """Open the files, blocking; return from where on the log may hold deliveries that they do not count."""
         store, disk = self._store, self._parts.disk
         queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
         try:
@@ -177,14 +187,16 @@ class Timers(Feature):
         if tree is not None and self._files.rebuilt_from is None:  # else they are counted again
             self._service.progress.pending.load(tree)
         self._checkpoint = checkpoint
-        scan_from = self._scan_start(checkpoint)
+        return self._scan_start(checkpoint)
+
+    def _use(self, scan_from: int, delivered: set[int]) -> None:
+        """Go on from the files; `delivered` is what the log from `scan_from` on says."""
+        checkpoint = self._checkpoint
         self._service.take_over(
             queue_offset=checkpoint.queue_offset if checkpoint is not None else 0,
             read_time=checkpoint.read_time_ms if checkpoint is not None else 0,
             scan_from=scan_from,
-            handled=delivered_sources(store.log, scan_from, store.appended)
-            | self._delivered_before()
-            | self._parts.escaped.sources,
+            handled=delivered | self._delivered_before() | self._parts.escaped.sources,
         )
 
     def _delivered_before(self) -> set[int]:
@@ -229,11 +241,13 @@ class Timers(Feature):
                 # RocketMQ wrote it. From here on a crash must find where to look for deliveries.
                 self._saver.save_first()
 
-    def resume(self) -> None:
+    async def take_over(self) -> None:
         # The files are as a master before left them, or were taken away with a cut: anew from them and the log.
-        if self._is_enabled:
-            self._files.close()
-            self.load()
+        if not self._is_enabled:
+            return
+        self._files.close()
+        scan_from, end = self._load_files(), self._store.appended
+        self._use(scan_from, await deliveries_between(self._store, scan_from, end))
 
     def resign(self) -> None:
         self.stop()

@@ -7,7 +7,7 @@ the message with the commit bits in sys_flag. The record's fixed part is enough 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from aerobee.message import MAGIC_BLANK, RECORD_BYTES_MIN, TRANSACTION_COMMIT, TRANSACTION_MASK
 
@@ -15,28 +15,31 @@ _HEAD = struct.Struct(">II28xi")  # size, magic, ..., sys_flag
 HEAD_BYTES = _HEAD.size
 
 
-def commits_between(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield (physical offset, size) of each commit record that begins in [start, end).
+def commits_between(
+    read: Callable[[int, int], bytes], start: int, end: int
+) -> Generator[tuple[int, int], None, int]:
+    """Yield (physical offset, size) of each commit record that begins in [start, end); return where the next record begins.
 
     `start` is where a record begins. `read(physical offset, size)` returns bytes of one log file, fewer at its end.
-    Stops at what is neither a record nor the end of a file: recovery has cut the log there.
+    Stops at what is neither a record nor the end of a file, and returns -1: recovery has cut the log there.
     """
     at = start
     while at < end:
         head = read(at, HEAD_BYTES)
         if len(head) < 8:
-            return
+            return -1
         if int.from_bytes(head[4:8], "big") == MAGIC_BLANK:
             size = int.from_bytes(head[:4], "big")
             if size < 8:
-                return
+                return -1
             at += size
             continue
         if len(head) < HEAD_BYTES:
-            return
+            return -1
         size, _, sys_flag = _HEAD.unpack(head)
         if size < RECORD_BYTES_MIN:
-            return
+            return -1
         if sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT:
             yield at, size
         at += size
+    return at

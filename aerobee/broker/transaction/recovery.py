@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,10 @@ log = logging.getLogger(__name__)
 
 # RocketMQ writes op records beside its commits: one may miss a decision that was made just before it.
 OP_RECORDS_BACK = 4
+RECORDS_PER_STEP = 256
+SCAN_BYTES_PER_STEP = 1 << 20
+
+Place = tuple[int, int]  # physical offset, size
 
 
 class ReadQueue(Protocol):
@@ -68,26 +72,53 @@ class Recovered:
 
 def recover(source: Source, *, interval_ms: int, was_committed: Callable[[HalfMessage], bool]) -> Recovered:
     """Build the table. `was_committed` looks a transaction up in the key index; `interval_ms` lies between checks."""
+    steps = recovering(source, interval_ms=interval_ms, was_committed=was_committed)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Recovered = end.value
+            return found
+
+
+def recovering(
+    source: Source, *, interval_ms: int, was_committed: Callable[[HalfMessage], bool]
+) -> Generator[list[Place], None, Recovered]:
+    """As recover(), in steps of some milliseconds: each yields the places of the log, (physical offset, size), that the next step
+    reads. Nothing is decided or prepared meanwhile."""
     half_floor, half_end = _range(source.half_queue, source.half_offset)
     op_floor, op_end = _range(source.op_queue, source.op_offset)
     table = TransactionTable(floor=half_floor, end=half_end, op_floor=op_floor)
     decided: set[int] = set()
-    for op_offset in range(op_floor, op_end):
-        offsets = _read_ops(source, op_offset)
-        table.op_written(op_offset, offsets)
-        decided.update(offset for offset in offsets if offset >= half_floor)
-    halves = [
-        half
-        for offset in range(half_floor, half_end)
-        if offset not in decided and (half := _read_half(source, offset))
-    ]
+    for first in range(op_floor, op_end, RECORDS_PER_STEP):
+        some = range(first, min(op_end, first + RECORDS_PER_STEP))
+        yield _places(source.op_queue, some)
+        for op_offset in some:
+            offsets = _read_ops(source, op_offset)
+            table.op_written(op_offset, offsets)
+            decided.update(offset for offset in offsets if offset >= half_floor)
+    halves: list[HalfMessage] = []
+    for first in range(half_floor, half_end, RECORDS_PER_STEP):
+        undecided = [
+            each for each in range(first, min(half_end, first + RECORDS_PER_STEP)) if each not in decided
+        ]
+        if undecided:
+            yield _places(source.half_queue, undecided)
+        halves += [half for offset in undecided if (half := _read_half(source, offset))]
     if not halves:
         return Recovered(table, 0, 0)
     start = _scan_start(source, halves[0].record.physical_offset, op_end)
-    commits = deque(_commits(source, start))
+    commits: deque[tuple[int, Key]] = deque()
+    at = start
+    while 0 <= at < source.log_end:
+        stop = min(source.log_end, at + SCAN_BYTES_PER_STEP)
+        yield [(at, stop - at)]
+        at = _take_all(commits, _commits(source, at, stop))
     found = len(commits)
     committed: set[Key] = set()
-    for half in halves:
+    for number, half in enumerate(halves):
+        if half.checks and not number % RECORDS_PER_STEP:
+            yield []
         _apply(table, commits, committed, half.record.physical_offset)
         if half.checks and (half.key in committed or (half.key not in table.by_key and was_committed(half))):
             found += half.key not in committed
@@ -96,6 +127,22 @@ def recover(source: Source, *, interval_ms: int, was_committed: Callable[[HalfMe
         table.prepared(_open(half, interval_ms))
     _apply(table, commits, committed, source.log_end)
     return Recovered(table, source.log_end - start, found)
+
+
+def _take_all(items: deque[tuple[int, Key]], steps: Generator[tuple[int, Key], None, int]) -> int:
+    """Append what a generator yields; return what it returns."""
+    while True:
+        try:
+            items.append(next(steps))
+        except StopIteration as end:
+            value: int = end.value
+            return value
+
+
+def _places(queue: ReadQueue | None, offsets: Iterable[int]) -> list[Place]:
+    """Where the records of these queue offsets lie."""
+    assert queue is not None
+    return [(entry[0], entry[1]) for offset in offsets if (entry := queue.entry(offset)) is not None]
 
 
 def _apply(table: TransactionTable, commits: deque[tuple[int, Key]], committed: set[Key], end: int) -> None:
@@ -177,8 +224,15 @@ def _scan_start(source: Source, first_open: int, op_end: int) -> int:
     return start if start <= source.log_end else first_open
 
 
-def _commits(source: Source, start: int) -> Iterator[tuple[int, Key]]:
-    for at, size in commits_between(source.read, start, source.log_end):
+def _commits(source: Source, start: int, stop: int) -> Generator[tuple[int, Key], None, int]:
+    """The committed messages that begin in [start, stop); returns as commits_between()."""
+    commits = commits_between(source.read, start, stop)
+    while True:
+        try:
+            at, size = next(commits)
+        except StopIteration as end:
+            value: int = end.value
+            return value
         try:
             record = decode_record(source.read(at, size))
         except MalformedRecord as error:

@@ -11,12 +11,15 @@ None of the three says more than the disk has of the log, so a power loss makes 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypedDict
 
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.delay.delay_levels import DelayLevels
 from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
 from aerobee.broker.feature import Feature, PutHook
 from aerobee.broker.identity import BrokerIdentity
@@ -35,12 +38,18 @@ from aerobee.broker.topic_table import (
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath, TransactionFastPath
-from aerobee.broker.transaction.half_message import TRANSACTION_GROUP, immunity_ms, is_half, to_half
+from aerobee.broker.transaction.half_message import (
+    TRANSACTION_GROUP,
+    HalfMessage,
+    immunity_ms,
+    is_half,
+    to_half,
+)
 from aerobee.broker.transaction.metrics import TransactionMetrics
 from aerobee.broker.transaction.operator_calls import TransactionOperatorCalls
-from aerobee.broker.transaction.recovery import Recovered, Source, recover
+from aerobee.broker.transaction.recovery import Recovered, Source, recover, recovering
 from aerobee.broker.transaction.transaction_store import TransactionStore
-from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
+from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome, TransactionTable
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -49,6 +58,13 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.stored_message import AppendResult, StoredMessage
 
 log = logging.getLogger(__name__)
+
+
+class _Rules(TypedDict):
+    """What recover() takes beside its source."""
+
+    interval_ms: int
+    was_committed: Callable[[HalfMessage], bool]
 
 
 class Transactions(Feature):
@@ -74,7 +90,9 @@ class Transactions(Feature):
         self._save_timer: Timer | None = None
         self._saved_progress = (-1, -1)
         self._is_loaded = False
+        self._has_table = False  # what is open is known: the files may say how far everything is decided
         self._running = False
+        self._unserved = parts.unserved
         self.transaction_store = TransactionStore(
             create_topic=self._topics.create_internal,
             existing_queue=self._topics.existing_queue,
@@ -188,7 +206,7 @@ class Transactions(Feature):
         """For the fast path: messages with a delay level or a time."""
         timers = self._timers
         hooks = LaterFastPath(
-            takes_later=lambda: not self._live.value.enable_topic_message_type_check,
+            takes_later=self._takes_later,
             appended=self._schedule.on_appended,
             timer_appended=timers.on_messages if timers is not None else lambda: None,
             timer_limits=timers.limits if timers is not None else lambda: None,
@@ -203,7 +221,18 @@ class Transactions(Feature):
 
     def _takes_halves(self) -> bool:
         config = self._live.value
-        return not (config.reject_transaction_message or config.enable_topic_message_type_check)
+        return not (
+            config.reject_transaction_message
+            or config.enable_topic_message_type_check
+            or self._unserved.has(self.name)
+        )
+
+    def _takes_later(self) -> bool:
+        unserved = self._unserved
+        return not (
+            self._live.value.enable_topic_message_type_check
+            or (unserved.reasons and (unserved.has(DelayLevels.name) or unserved.has(Timers.name)))
+        )
 
     # --- half messages
 
@@ -228,21 +257,36 @@ class Transactions(Feature):
         """Find out what is open. A slave does it when it becomes a master."""
         self._metrics.load()
         if self._role.is_master:
-            self._recover()
+            self._use(self._look())
 
-    def resume(self) -> None:
-        self._is_loaded = False  # start() looks again
+    async def take_over(self) -> None:
+        self._is_loaded = False
+        steps = recovering(self._source(), **self._rules())
+        while True:
+            try:
+                places = next(steps)
+            except StopIteration as end:
+                self._use(end.value)
+                return
+            await self._store.warm_records(places)
+            await asyncio.sleep(0)
 
     def start(self) -> None:
         self._running = True
         if not self._is_loaded:
-            self._recover()
+            self._use(self._look())
         try:
             self.transaction_store.write_ops()
         except StoreError as error:
             log.error("the op record for what was found decided cannot be stored now: %s", error)
         self.checker.start()
         self._save_again()
+
+    def resign(self) -> None:
+        self.stop()
+        # Another broker decides from here on; what was open here may be decided, or cut off.
+        self.transaction_store.go_on_with(TransactionTable())
+        self._has_table = False
 
     def stop(self) -> None:
         self._running = False
@@ -263,32 +307,40 @@ class Transactions(Feature):
         ]
 
     def _look(self) -> Recovered:
+        return recover(self._source(), **self._rules())
+
+    def _source(self) -> Source:
         store, log_files = self._store, self._store.log
-        tree = self._settled_file.read_statistics() or {}  # else found again in the log
-        settled = tree.get("settledOffset")
-        self._settled_offset = settled if isinstance(settled, int) and settled >= 0 else 0
-        return recover(
-            Source(
-                half_queue=store.queues.get((HALF_TOPIC, 0)),
-                op_queue=store.queues.get((OP_TOPIC, 0)),
-                read=log_files.read,
-                log_start=log_files.min_offset,
-                log_end=log_files.end,
-                half_offset=self._offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0),
-                op_offset=self._offsets.query(TRANSACTION_GROUP, OP_TOPIC, 0),
-                settled_offset=self._settled_offset,
-            ),
+        self._settled_offset = self._read_settled()
+        return Source(
+            half_queue=store.queues.get((HALF_TOPIC, 0)),
+            op_queue=store.queues.get((OP_TOPIC, 0)),
+            read=log_files.read,
+            log_start=log_files.min_offset,
+            log_end=log_files.end,
+            half_offset=self._offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0),
+            op_offset=self._offsets.query(TRANSACTION_GROUP, OP_TOPIC, 0),
+            settled_offset=self._settled_offset,
+        )
+
+    def _rules(self) -> _Rules:
+        return _Rules(
             interval_ms=self._live.value.transaction_check_interval,
             was_committed=self.transaction_store.is_committed,
         )
 
-    def _recover(self) -> None:
-        found = self._look()
+    def _read_settled(self) -> int:
+        """Up to where decisions have their op records; 0 is always right, and has more of the log searched."""
+        tree = self._settled_file.read_statistics() or {}  # else found again in the log
+        settled = tree.get("settledOffset")
+        return settled if isinstance(settled, int) and 0 <= settled <= self._store.log.end else 0
+
+    def _use(self, found: Recovered) -> None:
         for transaction in list(found.table.by_key.values()):
             if transaction.physical_offset in self._escaped:
                 found.table.decided(transaction, Outcome.ROLLED_BACK)  # here: another broker asks about it
         self.transaction_store.go_on_with(found.table)
-        self._is_loaded = True
+        self._is_loaded = self._has_table = True
         if found.table.by_key or found.found_commits:
             log.info(
                 "%d transactions are open; %d commits had no op record yet (%d bytes of the log searched)",
@@ -307,7 +359,7 @@ class Transactions(Feature):
         self._metrics.write(self.transaction_store.table.counts)
 
     def _is_loaded_for_save(self) -> bool:
-        return self._role.is_master and self._store.is_writable
+        return self._role.is_master and self._has_table and self._store.is_writable
 
     def _save_again(self) -> None:
         self._save_timer = self._clock.call_later(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.config import BrokerConfig
+from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.send.send_duplicates import KEY_CHARS_MAX
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -32,6 +34,12 @@ def sending(tmp_path: Path) -> Iterator[Sending]:
 
 def keyed(key: str, unique_key: str = "U1", more: str = "", **fields: Any) -> bytes:
     return send_frame(properties=f"UNIQ_KEY\x01{unique_key}\x02DEDUP_KEY\x01{key}\x02{more}", **fields)
+
+
+def window_of(sending: Sending) -> DuplicateWindow:
+    return DuplicateWindow(
+        duplicates=sending.duplicates, log_files=sending.store.log, live=sending.live, clock=sending.clock
+    )
 
 
 def send(sending: Sending, frame: bytes) -> RemotingCommand:
@@ -109,7 +117,7 @@ def test_a_restart_reads_the_keys_from_the_log(sending: Sending, tmp_path: Path)
 
     again = Sending(tmp_path, config())
     again.clock.advance((sending.clock.now_ms() - again.clock.now_ms()) / 1000)
-    again.duplicates.load(again.store.log)
+    window_of(again).load()
     before = len(again.stored())
     assert place(send(again, keyed("kept", "U9"))) == place(kept)
     assert place(send(again, keyed("later", "U9", "DELAY\x013\x02", queue=0))) == place(delayed)
@@ -131,7 +139,7 @@ def test_a_restart_over_several_log_files_reads_those_of_the_window_only(tmp_pat
     sending.close()
     again = Sending(tmp_path, config(), mapped_file_size_commit_log=1 << 16, commit_log_reserve_bytes=1 << 12)
     again.clock.advance((sending.clock.now_ms() - again.clock.now_ms()) / 1000)
-    again.duplicates.load(again.store.log)
+    window_of(again).load()
     assert abs(len(again.duplicates) - known) <= 2
     before = len(again.stored())
     for number in range(200, 300):
@@ -173,3 +181,60 @@ def test_with_sync_flush_a_repetition_waits_for_the_first_to_be_durable(tmp_path
     assert sending.handle(second, keyed("order-1")) is None
     assert first.replies() == second.replies() == []
     sending.close()
+
+
+def test_a_window_that_follows_the_log_knows_what_a_restart_would(tmp_path: Path) -> None:
+    """At a slave: keys of what is copied are noted a moment later, in pieces; a second look adds nothing."""
+    sending = Sending(
+        tmp_path, config(), mapped_file_size_commit_log=1 << 16, commit_log_reserve_bytes=1 << 12
+    )
+    for number in range(150):
+        send(sending, keyed(f"k{number}", f"U{number}", body=b"x" * 1000))
+        send(sending, send_frame(properties=f"UNIQ_KEY\x01N{number}\x02"))
+        sending.clock.advance(0.5)
+    known = dict(sending.duplicates._firsts)
+    sending.duplicates.cut(0)
+    assert len(sending.duplicates) == 0
+    window = window_of(sending)
+    window.follow()
+    for _ in range(100):
+        sending.clock.advance(0.2)
+    assert window.known_to == sending.store.log.end
+    assert sending.duplicates._firsts.keys() <= known.keys()
+    assert len(sending.duplicates) > 60
+    for name, first in sending.duplicates._firsts.items():
+        assert first == known[name]
+    window.stop()
+    count = len(sending.duplicates)
+    asyncio.run(window.take_over())
+    assert len(sending.duplicates) == count
+    sending.close()
+
+
+def test_a_cut_forgets_the_keys_behind_it(sending: Sending) -> None:
+    send(sending, keyed("kept"))
+    end = sending.store.log.end
+    send(sending, keyed("lost", "U2"))
+    window_of(sending).log_cut(end)
+    assert [key for _, key in sending.duplicates._firsts] == ["kept"]
+
+
+def test_a_key_is_new_to_a_follower_after_its_window(sending: Sending) -> None:
+    """The second message of a key is the one to know when the first one's window was over."""
+    send(sending, keyed("order-1"))
+    sending.clock.advance(WINDOW_MS / 1000 - 1)
+    send(sending, keyed("between", "U2"))
+    sending.clock.advance(2)
+    second = send(sending, keyed("order-1", "U3"))
+    sending.duplicates.cut(0)
+    window = window_of(sending)
+    window.load()
+    assert place(send(sending, keyed("order-1", "U4"))) == place(second)
+
+
+def test_a_keyed_send_is_refused_while_the_keys_are_read(sending: Sending) -> None:
+    sending.duplicates._unserved.put(["deduplication"], "it has just become master")
+    reply = send(sending, keyed("order-1"))
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert send(sending, send_frame()).code == ResponseCode.SUCCESS
+    assert len(sending.stored()) == 1

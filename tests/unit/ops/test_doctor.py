@@ -40,6 +40,16 @@ def test_healthy_broker_has_no_complaint() -> None:
     assert "sync flush" in by_check(findings)["version"].detail
 
 
+def test_kinds_that_a_master_cannot_serve_fail() -> None:
+    runtime = RUNTIME | {"unservedKinds": "timer: the timer's files cannot be opened"}
+    found = by_check(runtime_findings("broker a", runtime, {}, 1_100.0))["kinds of messages"]
+    assert found.level == "fail"
+    assert "timer's files cannot be opened" in found.detail
+    assert "kinds of messages" not in by_check(
+        runtime_findings("broker a", RUNTIME | {"unservedKinds": ""}, {}, 1_100.0)
+    )
+
+
 def test_clock_disk_state_and_registration_are_judged() -> None:
     runtime = RUNTIME | {
         "commitLogDiskRatio": "0.95",

@@ -1,0 +1,36 @@
+"""Delay levels as a feature of the broker: schedule.py begins and ends with the role."""
+
+from __future__ import annotations
+
+from aerobee.broker.delay.delivery_scan import WarmLog, deliveries_between
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.feature import Feature
+
+
+class DelayLevels(Feature):
+    """Messages with a delay level. The Schedule is made and loaded before, for others look into it, too."""
+
+    name = "delay levels"
+    accepts_early = True
+
+    def __init__(self, schedule: Schedule, store: WarmLog) -> None:
+        self._schedule = schedule
+        self._store = store
+
+    async def take_over(self) -> None:
+        start = self._schedule.copied_from
+        if start is not None:
+            end = self._store.log.end
+            self._schedule.skip_delivered(await deliveries_between(self._store, start, end))
+
+    def start(self) -> None:
+        self._schedule.start()
+
+    def follow(self) -> None:
+        self._schedule.follow()
+
+    def stop(self) -> None:
+        self._schedule.stop()
+
+    def save(self) -> None:
+        self._schedule.save()

@@ -1,0 +1,39 @@
+"""Reads from the log what was delivered, while the broker serves: a broker that becomes master finds out what the one before did.
+
+Bytes that are not in memory are brought there before they are read, and the event loop gets its turn after each piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from aerobee.store.commit_log import CommitLog
+from aerobee.store.delivery_mark import take_sources
+
+PIECE_BYTES = 2 << 20  # some 2 ms of small records
+
+
+class WarmLog(Protocol):
+    """What is needed of the store."""
+
+    @property
+    def log(self) -> CommitLog: ...
+
+    async def warm_records(self, places: Sequence[tuple[int, int]]) -> None: ...
+
+
+async def deliveries_between(store: WarmLog, start: int, end: int) -> set[int]:
+    """Physical offsets of what was delivered by the records of [start, end). `start` begins a record, or is `end`.
+
+    Raises StoreError for a log file that cannot be read.
+    """
+    sources: set[int] = set()
+    at = max(start, store.log.min_offset)
+    while at < end:
+        stop = min(end, at + PIECE_BYTES)
+        await store.warm_records([(at, stop - at)])
+        at = take_sources(store.log, max(at, store.log.min_offset), stop, sources)
+        await asyncio.sleep(0)
+    return sources
