@@ -9,17 +9,24 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.replication.metadata_sync import MetadataSync
+from aerobee.broker.transaction.service import Transactions
 from aerobee.clock import SystemClock
 from aerobee.errors import StoreError
+from aerobee.message import decode_record
 from aerobee.network import AsyncioNetwork
+from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.fastjson import dumps, loads
 from tests.integration.broker_calls import send_request
-from tests.integration.pop_requests import pop_request
+from tests.integration.pop_requests import Popped, ack, pop, pop_request
 from tests.integration.test_replication import Pair, figures, log_bytes, same
 from tests.waiting import wait_until
 
+HALF_SEND = {"a": "payers", "f": "4"}
 WINDOW = {"dedup_window_millis": 600_000}
 
 
@@ -114,6 +121,246 @@ async def test_a_dedup_key_of_a_message_that_was_cut_off_is_new(failover: Failov
     assert await keyed(failover, a, "lost") == (True, again[1])
 
 
+# --- what consumers have
+
+
+def offsets(broker: Broker) -> object:
+    return broker.offsets.to_dict()["offsetTable"]
+
+
+async def copied(failover: Failover, master: Broker) -> None:
+    """The other broker has the master's offsets."""
+    other = failover.b if master is failover.a else failover.a
+    await wait_until(lambda: offsets(other) == offsets(master), "offsets are copied", timeout_s=60)
+
+
+async def test_group_offsets_go_to_and_fro(failover: Failover) -> None:
+    await failover.begin()
+    a, b = failover.a, failover.b
+    await failover.pair.send(a, 9)
+    a.offsets.commit("g", "t", 0, 3)
+    await copied(failover, a)
+    await failover.switch(b)
+    assert b.offsets.query("g", "t", 0) == 3
+    b.offsets.commit("g", "t", 0, 7)
+    b.offsets.commit("new", "t", 0, 1)
+    await copied(failover, b)
+    await failover.switch(a)
+    assert (a.offsets.query("g", "t", 0), a.offsets.query("new", "t", 0)) == (7, 1)
+
+
+async def test_a_pending_reset_does_not_come_back_to_life(failover: Failover) -> None:
+    """The offset is reset at B, too; that the group is sent there ends with A's mastership."""
+    await failover.begin()
+    a, b = failover.a, failover.b
+    await failover.pair.send(a, 9)
+    a.offsets.commit("g", "t", 0, 8)
+    a.offsets.assign_reset("g", "t", {0: 2})
+    await copied(failover, a)
+    await failover.switch(b)
+    assert b.offsets.query("g", "t", 0) == 2
+    b.offsets.commit("g", "t", 0, 9)
+    await wait_until(lambda: a.offsets.query("g", "t", 0) == 9, "A takes B's offset", timeout_s=60)
+    await failover.switch(a)
+    assert not a.offsets.has_resets
+    assert a.offsets.query("g", "t", 0) == 9
+
+
+def lock_request(code: int, client_id: str) -> RemotingCommand:
+    queue = {"topic": "t", "brokerName": "broker-a", "queueId": 0}
+    body = dumps({"consumerGroup": "g", "clientId": client_id, "mqSet": [queue]})
+    return RemotingCommand(code, {}, body)
+
+
+async def lock(failover: Failover, broker: Broker, client_id: str) -> bool:
+    reply = await failover.ask(broker, lock_request(RequestCode.LOCK_BATCH_MQ, client_id))
+    assert reply.code == 0, reply
+    return bool(loads(reply.body)["lockOKMQSet"])
+
+
+async def test_orderly_locks_are_those_of_the_present_master(failover: Failover) -> None:
+    await failover.begin()
+    a, b = failover.a, failover.b
+    assert await lock(failover, a, "one")
+    assert not await lock(failover, a, "two")
+    assert not await lock(failover, b, "two"), "a slave grants none"
+    await failover.switch(b)
+    assert not await lock(failover, a, "one"), "a deposed master grants none"
+    assert await lock(failover, b, "two")
+    await failover.switch(a)
+    assert await lock(failover, a, "three"), "what A granted in its first mastership is over"
+    assert not await lock(failover, a, "one")
+
+
+async def test_request_modes_and_filters_go_to_and_fro(failover: Failover) -> None:
+    await failover.begin()
+    a, b = failover.a, failover.b
+
+    async def set_mode(broker: Broker, count: int) -> None:
+        mode = {"topic": "t", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": count}
+        reply = await failover.ask(
+            broker, RemotingCommand(RequestCode.SET_MESSAGE_REQUEST_MODE, {}, dumps(mode))
+        )
+        assert reply.code == 0, reply
+
+    def knows(broker: Broker, count: int, expression: str) -> bool:
+        found = broker._serving.parts.filters.find("g", "t")
+        mode = broker._serving._modes.get("t", "g")
+        return mode.share_queue_num == count and found is not None and found.expression == expression
+
+    for number, (master, other) in enumerate(((a, b), (b, a), (a, b)), 2):
+        await set_mode(master, number)
+        item = SubscriptionData("t", f"a > {number}", expression_type="SQL92", sub_version=number)
+        master._serving.parts.filters.subscribed("g", [item])
+        await wait_until(lambda: knows(other, number, f"a > {number}"), "copied", timeout_s=60)  # noqa: B023
+        await failover.switch(other)
+        assert knows(other, number, f"a > {number}")
+
+
+# --- what waits
+
+
+def keys(broker: Broker, topic: str) -> list[str]:
+    """Of a topic's first queue, in order."""
+    found = []
+    for offset in range(broker.store.max_offset(topic, 0)):
+        entry = broker.store.queue(topic, 0).entry(offset)
+        assert isinstance(entry, tuple)
+        found.append(decode_record(broker.store.read_record(entry[0]) or b"").properties["UNIQ_KEY"])
+    return found
+
+
+async def send(
+    failover: Failover, broker: Broker, key: str, properties: str = "", **ext: str
+) -> RemotingCommand:
+    request = send_request("t", key.encode(), properties=f"UNIQ_KEY\x01{key}\x02{properties}")
+    assert request.ext is not None
+    request.ext |= ext
+    reply = await failover.ask(broker, request)
+    assert reply.code == 0, reply
+    return reply
+
+
+@pytest.mark.parametrize("are_offsets_copied", [True, False])
+async def test_messages_for_later_come_once_after_two_failovers(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch, are_offsets_copied: bool
+) -> None:
+    """Also when a slave could not ask its master for the offsets of delay levels: the log has the deliveries."""
+    if not are_offsets_copied:
+
+        async def refuse(sync: MetadataSync) -> None:
+            raise StoreError("the master cannot be asked")
+
+        monkeypatch.setattr(MetadataSync, "_copy_offsets", refuse)
+    await failover.begin()
+    a, b = failover.a, failover.b
+    sent: list[str] = []
+    for number, (master, other) in enumerate(((a, b), (b, a), (a, b))):
+        for name, due in (
+            ("soon", "DELAY\x011\x02"),
+            ("later", "DELAY\x012\x02"),
+            ("timer", "TIMER_DELAY_MS\x011500\x02"),
+        ):
+            sent.append(f"{name}{number}")
+            await send(failover, master, sent[-1], due)
+        soon = f"soon{number}"
+        await wait_until(lambda: soon in keys(master, "t"), "delivered", timeout_s=60)  # noqa: B023
+        await failover.switch(other)
+    await wait_until(lambda: set(keys(b, "t")) >= set(sent), "all came", timeout_s=60)
+    assert sorted(keys(b, "t")) == sorted(sent)
+
+
+def end_request(half: RemotingCommand, key: str, decision: int) -> RemotingCommand:
+    assert half.ext is not None
+    return RemotingCommand(
+        RequestCode.END_TRANSACTION,
+        {
+            "producerGroup": "payers", "tranStateTableOffset": half.ext["queueOffset"],
+            "commitLogOffset": str(int(half.ext["msgId"][-16:], 16)), "commitOrRollback": str(decision),
+            "fromTransactionCheck": "false", "msgId": key, "transactionId": key,
+        },
+    )  # fmt: skip
+
+
+def open_transactions(broker: Broker) -> set[str]:
+    found = next(each for each in broker.features if isinstance(each, Transactions))
+    return {key[1] for key in found.transaction_store.table.by_key}
+
+
+async def test_transactions_are_open_where_the_log_leaves_them_open(failover: Failover) -> None:
+    await failover.begin()
+    a, b = failover.a, failover.b
+    text = "TRAN_MSG\x01true\x02PGROUP\x01payers\x02"
+    halves = {
+        key: await send(failover, a, key, text, **HALF_SEND) for key in ("at a", "at b", "back at a", "open")
+    }
+    assert (await failover.ask(a, end_request(halves["at a"], "at a", 8))).code == 0
+    await failover.switch(b)
+    assert open_transactions(a) == set(), "a slave decides nothing"
+    assert open_transactions(b) == {"at b", "back at a", "open"}
+    assert (await failover.ask(b, end_request(halves["at b"], "at b", 8))).code == 0
+    await failover.switch(a)
+    assert open_transactions(a) == {"back at a", "open"}
+    assert (await failover.ask(a, end_request(halves["back at a"], "back at a", 12))).code == 0
+    assert open_transactions(a) == {"open"}
+    assert sorted(keys(a, "t")) == ["at a", "at b"]
+
+
+# --- POP
+
+
+@pytest.mark.parametrize("buffer", [False, True])
+async def test_pops_in_hand_stay_in_hand_over_two_failovers(failover: Failover, buffer: bool) -> None:
+    await failover.begin(enable_pop_buffer_merge=buffer)
+    a, b, client = failover.a, failover.b, failover.pair.client
+    for key in ("one", "two"):
+        await send(failover, a, key)
+    taken = {each.body: each for each in await pop(client, a, "t", queue=0, invisible_ms=120_000)}
+    assert set(taken) == {b"one", b"two"}
+    await copied(failover, a)
+    await failover.switch(b)
+    feature = next(each for each in a.features if isinstance(each, Pop))
+    assert feature.engine.in_flight.message_count == 0, "a slave has nothing in hand"
+    again = {each.body: each for each in await pop(client, b, "t", queue=0, invisible_ms=120_000)}
+    if buffer:
+        assert set(again) == {b"one", b"two"}, "what was in A's memory alone comes again"
+        taken = again
+    else:
+        assert again == {}
+    assert await ack(client, b, taken[b"one"]) == 0
+    await copied(failover, b)
+    await failover.switch(a)
+    assert await pop(client, a, "t", queue=0) == [] or buffer
+    if not buffer:
+        assert await ack(client, a, taken[b"two"]) == 0
+        assert feature.engine.in_flight.message_count == 0
+
+
+async def test_ordered_pops_begin_again_at_the_committed_offset(failover: Failover) -> None:
+    await failover.begin()
+    a, b, client = failover.a, failover.b, failover.pair.client
+    for key in ("one", "two", "three"):
+        await send(failover, a, key)
+
+    async def ordered(broker: Broker) -> list[Popped]:
+        return await pop(client, broker, "t", queue=0, count=1, order=True, invisible_ms=120_000)
+
+    (first,) = await ordered(a)
+    assert await ack(client, a, first) == 0
+    (second,) = await ordered(a)
+    assert second.body == b"two"
+    assert await ordered(a) == [], "the queue is blocked"
+    await copied(failover, a)
+    await failover.switch(b)
+    (again,) = await ordered(b)
+    assert again.body == b"two", "in order, and once more: who has it is known at A alone"
+    assert await ack(client, b, again) == 0
+    await copied(failover, b)
+    await failover.switch(a)
+    (third,) = await ordered(a)
+    assert third.body == b"three", "A's block of its first mastership is over"
+
+
 # --- a feature that cannot start
 
 
@@ -127,7 +374,6 @@ def break_feature(monkeypatch: pytest.MonkeyPatch, broker: Broker, name: str) ->
     monkeypatch.setattr(feature, "take_over", take_over)
 
 
-HALF_SEND = {"a": "payers", "f": "4"}
 KINDS = {
     "transactions": send_request(
         "t", b"x", properties="UNIQ_KEY\x01h\x02TRAN_MSG\x01true\x02PGROUP\x01payers\x02"
