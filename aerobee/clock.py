@@ -126,6 +126,27 @@ def wall_wait_s(clock: Clock, due_ms: int) -> float:
     return min(max(0, due_ms - clock.now_ms()) / 1000, WALL_LOOK_S)
 
 
+class WallSteps:
+    """Notices that somebody set the wall clock back, by comparing it with the steady one."""
+
+    def __init__(self, clock: Clock, notice_ms: int) -> None:
+        """Steps of up to `notice_ms` are not noticed: what keeps a clock right makes such."""
+        self._clock = clock
+        self._notice_ms = notice_ms
+        self._ahead_ms = self._look()
+
+    def _look(self) -> int:
+        return self._clock.now_ms() - steady_ms(self._clock)
+
+    def went_back(self) -> bool:
+        """Whether the wall clock was set back since the last call."""
+        ahead_ms = self._look()
+        went_back = ahead_ms + self._notice_ms < self._ahead_ms
+        if went_back or ahead_ms > self._ahead_ms:
+            self._ahead_ms = ahead_ms
+        return went_back
+
+
 class ManualClock:
     """Stands still until advance(); then due timers run in the order in which they are due."""
 

@@ -42,6 +42,7 @@ TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
 SYSTEM_PREFIX = "rmq_sys_"
+REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"  # and the cluster's name
 CLOUD_TRACE_PREFIX = "rmq_sys_TRACE_DATA_"  # clients with the cloud channel write their traces to it
 # Answered with NO_PERMISSION when a client sends to them (TopicValidator).
 NOT_SENDABLE = frozenset(
@@ -345,7 +346,7 @@ class TopicTable:
             "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC": (1, rw),
             WHEEL_TIMER_TOPIC: (1, rw),
             f"{config.broker_cluster_name}_REPLY_TOPIC": (1, rw),
-            f"{SYSTEM_PREFIX}REVIVE_LOG_{config.broker_cluster_name}": (8, rw),
+            f"{REVIVE_PREFIX}{config.broker_cluster_name}": (8, rw),
             f"{SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{config.broker_name}": (1, PERM_INHERIT),
             config.broker_cluster_name: (
                 16,

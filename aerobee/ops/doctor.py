@@ -38,6 +38,7 @@ DISK_REFUSES = 90  # diskSpaceWarningLevelRatio
 REGISTRATION_AGE_MAX_S = 90.0  # a broker registers each 30 s and is forgotten after 120 s
 TROUBLE_LASTS_S = 5.0  # a slave tries again each second
 TROUBLE_LOOK_S = 0.5
+_STUCK = "the broker tries again each second; its log has the whole error"
 _AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
@@ -278,6 +279,7 @@ def runtime_findings(
                 else "",
             )
         )
+    findings += _waiting_findings(part, runtime)
     findings += _disk_findings(part, runtime, config)
     findings += replication_findings(part, runtime)
     if unserved := runtime.get("unservedKinds"):
@@ -305,6 +307,31 @@ def runtime_findings(
             findings.append(
                 _registration_finding(part, key.removeprefix("registeredAt_"), value, now_s + (skew_s or 0))
             )
+    return findings
+
+
+def _waiting_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
+    """Messages that wait for a time and do not get on; nothing for brokers that do not say (RocketMQ's)."""
+    findings = [
+        Finding(part=part, check=check, level="fail", detail=f"{what}: {runtime[key]}", advice=advice)
+        for key, check, what, advice in (
+            ("timerTrouble", "timers", "messages at any time are not delivered", _STUCK),
+            ("popTrouble", "pop", "popped messages do not come back", _STUCK),
+        )
+        if runtime.get(key)
+    ]
+    ahead = runtime.get("storeTimeAheadMs", "")
+    if ahead.isdecimal() and int(ahead) > SKEW_MAX_S * 1000:
+        findings.append(
+            Finding(
+                part=part,
+                check="store times",
+                level="warn",
+                detail=f"the newest message is dated {int(ahead) // 1000} s ahead of the clock, which was set back",
+                advice="messages are dated like that one until the clock has caught up: do not trust their store times, nor "
+                "offsets that are looked up by time; delays, timers and retention follow the clock",
+            )
+        )
     return findings
 
 

@@ -63,9 +63,18 @@ class Retention:
         count = 0
         if manual or is_forced or is_hour or used_percent > config.disk_max_used_space_ratio:
             expired_before = now_ms - config.file_reserved_time * 3_600_000
-            for changed_ms in file_times_ms[: config.delete_file_batch_max]:
+            for changed_ms in _in_order(file_times_ms, now_ms)[: config.delete_file_batch_max]:
                 # Only from the front: a file between two others cannot go.
                 if not is_forced and changed_ms > expired_before:
                     break
                 count += 1
         return RetentionDecision(count, self._is_full)
+
+
+def _in_order(file_times_ms: Sequence[int], now_ms: int) -> list[int]:
+    """A file that was changed at a time to come is as old as the one behind it at least: the clock was set back since."""
+    times = list(file_times_ms)
+    for number in range(len(times) - 2, -1, -1):
+        if times[number] > now_ms:
+            times[number] = min(times[number : number + 2])
+    return times

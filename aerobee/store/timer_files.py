@@ -34,6 +34,7 @@ class TimerFiles:
         self.wheel = TimerWheel(
             config.path("timerwheel"), disk, precision_ms=self.precision_ms, slot_count=slot_count
         )
+        self.span_ms = self.wheel.slot_count * self.precision_ms  # after which a slot's place is used again
         self.log = TimerLog(config.path("timerlog"), config.mapped_file_size_timer_log, disk)
         self._checkpoints = TimerCheckpointFile(disk, config.path("config", "timercheck"))
         self._synced = 0
@@ -184,6 +185,25 @@ class TimerFiles:
                 self.wheel.put(slot_time, slot.first, positions[-1], slot.number + step)
             count += len(added)
         return count
+
+    def move(self, slot_time: int, moved: Sequence[TimerUnit], left: Sequence[TimerUnit]) -> None:
+        """Take messages out of a slot: `moved` are their units for other slots, `left` what stays, the oldest first, one
+        at least. Raises StoreFull, changing nothing.
+        """
+        log_end = self.log.end
+        touched = {unit.slot_time for unit in moved} | {slot_time}
+        slots = {time_ms: self.wheel.get(time_ms) for time_ms in touched}
+        try:
+            for unit in moved:
+                self.add(unit.slot_time, unit)
+            self.replace_slot(slot_time, list(left))
+        except StoreFull:
+            for time_ms, slot in slots.items():
+                self.wheel.clear(time_ms)
+                if slot is not None:
+                    self.wheel.put(time_ms, slot.first, slot.last, slot.number)
+            self.log.set_end(log_end)
+            raise
 
     def slot(self, slot_time: int) -> TimerSlot | None:
         """The slot of a time; None when it is empty or belongs to another turn of the wheel."""

@@ -106,6 +106,13 @@ class TimerWheel:
             return None
         return TimerSlot(number * self.precision_ms, first, last, count)
 
+    def is_free(self, time_ms: int, read_time_ms: int) -> bool:
+        """Whether the place of a time's slot is its own already, or nothing waits in it: slots before `read_time_ms` are done."""
+        if self._file is None:
+            return True
+        number: int = SLOT.unpack_from(self._file.buffer, self._at(time_ms))[0]
+        return number == time_ms // self.precision_ms or number * self.precision_ms < read_time_ms
+
     def count(self, time_ms: int, slot_count: int) -> int:
         """Messages less cancelling ones in so many slots from that of a time on, at most all. Looks at each slot."""
         if self._file is None:

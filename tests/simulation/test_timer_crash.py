@@ -21,7 +21,7 @@ from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.store.timer_files import TimerFiles
 from aerobee.store.timer_log import TimerLog
 from aerobee.store.timer_wheel import TimerWheel
-from tests.simulation.timer_world import crashes
+from tests.simulation.timer_world import clocks, crashes
 
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
@@ -44,6 +44,12 @@ def live(seeds: Iterable[int]) -> None:
 
 def test_delayed_messages_come_once_and_not_early_whenever_the_broker_dies() -> None:
     live([FIRST_SEED] if FIRST_SEED else range(1, SEEDS + 1))
+
+
+def test_no_delayed_message_is_lost_or_repeated_when_the_clock_is_set() -> None:
+    for seed in [FIRST_SEED] if FIRST_SEED else range(1, max(1, SEEDS // 4) + 1):
+        print(f"seed {seed}")
+        clocks(seed)
 
 
 def forget_marks_of_timers(patch: pytest.MonkeyPatch) -> None:

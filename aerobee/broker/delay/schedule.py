@@ -22,6 +22,7 @@ from typing import Protocol
 from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
+from aerobee.broker.delay.late_arrivals import LateArrivals
 from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.property_names import REAL_TOPIC
 from aerobee.broker.send.message_writer import LightDispatch
@@ -107,6 +108,7 @@ class Schedule:
         self._clock = clock
         self._stats = stats
         self._delays_ms = store.config.delay_levels_ms()
+        self._arrivals = [LateArrivals(delay_ms, clock) for delay_ms in self._delays_ms]
         self._timers: dict[int, Timer] = {}
         self._due_ms: dict[int, int] = {}  # level -> for when its timer stands
         self._save_timer: Timer | None = None
@@ -150,6 +152,8 @@ class Schedule:
         """A message became readable; of interest are those of the schedule topic."""
         if topic == SCHEDULE_TOPIC and self._running:
             level = queue_id + 1
+            if 1 <= level <= len(self._delays_ms):
+                self._arrivals[level - 1].add(max_offset, tags_code - self._clock.now_ms())
             due = self._due_ms.get(level)
             if due is None or tags_code < due:
                 self._arm(level, self._clock.now_ms() if due is None else tags_code)
@@ -183,9 +187,13 @@ class Schedule:
                 entry = queue.entry(offset)
                 if entry is not None and entry[0] not in self._escaped:
                     now = self._clock.now_ms()
-                    # A due time beyond the level's whole delay comes from a clock that was set back: deliver now.
+                    # A due time beyond the level's whole delay comes from a clock that was set back: its delay counts
+                    # from when the message came; what came before that is known is delivered now.
                     if now < entry[2] <= now + self._delays_ms[level - 1]:
                         self._arm(level, entry[2])
+                        return
+                    if entry[2] > now and (left_ms := self._arrivals[level - 1].left_ms(offset)) > 0:
+                        self._arm(level, now + left_ms)
                         return
                     self._deliver(level, offset, entry[0])
                     self.lateness.add(now - entry[2])
@@ -209,10 +217,11 @@ class Schedule:
         latest = now + self._delays_ms[level - 1]
         sources: list[int] = []
         late: list[int] = []
-        for physical_offset, size, due_ms in queue.entries(offset, count):
+        arrivals = self._arrivals[level - 1]
+        for at, (physical_offset, size, due_ms) in enumerate(queue.entries(offset, count), offset):
             if now < due_ms <= latest or size <= 0 or (size == FILLER_SIZE and not physical_offset):
                 break
-            if physical_offset in self._escaped:
+            if physical_offset in self._escaped or (due_ms > latest and arrivals.left_ms(at) > 0):
                 break
             sources.append(physical_offset)
             late.append(now - due_ms)
@@ -302,7 +311,7 @@ class Schedule:
         """Move each level behind the last message of these physical offsets, whose delivery is in the log; takes them out of the
         set. A level delivers in order."""
         store = self._store
-        now = self._clock.now_ms()
+        newest = max(delivered, default=-1)
         for level in range(1, len(self._delays_ms) + 1):
             queue = store.queues.get((SCHEDULE_TOPIC, level - 1))
             if queue is None or not delivered:
@@ -311,8 +320,8 @@ class Schedule:
             while at < queue.max_offset and delivered:
                 entry = queue.entry(at)
                 at += 1
-                if entry is not None and now < entry[2] <= now + self._delays_ms[level - 1]:
-                    break  # not due yet
+                if entry is not None and entry[0] > newest:
+                    break  # nor what follows. A due time says less: the clock may have been ahead, and be right now.
                 if entry is not None and entry[0] in delivered:
                     delivered.discard(entry[0])
                     self.offsets[level] = at

@@ -25,6 +25,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
+CLOCK_SLACK_MS = 1_000  # a pop time further ahead is one of a clock that was set back since
 CK_LEAD_MS = 1_000  # a check point reaches the revive queue so long before its acknowledgements
 MESSAGES_MAX = 32  # of one check point: the bits of `bm` (a Java int)
 OFFSET_DISTANCE_MAX = (1 << 31) - 1  # `d` holds Java ints

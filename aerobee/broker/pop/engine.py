@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
-from aerobee.broker.pop.check_point import Acks, CheckPoint
+from aerobee.broker.pop.check_point import CLOCK_SLACK_MS, Acks, CheckPoint
 from aerobee.broker.pop.in_flight import InFlightTable, State
 from aerobee.broker.pop.merge_buffer import MergeBuffer
 from aerobee.broker.pop.order_info import OrderInfo
@@ -423,6 +423,14 @@ class PopEngine:
 
         Raises StoreError; the messages are handed out again then.
         """
+        acks = [
+            (
+                ack,
+                queue_id,
+                revive_ms if ack.pop_time <= now_ms + CLOCK_SLACK_MS else now_ms + revive_ms - ack.pop_time,
+            )
+            for ack, queue_id, revive_ms in acks
+        ]
         end = self.log.append(now_ms, acks=acks)
         for ack, _, _ in acks:
             self.in_flight.ack(ack.key, *ack.offsets)
@@ -454,7 +462,10 @@ class PopEngine:
                 ResponseCode.NO_MESSAGE,
                 f"message {offset} of {topic} queue {handle.queue_id} is acknowledged: its time cannot be changed",
             )
-        pop_time = max(now_ms, handle.pop_time + 1)  # the key of the new check point must be another one
+        # The key of the new check point must be another one. A handle of a clock that was set back has a key far ahead.
+        was_set_back = handle.pop_time > now_ms + CLOCK_SLACK_MS
+        pop_time = now_ms if was_set_back else max(now_ms, handle.pop_time + 1)
+        revive_ms = now_ms + handle.invisible_ms if was_set_back else handle.revive_time
         point = CheckPoint(
             topic=topic,
             group=group,
@@ -476,7 +487,7 @@ class PopEngine:
             offsets=(offset,),
         )
         # The new check point first: if only one of the two is kept, the message comes back once too often.
-        acks = [] if buffer is not None else [(ack, handle.revive_queue_id, handle.revive_time)]
+        acks = [] if buffer is not None else [(ack, handle.revive_queue_id, revive_ms)]
         end = self.log.append(now_ms, [(point, handle.revive_queue_id)], acks)
         self.in_flight.ack(ack.key, offset)
         if buffer is not None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aerobee.broker.pop.check_point import CLOCK_SLACK_MS
 from aerobee.errors import MalformedFrame
 from aerobee.remoting.body import json_fields
 
@@ -42,11 +43,14 @@ class Block:
     next_visible: dict[int, int] = field(default_factory=dict)  # offset -> time, where it was changed
     consumed: dict[int, int] = field(default_factory=dict)  # offset -> times handed out before, where above 0
     last_consume_ms: int = 0
+    set_back_ms: int = (
+        0  # by how much the clock was set back since the pop, as far as it is known; not in the file
+    )
 
     def visible_at(self) -> int | None:
         """When every message that is not acknowledged is visible again, which frees the queue; None: all are acknowledged."""
         ends = [
-            self.next_visible.get(offset, self.pop_time + self.invisible_ms)
+            self.next_visible.get(offset, self.pop_time + self.invisible_ms) - self.set_back_ms
             for i, offset in enumerate(self.offsets)
             if not self.acked >> i & 1
         ]
@@ -89,6 +93,8 @@ class OrderInfo:
         block = self.block(topic, group, queue_id)
         if block is None or (block.attempt_id and block.attempt_id == attempt_id):
             return 0
+        if block.pop_time - block.set_back_ms > now_ms + CLOCK_SLACK_MS:
+            block.set_back_ms = block.pop_time - now_ms  # it was popped at a time that is still to come
         end = block.visible_at()
         return end if end is not None and end > now_ms else 0
 
@@ -142,7 +148,7 @@ class OrderInfo:
         block = self.block(topic, group, queue_id)
         if block is None or block.pop_time != pop_time or offset not in block.offsets:
             return False
-        block.next_visible[offset] = visible_ms
+        block.next_visible[offset] = visible_ms + block.set_back_ms
         self.dirty = True
         return True
 

@@ -28,7 +28,7 @@ from aerobee.broker.pop.pop_calls import PopCalls
 from aerobee.broker.pop.pop_recovery import READ_COUNT, recover_pops, recovering_pops
 from aerobee.broker.pop.revive_log import ReviveLog
 from aerobee.broker.pop.reviver import Reviver
-from aerobee.clock import Timer
+from aerobee.clock import Timer, wall_wait_s
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting.peer import Handler
 
@@ -145,6 +145,11 @@ class Pop(Feature):
         registry.gauges(
             "pop_revive_behind", "Records of pops not looked at yet", reviver.unread_by_queue, labels=queue_id
         )
+        registry.gauge(
+            "pop_revive_failing",
+            "1 while messages cannot be handed out again and it is tried again, else 0",
+            lambda: int(bool(reviver.trouble)),
+        )
         registry.gauges(
             "pop_revive_latency",
             "Age of the first of them, ms; 0 without one",
@@ -242,6 +247,7 @@ class Pop(Feature):
             "popAcked": str(self._acks.ack_count),
             "popRevived": str(self.reviver.revived_count),
             "popReviveBehind": str(self.reviver.unread),
+            "popTrouble": self.reviver.trouble,
         }
 
     # --- life
@@ -370,8 +376,8 @@ class Pop(Feature):
             if self._parts.live.value.enable_notify_after_pop_order_lock_release:
                 self.wake(topic, group)
 
-        delay_s = max(0.001, (time_ms - clock.now_ms()) / 1000)
-        self._free[key] = (time_ms, clock.call_later(delay_s, wake))
+        # A waiting pop looks again at the end of each wait, and waits anew while the queue is not free.
+        self._free[key] = (time_ms, clock.call_later(max(0.001, wall_wait_s(clock, time_ms)), wake))
 
     def wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:
         """There is something for a group in a queue that it was kept from: one pop and one notification look again."""

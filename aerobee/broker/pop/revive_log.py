@@ -19,7 +19,7 @@ from aerobee.broker.pop.check_point import (
     CheckPoint,
     CheckPointKey,
 )
-from aerobee.broker.topic_table import SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
+from aerobee.broker.topic_table import REVIVE_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.message import tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.message_store import MessageStore
@@ -39,7 +39,7 @@ _CK_CODE = _CODES[CK_TAG]
 
 def revive_topic(cluster: str) -> str:
     """The topic of the cluster's check points and acknowledgements."""
-    return f"{SYSTEM_PREFIX}REVIVE_LOG_{cluster}"
+    return f"{REVIVE_PREFIX}{cluster}"
 
 
 class ReviveLog:

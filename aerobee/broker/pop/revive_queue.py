@@ -19,7 +19,9 @@ from collections.abc import Callable
 from aerobee.broker.pop.check_point import (
     ACK_TAG,
     BATCH_ACK_TAG,
+    CK_LEAD_MS,
     CK_TAG,
+    CLOCK_SLACK_MS,
     CheckPoint,
     CheckPointKey,
     decode_acks,
@@ -60,7 +62,7 @@ class ReviveQueue:
             heapq.heappop(self._by_place)
         return self.next_offset - 1
 
-    def take(self, offset: int, tag: str | None, body: bytes) -> CheckPoint | None:
+    def take(self, offset: int, tag: str | None, body: bytes, now_ms: int) -> CheckPoint | None:
         """Note one record of the queue; returns the check point that it is. Raises MalformedFrame for a broken one,
         which counts as read."""
         self.next_offset = offset + 1
@@ -73,7 +75,7 @@ class ReviveQueue:
             for acked in self._early.pop(point.key, ()):
                 point.ack(acked)
             self._pending[point.key] = point
-            heapq.heappush(self._by_time, (point.revive_time, offset, point))
+            heapq.heappush(self._by_time, (_due_ms(point, now_ms), offset, point))
             heapq.heappush(self._by_place, (offset, point.key))
             return point
         if tag in (ACK_TAG, BATCH_ACK_TAG):
@@ -91,6 +93,13 @@ class ReviveQueue:
     def skip_to(self, offset: int) -> None:
         """Records before `offset` are not there any more."""
         self.next_offset = max(self.next_offset, offset)
+
+    def clock_set_back(self, now_ms: int) -> None:
+        """The wall clock was set back: no check point waits longer than one that was popped now would."""
+        self._by_time = [
+            (min(due, _due_ms(point, now_ms)), place, point) for due, place, point in self._by_time
+        ]
+        heapq.heapify(self._by_time)
 
     def next_due_ms(self) -> int | None:
         """Revive time of the check point that is due first; None when nothing waits."""
@@ -126,7 +135,7 @@ class ReviveQueue:
             bits = known_acks(point.key)
             if bits is not None:
                 point.bit_map |= bits
-            if bits is not None or point.revive_time < delivered_until_ms or point.is_acked:
+            if bits is not None or entry[0] < delivered_until_ms or point.is_acked:
                 found = point
                 break
             held.append(heapq.heappop(self._by_time))
@@ -139,3 +148,14 @@ class ReviveQueue:
         waiting = self._pending.get(point.key)
         if waiting is not None and waiting.revive_offset == point.revive_offset:
             del self._pending[point.key]
+
+
+def _due_ms(point: CheckPoint, now_ms: int) -> int:
+    """When a check point is due, ms. One that was popped at a time that is still to come, because the clock was set back
+    since, has waited in the timer for all but CK_LEAD_MS of its invisible time.
+    """
+    return (
+        point.revive_time
+        if point.pop_time <= now_ms + CLOCK_SLACK_MS
+        else now_ms + min(point.invisible_ms, CK_LEAD_MS)
+    )

@@ -14,14 +14,14 @@ from typing import Protocol
 from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.pop.check_point import CheckPoint
+from aerobee.broker.pop.check_point import CLOCK_SLACK_MS, CheckPoint
 from aerobee.broker.pop.in_flight import InFlightTable
 from aerobee.broker.pop.retry import retry_message, retry_topic_of
 from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
 from aerobee.broker.pop.revive_queue import ReviveQueue
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
-from aerobee.clock import Clock, Timer, wall_wait_s
+from aerobee.clock import Clock, Timer, WallSteps, wall_wait_s
 from aerobee.errors import MalformedFrame, MalformedRecord, RecordInvalid, StoreError
 from aerobee.message import Record, decode_record, decode_records
 from aerobee.remoting.body.pop_handle import topic_before_retry
@@ -91,6 +91,7 @@ class Reviver:
         self._stats = stats
         self._live = live
         self._clock = clock
+        self._steps = WallSteps(clock, CLOCK_SLACK_MS)
         self._host = host
         self._call_soon = call_soon
         self._delivered_until = delivered_until
@@ -101,6 +102,7 @@ class Reviver:
         self._timer: Timer | None = None
         self._soon = False
         self._running = False
+        self.trouble = ""  # why the last pass failed, while it is tried again
         self.revived_count = 0
         self.record_count = 0  # read since the start
 
@@ -172,10 +174,18 @@ class Reviver:
             self._timer = None
         if not self._running:
             return
+        self.trouble = ""
         try:
             again = self._pass()
         except StoreError as error:
+            self.trouble = str(error)
             log.error("messages are to be handed out again and cannot be stored: %s; trying again", error)
+            self._arm(ERROR_PAUSE_S)
+            return
+        except Exception as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+            # No record may end the return of all other messages: what is wrong is logged each time, and seen in the metrics.
+            log.exception("messages could not be handed out again; trying again")
             self._arm(ERROR_PAUSE_S)
             return
         if again:
@@ -194,6 +204,9 @@ class Reviver:
         again = False
         delivered_until = self._delivered_until()
         now_ms = self._clock.now_ms()
+        if self._steps.went_back():
+            for queue in self._queues.values():
+                queue.clock_set_back(now_ms)
         for queue_id, queue in self._queues.items():
             again |= self._read(queue_id, queue)
             behind = queue.next_offset < self._store.max_offset(self._topic, queue_id)
@@ -216,6 +229,7 @@ class Reviver:
 
     def _read(self, queue_id: int, queue: ReviveQueue) -> bool:
         """Read on. Returns whether records are left."""
+        now_ms = self._clock.now_ms()
         for _ in range(READS_PER_PASS):
             if queue.is_full or queue.next_offset >= self._store.max_offset(self._topic, queue_id):
                 return False
@@ -228,7 +242,7 @@ class Reviver:
             for record in decode_records(result.body, check_crc=False):
                 self.record_count += 1
                 try:
-                    point = queue.take(record.queue_offset, record.tag, record.body)
+                    point = queue.take(record.queue_offset, record.tag, record.body, now_ms)
                 except MalformedFrame as error:
                     log.error(
                         "%s queue %d offset %d is skipped: %s",

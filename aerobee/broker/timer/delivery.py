@@ -21,8 +21,9 @@ from aerobee.broker.property_names import (
     TIMER_ROLL_TIMES,
 )
 from aerobee.broker.send.message_writer import LightDispatch
-from aerobee.broker.send.timer_properties import number
+from aerobee.broker.send.timer_properties import number, slot_time
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.delete_key import waiting_keys
 from aerobee.broker.timer.slots_at_hand import LOADS_PER_PASS, SlotsAtHand, TimerMessages
 from aerobee.broker.timer.timer_progress import TimerProgress
@@ -56,8 +57,10 @@ class TimerDelivery:
         stats: BrokerStats,
         clock: Clock,
         existing_queue: ExistingQueue,
+        set_back: ClockSetBack,
         light: LightDispatch | None = None,
     ) -> None:
+        self._set_back = set_back
         self._store = store
         self._redelivery = Redelivery(store, existing_queue=existing_queue, light=light)
         self._progress = progress
@@ -70,6 +73,7 @@ class TimerDelivery:
         self._precision_ms = files.precision_ms
         self._running = False
         self._timer: Timer | None = None
+        self.trouble = ""  # why the last pass failed, while it is tried again
         self._due_ms = 0  # for when the timer stands
         self._filters: dict[str, Callable[[str, bytes], bool]] = {}
         self._settled: dict[str, Callable[[int], bool]] = {}
@@ -86,17 +90,19 @@ class TimerDelivery:
         self._filters[topic] = is_wanted
         self._settled[topic] = is_settled
 
-    def start(self) -> None:
-        """Go on with the slot that an earlier run had at hand."""
+    def start(self, newest_stored_ms: int) -> None:
+        """Go on with the slot that an earlier run had at hand. `newest_stored_ms`: when the newest record was stored."""
         self._running = True
         if self._files.wheel.exists:
             now = self._clock.now_ms()
             self._slots.enter(self._progress.read_time or self._slots.floor(now))
+            self._set_back.start(newest_stored_ms)
             self.wake(now)
 
     def stop(self) -> None:
         """Deliver nothing more."""
         self._running = False
+        self._set_back.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -115,10 +121,21 @@ class TimerDelivery:
         self._timer = None
         if not self._running or self._slots.slot is None:
             return
+        slot, self.trouble = self._slots.slot, ""
         try:
-            due_ms = self._work(self._slots.slot)
+            if slot.is_loaded:
+                self._set_back.step(slot)
+            due_ms = self._work(slot)
+            if self._set_back.is_busy:
+                due_ms = self._clock.now_ms()
         except StoreError as error:
+            self.trouble = str(error)
             log.error("timer messages are due and cannot be stored: %s; trying again", error)
+            due_ms = self._clock.now_ms() + _PAUSE_MS
+        except Exception as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+            # No message may end the delivery of all others: what is wrong is logged each time, and seen in the metrics.
+            log.exception("the delivery of timer messages failed; trying again")
             due_ms = self._clock.now_ms() + _PAUSE_MS
         self.wake(due_ms)
 
@@ -235,10 +252,14 @@ class TimerDelivery:
         if message is None:
             return
         properties = message.properties
-        if TIMER_DELIVER_MS not in properties and TIMER_ROLL_TIMES not in properties:
+        due_ms = self._messages.due_time(message, number(properties.get(TIMER_OUT_MS)) or 0)
+        new_due_ms = self._set_back.new_due(message, due_ms, self._clock.now_ms())
+        if new_due_ms is not None:
+            properties[TIMER_DELIVER_MS] = str(new_due_ms)
+            properties[TIMER_OUT_MS] = str(slot_time(new_due_ms, self._precision_ms))
+        elif TIMER_DELIVER_MS not in properties and TIMER_ROLL_TIMES not in properties:
             # From here on a delay can no longer be counted from the time of storing.
-            out_ms = number(properties.get(TIMER_OUT_MS)) or 0
-            properties[TIMER_DELIVER_MS] = str(self._messages.due_time(message, out_ms))
+            properties[TIMER_DELIVER_MS] = str(due_ms)
         properties[TIMER_ROLL_TIMES] = str((number(properties.get(TIMER_ROLL_TIMES)) or 0) + 1)
         text = encode_properties(properties).encode(errors="surrogateescape")
         self._store.append(message.message(WHEEL_TIMER_TOPIC, 0, text))

@@ -11,22 +11,22 @@ from collections.abc import Callable, Sequence
 
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
 from aerobee.broker.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS
-from aerobee.broker.send.timer_properties import number
+from aerobee.broker.send.timer_properties import number, slot_time
+from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
-from aerobee.broker.timer.timer_progress import TimerProgress
+from aerobee.broker.timer.timer_progress import TimerProgress, TimerQueue
 from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
 from aerobee.message import java_hash
 from aerobee.store.consume_queue import ConsumeQueue
 from aerobee.store.timer_files import TimerFiles
-from aerobee.store.timer_log import DEFAULT, DELETE, ROLL, TimerUnit
+from aerobee.store.timer_log import DEFAULT, DELETE, TimerUnit
 
 log = logging.getLogger(__name__)
 
 ENQUEUES_PER_PASS = 256  # then the event loop gets its turn
 ERROR_PAUSE_S = 1.0
-_DELAY_MAX = 2**31 - 1
 
 
 class TimerEnqueue:
@@ -41,6 +41,7 @@ class TimerEnqueue:
         files: TimerFiles,
         runs: DeliveryRuns,
         clock: Clock,
+        set_back: ClockSetBack,
         wake: Callable[[int], None],
     ) -> None:
         """`wake` is called with the time, ms, at which delivery has something to do."""
@@ -50,12 +51,14 @@ class TimerEnqueue:
         self._files = files
         self._runs = runs
         self._clock = clock
+        self._set_back = set_back
         self._wake = wake
         self._precision_ms = files.precision_ms
         self._running = False
         self._timer: Timer | None = None
         self._pause_s = 0.0  # how much of its delay waits for nothing but company
         self._is_full = False
+        self.trouble = ""  # why the last messages got no unit, while it is tried again
 
     def start(self) -> None:
         """Begin with what lies in the topic."""
@@ -98,10 +101,21 @@ class TimerEnqueue:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        progress = self._progress
-        queue = progress.queue
+        queue = self._progress.queue
         if queue is None or not self._running:
             return
+        self.trouble = ""
+        try:
+            self._enqueue_from(queue)
+        except Exception as error:
+            self.trouble = f"{type(error).__name__}: {error}"
+            # No message may end the enqueuing of all others: what is wrong is logged each time, and seen in the metrics.
+            log.exception("timer messages could not be put into the wheel; trying again")
+            self._want(ERROR_PAUSE_S)
+
+    def _enqueue_from(self, queue: TimerQueue) -> None:
+        progress = self._progress
+        self._set_back.look()
         progress.skip_to(queue.min_offset)
         if isinstance(queue, ConsumeQueue) and self._enqueue_run(queue):
             if progress.queue_offset < queue.readable_max:
@@ -117,7 +131,7 @@ class TimerEnqueue:
                 except StoreError as error:
                     if not self._is_full:
                         log.error("timer messages wait for their place in the wheel: %s; trying again", error)
-                    self._is_full = True
+                    self._is_full, self.trouble = True, str(error)
                     self._want(ERROR_PAUSE_S)
                     return
                 self._is_full = False
@@ -132,6 +146,8 @@ class TimerEnqueue:
         if progress.has_handled or count <= 0:
             return False
         entries = queue.entries(progress.queue_offset, count)
+        if entries and entries[0][0] < self._set_back.suspect_until:
+            return False  # each message is to be looked at
         looked = self._runs.look([entry[0] for entry in entries], self._precision_ms)
         now = self._clock.now_ms()
         units = [
@@ -163,6 +179,10 @@ class TimerEnqueue:
         topic = message.properties.get(REAL_TOPIC, "")
         cancels = TIMER_DELETE_KEY in message.properties
         now = self._clock.now_ms()
+        if physical_offset < self._set_back.suspect_until and not cancels:
+            new_due = self._set_back.new_due(message, due, now)
+            if new_due is not None:
+                due, out_ms = new_due, slot_time(new_due, self._precision_ms)
         unit = self._unit(now, out_ms, due, cancels, physical_offset, size, java_hash(topic))
         self._files.add(unit.slot_time, unit)
         self._note((unit,), (topic,), now)
@@ -177,22 +197,8 @@ class TimerEnqueue:
         size: int,
         topic_hash: int,
     ) -> TimerUnit:
-        """The unit of one message, in the slot in which it waits first."""
-        floor = self._slots.floor
-        write_time = floor(now)
-        if self._slots.slot is None:
-            self._slots.enter(write_time)
-        magic, slot_time = DEFAULT, floor(out_ms)
-        window = self._files.window_ms
-        if slot_time - write_time >= window:
-            magic |= ROLL
-            rest = slot_time - write_time - window
-            slot_time = floor(write_time + (window // 2 if rest < window // 3 else window))
-        if cancels:
-            magic |= DELETE
-        slot_time = max(slot_time, self._progress.read_time)
-        delay = max(-_DELAY_MAX, slot_time - write_time)
-        return TimerUnit(-1, magic, slot_time - delay, delay, physical_offset, size, topic_hash, due_ms)
+        magic = DEFAULT | DELETE if cancels else DEFAULT
+        return self._slots.unit(now, out_ms, due_ms, physical_offset, size, topic_hash, magic=magic)
 
     def _note(self, units: Sequence[TimerUnit], topics: Sequence[str], now: int) -> None:
         """These units are in the wheel: count them, and have them delivered in time."""

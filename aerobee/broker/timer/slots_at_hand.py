@@ -14,11 +14,12 @@ from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.waiting_slot import WaitingSlot
 from aerobee.errors import MalformedRecord
 from aerobee.store.timer_files import TimerFiles
-from aerobee.store.timer_log import DELETE, TimerUnit
+from aerobee.store.timer_log import DEFAULT, DELETE, ROLL, TimerUnit
 
 log = logging.getLogger(__name__)
 
 LOADS_PER_PASS = 1_024
+_DELAY_MAX = 2**31 - 1  # of a unit, ms
 
 
 class RecordReader(Protocol):
@@ -128,6 +129,55 @@ class SlotsAtHand:
             for slot in (self.slot, self._next):
                 if slot is not None and slot.time_ms == unit.slot_time:
                     slot.add(unit)
+
+    def unit(
+        self,
+        now: int,
+        out_ms: int,
+        due_ms: int,
+        physical_offset: int,
+        size: int,
+        topic_hash: int,
+        *,
+        magic: int = DEFAULT,
+    ) -> TimerUnit:
+        """The unit of one message, in the slot in which it waits first.
+
+        The time of writing goes back as little as RocketMQ's: while the clock is behind the slot at hand, everything that
+        is due before that slot's end waits in it. While the clock is further ahead of it than the wheel reaches,
+        nothing is put where another time's messages still wait.
+        """
+        if self.slot is None:
+            self.enter(self.floor(now))
+        files, read_time = self._files, self._progress.read_time
+        window = files.window_ms
+        write_time = max(self.floor(now), read_time)
+        time_ms = max(self.floor(out_ms), read_time)
+        if time_ms - write_time >= window:
+            magic |= ROLL
+            rest = time_ms - write_time - window
+            time_ms = self.floor(write_time + (window // 2 if rest < window // 3 else window))
+        if time_ms - read_time >= files.span_ms and not files.wheel.is_free(time_ms, read_time):
+            time_ms, magic = self._free_slot(time_ms, write_time + self._precision_ms, magic)
+        delay = max(-_DELAY_MAX, min(_DELAY_MAX, time_ms - write_time))
+        return TimerUnit(-1, magic, time_ms - delay, delay, physical_offset, size, topic_hash, due_ms)
+
+    def _free_slot(self, time_ms: int, soon_ms: int, magic: int) -> tuple[int, int]:
+        """Where a message waits whose slot's place is taken: on the way, to be stored again, or, when it is due or no place
+        is free, in the slot at hand. Returns the slot's time and the unit's magic.
+        """
+        wheel, read_time = self._files.wheel, self._progress.read_time
+        for earlier in range(time_ms - self._precision_ms, soon_ms, -self._precision_ms):
+            if wheel.is_free(earlier, read_time):
+                return earlier, magic | ROLL
+        return read_time, magic
+
+    def moved(self, time_ms: int, units: Iterable[TimerUnit]) -> None:
+        """These units left the slot of a time, not the one at hand, for those of their own times."""
+        following = self._next
+        if following is not None and following.time_ms == time_ms:
+            self._next = self._open(time_ms)
+        self.add(unit for unit in units if unit.slot_time != time_ms)
 
     def load_next(self) -> None:
         """While nothing is due: read the next slot from the disk."""

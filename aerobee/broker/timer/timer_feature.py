@@ -141,6 +141,17 @@ class Timers(Feature):
             labels=("quantile",),
             unit="s",
         )
+        registry.gauge(
+            "store_time_ahead",
+            "By how much the clock is behind the newest message's store time, because it was set back, ms",
+            lambda: max(0, self._store.last_store_timestamp - self._parts.clock.now_ms()),
+        )
+        registry.gauges(
+            "timer_failing",
+            "1 while messages cannot be put into the wheel or delivered and it is tried again, else 0",
+            lambda: [((), int(bool(service.trouble)))] if self._has_run else [],
+            labels=(),
+        )
         registry.counter("timer_enqueued", "Put into the wheel", lambda: [((), service.progress.enqueued)])
         registry.counter(
             "timer_dequeued", "Taken out of the wheel", lambda: [((), service.progress.dequeued)]
@@ -327,6 +338,9 @@ class Timers(Feature):
             "timerOffsetBehind": str(service.progress.behind_messages),
             "timerEnqueueTps": f"{rates[0]:.1f}",
             "timerDequeueTps": f"{rates[1]:.1f}",
+            "timerTrouble": service.trouble,
+            # By how much the clock is behind the newest message's store time, because it was set back.
+            "storeTimeAheadMs": str(max(0, self._store.last_store_timestamp - self._parts.clock.now_ms())),
             "timerPending": str(service.progress.pending.total),
             **service.progress.lateness.info("timer"),
             **self._schedule.lateness.info("schedule"),

@@ -40,7 +40,7 @@ class TimerProgress:
         precision_ms: int,
     ) -> None:
         self._queues = queues
-        self._log_end = log_end
+        self.log_end = log_end
         self._precision_ms = precision_ms
         self.pending = pending
         self.lateness = DeliveryLateness()
@@ -65,14 +65,16 @@ class TimerProgress:
     # --- life
 
     def take_over(
-        self, *, queue_offset: int, read_time: int, scan_from: int, handled: set[int], now_ms: int
+        self, *, queue_offset: int, read_time: int, scan_from: int, handled: set[int], until_ms: int
     ) -> None:
-        """Go on where an earlier run ended; `handled` are the physical offsets of what it delivered since."""
+        """Go on where an earlier run ended; `handled` are the physical offsets of what it delivered since, of slots before
+        `until_ms`.
+        """
         self.queue_offset = queue_offset
         self.read_time = read_time - read_time % self._precision_ms
         self.scan_from = scan_from
         self._handled = handled
-        self._handled_until = now_ms if handled else 0
+        self._handled_until = until_ms if handled else 0
 
     def begin(self) -> None:
         """The timer starts: what lies in its topic now needs its unit before anything is delivered."""
@@ -171,7 +173,7 @@ class TimerProgress:
             self._handled.clear()
             self._handled_until = 0
         if not self._handled_until:
-            self.scan_from = self._log_end()
+            self.scan_from = self.log_end()
 
     # --- what an earlier run delivered
 
@@ -190,6 +192,10 @@ class TimerProgress:
             return False
         self._handled.discard(physical_offset)
         return True
+
+    def handled_is_at_hand(self) -> None:
+        """What an earlier run delivered has no unit in slots behind the one at hand: it is forgotten with that."""
+        self._handled_until = min(self._handled_until, self.read_time)
 
     def without_handled(self, physical_offsets: set[int]) -> set[int]:
         """Those that nobody delivered yet."""

@@ -2,6 +2,7 @@
 
     timer_progress.py   how far it is
     slots_at_hand.py    the present slot and the next one, in memory
+    clock_set_back.py   what waits for a time that a clock showed too early
     enqueue.py          from the timer topic into the wheel
     delivery.py         from the wheel to the real topics
 
@@ -18,6 +19,7 @@ from aerobee.broker.delay.delivery_runs import DeliveryRuns
 from aerobee.broker.delay.redelivery import ExistingQueue, RedeliveryStore
 from aerobee.broker.send.message_writer import LightDispatch
 from aerobee.broker.stats import BrokerStats
+from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.delivery import TimerDelivery
 from aerobee.broker.timer.enqueue import TimerEnqueue
 from aerobee.broker.timer.pending_counts import PendingCounts
@@ -35,6 +37,9 @@ class TimerStore(RedeliveryStore, Protocol):
 
     @property
     def appended(self) -> int: ...
+
+    @property
+    def last_store_timestamp(self) -> int: ...
 
     def read_record(self, physical_offset: int) -> bytes | None: ...
 
@@ -57,6 +62,7 @@ class TimerService:
     ) -> None:
         """`warm` is given the physical offsets of the next slot, to bring their records into memory."""
         self._clock = clock
+        self._store = store
         self._precision_ms = files.precision_ms
         self.progress = TimerProgress(
             queues=store.queues,
@@ -66,6 +72,9 @@ class TimerService:
         )
         messages = TimerMessages(store, files.precision_ms)
         self.slots = SlotsAtHand(files, messages, self.progress, warm)
+        set_back = ClockSetBack(
+            slots=self.slots, messages=messages, files=files, progress=self.progress, clock=clock
+        )
         self._delivery = TimerDelivery(
             store=store,
             progress=self.progress,
@@ -76,6 +85,7 @@ class TimerService:
             stats=stats,
             clock=clock,
             existing_queue=existing_queue,
+            set_back=set_back,
             light=light,
         )
         self._enqueue = TimerEnqueue(
@@ -85,6 +95,7 @@ class TimerService:
             files=files,
             runs=runs,
             clock=clock,
+            set_back=set_back,
             wake=self._delivery.wake,
         )
         self.set_filter = self._delivery.set_filter
@@ -101,13 +112,14 @@ class TimerService:
             read_time=read_time,
             scan_from=scan_from,
             handled=handled,
-            now_ms=self._clock.now_ms(),
+            # Delivered were slots of the clock that it had, which may have been ahead.
+            until_ms=max(self._clock.now_ms(), self._store.last_store_timestamp),
         )
 
     def start(self) -> None:
         """Begin with what lies in the topic and what is due."""
         self.progress.begin()
-        self._delivery.start()
+        self._delivery.start(self._store.last_store_timestamp)
         self._enqueue.start()
 
     def stop(self) -> None:
@@ -128,6 +140,11 @@ class TimerService:
         if not slot.is_loaded:
             return slot.time_ms
         return slot.next_due_ms or slot.time_ms + self._precision_ms
+
+    @property
+    def trouble(self) -> str:
+        """Why messages get no unit or are not delivered, while it is tried again; empty when all is well."""
+        return self._enqueue.trouble or self._delivery.trouble
 
     @property
     def behind_ms(self) -> int:

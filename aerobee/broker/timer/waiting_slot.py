@@ -7,7 +7,7 @@ messages are a heap of one integer each, `due ms << 64 | physical offset`: 50 by
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from aerobee.store.timer_log import DELETE, ROLL, TimerUnit
 
@@ -28,7 +28,7 @@ class WaitingSlot:
         due_of: Callable[[TimerUnit], int],
         delete_key_of: Callable[[TimerUnit], str | None],
     ) -> None:
-        """Nothing of the slot is due after `latest_ms`. `due_of` and `delete_key_of` look into the message, for what
+        """A unit that says a time after `latest_ms` is not believed. `due_of` and `delete_key_of` look into the message, for what
         its unit does not say.
         """
         self.time_ms = time_ms
@@ -68,7 +68,7 @@ class WaitingSlot:
                 self.deleted.add(key)
         else:
             due = unit.due_ms if 0 < unit.due_ms <= self._latest_ms else self._due_of(unit)
-            self._heap.append(min(due, self._latest_ms) << OFFSET_BITS | unit.physical_offset)
+            self._heap.append(due << OFFSET_BITS | unit.physical_offset)
 
     def add(self, unit: TimerUnit) -> None:
         """A message joined the slot after its chain was looked up."""
@@ -103,6 +103,30 @@ class WaitingSlot:
         """What take_due() gave and nobody delivered."""
         for key in keys:
             heapq.heappush(self._heap, key)
+
+    def waiting_after(self, now_ms: int) -> list[tuple[int, int]]:
+        """Due time, ms, and physical offset of what waits for longer than now; 0 for what is to be stored again."""
+        limit = (now_ms + 1) << OFFSET_BITS
+        later = [(key >> OFFSET_BITS, key & OFFSET_MASK) for key in self._heap if key >= limit]
+        return later + [(0, physical_offset) for physical_offset in self.rolls]
+
+    def move(self, new_dues: Mapping[int, int]) -> int:
+        """Let messages be due at other times, ms, by their physical offsets; those that do not wait any more are left
+        out. Returns how many were moved.
+        """
+        if not new_dues:
+            return 0
+        rolls = [physical_offset for physical_offset in self.rolls if physical_offset not in new_dues]
+        rolled = set(self.rolls).difference(rolls)
+        heap = [
+            new_dues.get(key & OFFSET_MASK, key >> OFFSET_BITS) << OFFSET_BITS | key & OFFSET_MASK
+            for key in self._heap
+        ]
+        count = sum(before != after for before, after in zip(self._heap, heap, strict=True)) + len(rolled)
+        heap += [new_dues[physical_offset] << OFFSET_BITS | physical_offset for physical_offset in rolled]
+        heapq.heapify(heap)
+        self._heap, self.rolls = heap, rolls
+        return count
 
     def offsets(self) -> list[int]:
         """Physical offsets of what waits, the first due first."""

@@ -123,6 +123,7 @@ class Checker:
 
     def _arm(self) -> None:
         self._disarm()
+        self._transaction_store.mend_times(self._live.value.transaction_check_interval)
         due_ms = self._transaction_store.table.next_due_ms(self._live.value.transaction_time_out)
         if due_ms is not None and self._running:
             self._armed_ms = due_ms

@@ -68,7 +68,12 @@ class HalfMessageLog(Protocol):
 
     def append(self, message: StoredMessage) -> AppendResult: ...
 
+    def store_time_now(self) -> int: ...
+
     def query(self, topic: str, key: str, *, count_max: int) -> QueryResult: ...
+
+
+BEHIND_MS = 1_000  # a clock that is behind the store times by less makes no check late
 
 
 class TransactionStore:
@@ -111,6 +116,12 @@ class TransactionStore:
     def decided_count(self) -> int:
         """Commits and rollbacks since the start."""
         return self.committed_count + self.rolled_back_count
+
+    def mend_times(self, interval_ms: int) -> None:
+        """While the clock is behind the store times, because it was set back: count the waits of what is open from now."""
+        now_ms = self._clock.now_ms()
+        if self._store.store_time_now() > now_ms + BEHIND_MS:
+            self.table.clock_set_back(now_ms, interval_ms)
 
     # --- reading
 

@@ -260,6 +260,17 @@ class TransactionTable:
         self._order += 1
         heapq.heappush(self._due, (due_ms, self._order, transaction))
 
+    def clock_set_back(self, now_ms: int, interval_ms: int) -> None:
+        """The clock shows less than the store times: let nothing count as stored later than now, or wait longer than one
+        that is stored or asked about (each `interval_ms`) now.
+        """
+        for transaction in self.by_key.values():
+            transaction.stored_ms = min(transaction.stored_ms, now_ms)
+            due_ms, immunity_ms = transaction.due_ms, transaction.immunity_ms
+            latest_ms = now_ms + max(interval_ms, immunity_ms or 0)
+            if due_ms is not None and due_ms > latest_ms:
+                self.put_off(transaction, latest_ms)
+
     # --- the op queue and how far everything is decided
 
     def take_ops(self) -> list[int]:

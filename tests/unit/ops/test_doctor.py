@@ -167,3 +167,12 @@ async def test_a_slave_that_connects_a_moment_later_is_well(connects_at: int, sa
         clock.advance(0.1)
     assert (await looking)["haTrouble"] == said
     assert len(asked) == connects_at + 1 if connects_at < 100 else len(asked) > 5
+
+
+def test_what_waits_and_does_not_get_on_is_told() -> None:
+    healthy = {"timerTrouble": "", "popTrouble": "", "storeTimeAheadMs": "900"}
+    assert all(finding.level == "ok" for finding in runtime_findings("broker a", healthy, {}, 0.0))
+    stuck = {"timerTrouble": "StoreFull: no space", "popTrouble": "error: x", "storeTimeAheadMs": "90000"}
+    found = {finding.check: finding for finding in runtime_findings("broker a", stuck, {}, 0.0)}
+    assert (found["timers"].level, found["pop"].level, found["store times"].level) == ("fail", "fail", "warn")
+    assert "90 s ahead" in found["store times"].detail

@@ -48,3 +48,13 @@ def test_full_begins_above_the_warning_level_and_ends_at_the_forcible_one() -> N
     assert [decide(retention, [], used=used).is_full for used in (0.89, 0.91, 0.88, 0.86, 0.85, 0.89)] == [
         False, True, True, True, False, False,
     ]  # fmt: skip
+
+
+def test_files_dated_ahead_are_as_old_as_the_next() -> None:
+    retention = Retention(StoreConfig(file_reserved_time=1, delete_when="4"))
+    now_ms, hour_ms = 1_700_000_000_000, 3_600_000
+    times = [now_ms + 24 * 365 * 24 * hour_ms, now_ms - 3 * hour_ms, now_ms - 2 * hour_ms, now_ms]
+    decision = retention.decide(
+        now_ms=now_ms, local_hour=4, file_times_ms=times, used_ratio=0.1, manual=False
+    )
+    assert decision.delete_count == 3

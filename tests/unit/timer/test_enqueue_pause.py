@@ -31,7 +31,7 @@ def started() -> tuple[TimerService, list[int], ManualClock, int]:
     clock = ManualClock()
     with mock.patch.object(timer_service, "TimerEnqueue", CountedEnqueue):
         service = TimerService(
-            store=cast(Any, SimpleNamespace(queues={}, appended=0)),
+            store=cast(Any, SimpleNamespace(queues={}, appended=0, last_store_timestamp=0)),
             files=cast(Any, SimpleNamespace(precision_ms=1_000, wheel=SimpleNamespace(exists=False))),
             clock=clock,
             stats=BrokerStats(clock=clock, cluster="c"),

@@ -1,0 +1,197 @@
+"""What waits for a moment of a clock that ran ahead and was set back. No RocketMQ class: its timers wait until the moment comes again.
+
+A delay is a length of time: a message that was to wait for 5 s while the clock showed 2050 is due 5 s after the clock shows
+2026 again, not in 24 years. A moment (TIMER_DELIVER_MS) is what its sender says, and is left as it is. Records of POP are delays:
+a check point comes back, and an acknowledgement counts, after the invisible time.
+
+Such units stand in slots from the timer's read time on; they were written at a time that is ahead now, so they are the
+newest of their slot's chain. Each is moved to the slot of its new time: a new unit there, and a new chain without it in
+its old slot. Both happen in one pass of the event loop, so that a checkpoint has both or neither.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from aerobee.broker.delay.redelivery import WaitingMessage
+from aerobee.broker.property_names import (
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_OUT_MS,
+)
+from aerobee.broker.send.timer_properties import number, slot_time
+from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
+from aerobee.broker.timer.timer_progress import TimerProgress
+from aerobee.broker.timer.waiting_slot import WaitingSlot
+from aerobee.broker.topic_table import REVIVE_PREFIX
+from aerobee.clock import Clock, WallSteps
+from aerobee.store.timer_files import TimerFiles
+from aerobee.store.timer_log import DELETE, ROLL, TimerUnit
+
+log = logging.getLogger(__name__)
+
+LOOKS_PER_PASS = 256  # records; then the event loop gets its turn
+NOTICE_MS = 2_000  # a clock that is set back by less makes nothing late by more than that
+
+
+def delay_ms(properties: Mapping[str, str], due_ms: int, born_ms: int) -> int | None:
+    """How long a message was to wait; None for one that waits for a moment."""
+    if properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX):
+        return max(0, due_ms - born_ms)
+    for name, unit_ms in ((TIMER_DELAY_SEC, 1_000), (TIMER_DELAY_MS, 1)):
+        if name in properties:
+            value = number(properties[name])
+            return None if value is None else max(0, value * unit_ms)
+    return None
+
+
+class ClockSetBack:
+    """Belongs to the event loop. step() is called with each pass of delivery."""
+
+    def __init__(
+        self,
+        *,
+        slots: SlotsAtHand,
+        messages: TimerMessages,
+        files: TimerFiles,
+        progress: TimerProgress,
+        clock: Clock,
+    ) -> None:
+        self._slots = slots
+        self._messages = messages
+        self._files = files
+        self._progress = progress
+        self._clock = clock
+        self._steps = WallSteps(clock, NOTICE_MS)
+        self._is_noticed = False
+        # Records of the timer topic before this physical offset may have times of the clock that was ahead.
+        self.suspect_until = 0
+        self._left: list[int] = []  # slots to look at, the last one first
+        self._at_hand: list[
+            tuple[int, int]
+        ] = []  # due ms and physical offset, of the slot at hand, to look at
+        self._new_dues: dict[int, int] = {}  # of the slot at hand: physical offset -> when it is due now
+        self._is_slot_due = self._has_listed = False
+        self.moved_count = 0
+
+    def start(self, newest_stored_ms: int) -> None:
+        """The timer starts: its clock may have been set back while nobody looked."""
+        slot = self._slots.slot
+        self._is_noticed = self._clock.now_ms() + NOTICE_MS < max(
+            newest_stored_ms, slot.time_ms if slot is not None else 0
+        )
+        self.suspect_until = self._progress.log_end() if self._is_noticed else 0
+
+    def look(self) -> None:
+        """Notice that the clock was set back since the last call."""
+        if self._steps.went_back():
+            self._is_noticed = True
+            self.suspect_until = self._progress.log_end()
+
+    def stop(self) -> None:
+        """What is not done is begun anew by start()."""
+        self._left, self._at_hand, self._new_dues = [], [], {}
+        self._is_slot_due = self._has_listed = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether step() has more to do."""
+        return self._is_noticed or self._is_slot_due or bool(self._left)
+
+    def step(self, slot: WaitingSlot) -> None:
+        """Look at some of what waits. `slot` is the one at hand, loaded. Raises StoreFull; it is tried again then."""
+        self.look()
+        if self._is_noticed:
+            self._begin(slot)
+        if self._is_slot_due:
+            self._step_at_hand(slot)
+            return
+        budget = LOOKS_PER_PASS
+        while self._left and budget > 0:
+            budget -= self._move_from(self._left[-1])
+            self._left.pop()
+            if not self._left:
+                self._progress.handled_is_at_hand()
+
+    def _begin(self, slot: WaitingSlot) -> None:
+        self._is_noticed = False
+        used = (each.time_ms for each in self._files.wheel.slots() if each.time_ms > slot.time_ms)
+        self._left = sorted(used, reverse=True)
+        self._at_hand, self._new_dues = [], {}
+        self._is_slot_due, self._has_listed = True, False
+        log.warning(
+            "the clock was set back: delays that began before count from now; %d slots of the timer are looked at",
+            len(self._left) + 1,
+        )
+
+    def _step_at_hand(self, slot: WaitingSlot) -> None:
+        now = self._clock.now_ms()
+        if not self._has_listed:
+            self._at_hand, self._has_listed = slot.waiting_after(now), True
+        for due_ms, physical_offset in self._at_hand[-LOOKS_PER_PASS:]:
+            new_due = self._new_due_of(physical_offset, due_ms, now)
+            if new_due is not None:
+                self._new_dues[physical_offset] = new_due
+        del self._at_hand[-LOOKS_PER_PASS:]
+        if not self._at_hand:
+            self.moved_count += slot.move(self._new_dues)
+            self._new_dues, self._is_slot_due, self._has_listed = {}, False, False
+
+    def _new_due_of(self, physical_offset: int, due_ms: int, now_ms: int) -> int | None:
+        """When a message is due by the new clock; None to leave it where it is. `due_ms` 0: its record says it."""
+        message = self._messages.read(physical_offset)
+        out_ms = number(message.properties.get(TIMER_OUT_MS)) if message is not None else None
+        if message is None or out_ms is None:
+            return None
+        return self.new_due(message, self._messages.due_time(message, out_ms), now_ms, due_ms)
+
+    def new_due(self, message: WaitingMessage, first_due_ms: int, now_ms: int, due_ms: int = 0) -> int | None:
+        """When a message is due by the new clock that was due at `first_due_ms`, or at `due_ms` by now; None to leave that."""
+        delay = delay_ms(message.properties, first_due_ms, message.born_timestamp)
+        if delay is None or (due_ms or first_due_ms) <= now_ms + delay + NOTICE_MS:
+            return None
+        return now_ms + delay
+
+    def _move_from(self, time_ms: int) -> int:
+        """Move what of a slot was written by the clock that was ahead. Returns how many records were read."""
+        now, files, progress = self._clock.now_ms(), self._files, self._progress
+        found, at_hand = files.slot(time_ms), self._slots.slot
+        if found is None or at_hand is None or time_ms <= at_hand.time_ms:
+            return 0
+        chain = [unit for _, unit in files.log.chain(found.last, time_ms, files.precision_ms)]
+        looked = 0
+        moved: list[TimerUnit] = []
+        gone: set[int] = set()  # delivered when the clock was ahead, by a process that died
+        for unit in chain:
+            if not unit.magic & DELETE and progress.was_handled(unit.physical_offset):
+                gone.add(unit.physical_offset)
+                continue
+            if unit.write_time <= now and not progress.has_handled:
+                break  # it and those before it were written before the clock ran ahead
+            if unit.write_time <= now or unit.magic & DELETE:
+                continue
+            looked += 1
+            new_due = self._new_due_of(unit.physical_offset, unit.due_ms, now)
+            if new_due is None:
+                continue
+            out_ms = slot_time(new_due, files.precision_ms)
+            again = self._slots.unit(
+                now, out_ms, new_due, unit.physical_offset, unit.message_size, unit.topic_hash
+            )
+            # One that would be stored again on its way waits in its old slot.
+            if not again.magic & ROLL and again.slot_time != time_ms:
+                moved.append(again)
+        gone.update(unit.physical_offset for unit in moved)
+        if gone:
+            left = [unit for unit in chain[::-1] if unit.physical_offset not in gone or unit.magic & DELETE]
+            files.move(time_ms, moved, left or [_no_unit(chain[0])])
+            self._slots.moved(time_ms, moved)
+            self.moved_count += len(moved)
+        return looked
+
+
+def _no_unit(unit: TimerUnit) -> TimerUnit:
+    """For a chain without any message, in the slot of `unit`: with no chain the old units would be found again after a crash."""
+    return unit._replace(magic=DELETE)
