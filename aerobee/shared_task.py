@@ -1,4 +1,4 @@
-"""One task that many wait for."""
+"""One task that many wait for, or that is waited for to its end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import asyncio
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+async def to_its_end(task: asyncio.Task[T]) -> T:
+    """What the task returns or raises. Who is cancelled meanwhile waits for the task's end all the same, and is cancelled then."""
+    is_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            is_cancelled = True
+    if is_cancelled:
+        raise asyncio.CancelledError
+    return task.result()
 
 
 class SharedTask(Generic[T]):

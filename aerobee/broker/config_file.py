@@ -75,6 +75,11 @@ class ConfigFile:
         except StoreError as error:
             log.error("%s", error)
 
+    async def written(self) -> None:
+        """Return when what write_soon() was given is in the file. Raises StoreError when the disk does not take it."""
+        if self._writer is not None:
+            await self._writer.written(self.path)
+
     async def run(self, work: Callable[[], None]) -> None:
         """Run `work`, which writes this file, beside the event loop, in its turn. Raises StoreError."""
         if self._writer is None:

@@ -146,6 +146,7 @@ class Serving:
         self._modes = request_modes(self.parts)
         self.controllers: ControllerMode | None = None
         self.replication = self._make_replication(ha_listener)
+        self.replication.after_cut.resume()  # before features read what goes with it
         self.features = make_features(self.parts)
         self._load_features()
         self.leading = self._make_leading()
@@ -250,7 +251,10 @@ class Serving:
     # --- life
 
     async def prepare(self) -> None:
-        """A master that comes back asks what was delivered while it was away. Before start(); 20 s at most."""
+        """A master that comes back asks what was delivered while it was away; 20 s at most. One whose log was cut takes nothing before
+        all that belongs to the cut is on the disk. Before start()."""
+        if self.role.takes_writes:
+            await self.replication.after_cut.finish()
         if self.acting is not None and await self.acting.come_back():
             for feature in self.features:
                 await feature.take_over()

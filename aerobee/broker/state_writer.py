@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 Work = Callable[[], None]
 
 
+def _nothing() -> None:
+    """What was given before is done."""
+
+
 def _own_thread(name: str) -> Executor:
     pool = ThreadPoolExecutor(1, name)
     start_threads(pool, 1)
@@ -64,6 +68,16 @@ class StateWriter:
             self._waiting[path] = work
         if not is_queued:
             self._executor.submit(self._write_newest, path)
+
+    async def written(self, path: str) -> None:
+        """Return when what write_soon() was given for the path is in the file. Raises StoreError when the disk does not take it, or
+        the writer is closed; it is tried again then as always."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, _nothing)
+        except RuntimeError as error:
+            raise StoreError("the broker is stopping: nothing is written any more") from error
+        if path in self.refused_paths:
+            raise StoreError(f"{path} is not written: the disk refuses it", path=path)
 
     def run(self, work: Work) -> None:
         """Run `work` in its turn, once. A failure is logged."""

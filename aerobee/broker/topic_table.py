@@ -464,6 +464,11 @@ class TopicTable:
         """Return when everything that was asked for is in the file, or refused."""
         await self._changes.settled()
 
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether the disk did not take what memory has; it is tried again."""
+        return self._changes.is_unsaved
+
     def abandon(self) -> None:
         """Write nothing more, as after a kill."""
         self._changes.abandon()

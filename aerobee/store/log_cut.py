@@ -1,6 +1,6 @@
 """Cutting the end off a log that parted from its master's, with what belongs to it: a slave's first step back into line.
 
-What is cut off is kept, durable, in files of its own before anything goes: `cut/OFFSET-SIZE` holds the bytes that stood at
+Before anything changes an intent stands on the disk (cut_intent.py), until what belongs to the log is cut, too. What is cut off is kept, durable, in files of its own before anything goes: `cut/OFFSET-SIZE` holds the bytes that stood at
 that physical offset. Then the checkpoint promises nothing behind the cut any more, so that a crash at any later moment leaves
 a log that recovery takes as it is; then entries go, and the records last.
 """
@@ -54,6 +54,16 @@ def keep_tail(log: CommitLog, disk: Disk, root: str, start: int) -> tuple[str, .
     return tuple(paths)
 
 
+def check_cut(log: CommitLog, start: int) -> None:
+    """Raise RecordInvalid for a place at which the log cannot be cut: no record begins there, nor does the log end. Raises OSError."""
+    kind = LogScanner(log, check_crc=False).at(start).kind if start < log.end else ScanKind.RECORD
+    is_inside = log.min_offset < start <= log.end or start == log.min_offset == 0
+    if not is_inside or kind not in (ScanKind.RECORD, ScanKind.BLANK):
+        raise RecordInvalid(
+            f"the log {log.min_offset}..{log.end} cannot be cut at {start}: no record begins there"
+        )
+
+
 def cut_log(
     log: CommitLog,
     queues: QueueTable,
@@ -64,19 +74,12 @@ def cut_log(
     root: str,
     start: int,
 ) -> LogCut:
-    """Cut everything from `start` on, a record's begin; from 0 on nothing is left, not even a file. No sync is under way, and
-    nobody appends. Blocking.
+    """Cut everything from `start` on, where check_cut() allows it; from 0 on nothing is left, not even a file. No sync is under
+    way, and nobody appends. Blocking.
 
-    In memory and in the files on return, but for a sync of them. Raises RecordInvalid for a place that is no record's
-    begin, OSError.
+    In memory and in the files on return, but for a sync of them. Raises OSError.
     """
     end = log.end
-    kind = LogScanner(log, check_crc=False).at(start).kind if start < end else ScanKind.RECORD
-    is_inside = log.min_offset < start <= end or start == log.min_offset == 0
-    if not is_inside or kind not in (ScanKind.RECORD, ScanKind.BLANK):
-        raise RecordInvalid(
-            f"the log {log.min_offset}..{end} cannot be cut at {start}: no record begins there"
-        )
     paths = keep_tail(log, disk, root, start)
     current = checkpoints.current
     if current.has_bounds:

@@ -20,6 +20,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from aerobee.clock import Clock
 from aerobee.errors import RecordInvalid, StoreError, StoreFull
 from aerobee.message import TRANSACTION_MASK
+from aerobee.shared_task import to_its_end
 from aerobee.store.checkpointing import Checkpointing
 from aerobee.store.config import StoreConfig
 from aerobee.store.consume_queue import ConsumeQueue
@@ -122,6 +123,8 @@ class MessageStore:
             on_ratio=self._note_disk,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._cuts = asyncio.Lock()
+        self._is_ending = False
         self._doomed: list[AnyQueue] = []  # of deleted topics, whose files are not gone yet
         self._name_parts()
 
@@ -184,10 +187,18 @@ class MessageStore:
             if self._own_executor is not None:
                 start_threads(self._own_executor, _THREADS)
             report = self._files.recover()
+            cut = self._files.finish_cut()
             self.appender.follow(report.last_store_timestamp, report.last_record_offset)
             self.flushed.reset(self.log.end)
             self.durability.recovered(self._files.checkpoints.current.confirm_offset)
-            self._checkpointing.sync_all()
+            if cut is None:
+                self._checkpointing.sync_all()
+            else:
+                report.notes.append(
+                    f"the cut of the log at {cut.start} that the last run began is finished; its end, up to {cut.end}, is kept "
+                    f"in {', '.join(cut.paths)}"
+                )
+            self._settle_cut()
         except OSError as error:
             self._close_files()
             raise open_failed(self.config.store_path_root_dir, error) from error
@@ -216,6 +227,7 @@ class MessageStore:
         """
         if not self._files.is_open:
             return
+        self._is_ending = True
         self.writability.close("the store is closing")
         await self._stop_tasks()
         try:
@@ -230,6 +242,7 @@ class MessageStore:
 
     async def abandon(self) -> None:
         """Leave as a killed process does: no flush, no checkpoint, `abort` stays; files closed, lock released."""
+        self._is_ending = True
         self.writability.close("the store was abandoned")
         await self._stop_tasks()
         self.flushed.fail()
@@ -248,27 +261,58 @@ class MessageStore:
     async def cut_to(self, physical_offset: int) -> LogCut:
         """Cut the log's end off, from a record's begin on, and keep it in a file (log_cut.py). Nobody may append meanwhile.
 
-        Durable on return. Raises RecordInvalid, StoreError: then the store takes nothing more until it is opened again.
+        Durable on return, and `pending_cut` until cut_finished(). Who is cancelled meanwhile has cut nothing, and the store goes
+        on as before. Raises RecordInvalid, StoreError: then the store takes nothing more until it is opened again.
         """
-        self.check_open()
-        await self._stop_tasks()
+        async with self._cuts:
+            self.check_open()
+            stopping = asyncio.create_task(self._stop_tasks(), name="store-pause")
+            try:
+                await to_its_end(stopping)
+                self.check_open()
+                return self._cut(physical_offset)
+            finally:
+                if not self._is_ending:
+                    self._start_tasks()
+
+    def _cut(self, physical_offset: int) -> LogCut:
+        """No task of the store runs."""
         try:
             self.flush_now()
             cut = self._files.cut(physical_offset)
             self.durability.cut(physical_offset)
-            offset, store_timestamp = last_record(self.log)
-            self.appender.follow(store_timestamp, offset)
-            self.log.sync(max(self.log.min_offset, physical_offset - 1), physical_offset)
-            self._checkpointing.sync_cut()
-        except OSError as error:
+            self._settle_cut()
+        except RecordInvalid:
+            raise  # before anything changed
+        except Exception as error:
             failure = StoreError(
                 f"the log could not be cut at {physical_offset}: {error}", path=self.log.directory
             )
             self.writability.fail(failure)
             raise failure from error
-        finally:
-            self._start_tasks()
         return cut
+
+    def _settle_cut(self) -> None:
+        """Nothing behind the log's new end is believed any more; durable on return. Raises OSError."""
+        intent = self._files.cut_intent
+        if intent.current is None or intent.current.is_log_cut:
+            return
+        end = self.log.end
+        offset, store_timestamp = last_record(self.log)
+        self.appender.follow(store_timestamp, offset)
+        self.log.sync(max(self.log.min_offset, end - 1), end)
+        self._checkpointing.sync_cut()
+        intent.log_is_cut()
+
+    @property
+    def pending_cut(self) -> int | None:
+        """Where the log was cut while what belongs to the cut beside the log is not done, also by an earlier run; else None."""
+        intent = self._files.cut_intent.current
+        return intent.offset if intent is not None else None
+
+    def cut_finished(self) -> None:
+        """What belongs to the cut is done, and durable. Raises OSError."""
+        self._files.cut_intent.finished()
 
     def _finish(self) -> None:
         """The last flush. Runs in the executor while the loop waits in stop()."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 
+from aerobee.errors import RecordInvalid
 from aerobee.store.abort_file import remove_abort_file, was_aborted, write_abort_file
 from aerobee.store.checkpoint import CheckpointFile, without_queues
 from aerobee.store.commit_log import CommitLog
 from aerobee.store.config import StoreConfig
+from aerobee.store.cut_intent import CutIntentFile, head_crc
 from aerobee.store.disk import Disk
 from aerobee.store.dispatch import DispatchRecord
 from aerobee.store.key_index import KeyIndex
-from aerobee.store.log_cut import LogCut, cut_log
+from aerobee.store.log_cut import DIRECTORY, LogCut, check_cut, cut_log
 from aerobee.store.log_scanner import LogScanner
 from aerobee.store.queue_bounds import written_sizes
 from aerobee.store.queue_files import FilePool
@@ -35,6 +37,7 @@ class StoreFiles:
         self.table = QueueTable(config, self.pool, record_at=self._record_at)
         self.checkpoints = CheckpointFile(disk, config.path("checkpoint"))
         self.queue_flusher = QueueFlusher(self.pool, self.index, disk)
+        self.cut_intent = CutIntentFile(disk, os.path.join(config.store_path_root_dir, DIRECTORY))
         self._config = config
         self._disk = disk
         self._root = config.store_path_root_dir
@@ -103,7 +106,30 @@ class StoreFiles:
         (checkpoints.must_write if must else checkpoints.write)(checkpoint)
 
     def cut(self, start: int) -> LogCut:
-        """Cut the log's end off from `start` on, a record's begin, with what points into it; log_cut.py keeps it."""
+        """Cut the log's end off from `start` on, a record's begin, with what points into it; log_cut.py keeps it.
+
+        The intent of it is on the disk before anything changes. Raises RecordInvalid where no record begins, OSError.
+        """
+        check_cut(self.log, start)
+        self.cut_intent.begin(start, self.log)
+        return self._cut(start)
+
+    def finish_cut(self) -> LogCut | None:
+        """As cut(), for one that a kill left unfinished; None when none is, or the log is no longer what was to be cut. What
+        belongs to the log is not finished by that. Raises OSError."""
+        self.cut_intent.read(self.log)
+        intent = self.cut_intent.current
+        if intent is None or intent.is_log_cut or intent.offset >= self.log.end:
+            return None
+        if intent.head_crc != head_crc(self.log, intent.offset):
+            return None
+        try:
+            check_cut(self.log, intent.offset)
+        except RecordInvalid:
+            return None
+        return self._cut(intent.offset)
+
+    def _cut(self, start: int) -> LogCut:
         return cut_log(
             self.log, self.table, self.index, self.checkpoints, disk=self._disk, root=self._root, start=start
         )

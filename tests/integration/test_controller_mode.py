@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.broker import Broker
+from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_mode import NO_LEASE, AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ha_address_behind
 from aerobee.broker.replication.replica_claims import SLAVES_MAX
@@ -33,6 +34,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads
 from aerobee.store.config import FlushDiskType
+from aerobee.store.timer_checkpoint import TimerCheckpoint
 from tests.integration.broker_calls import make_broker, records_of, send_request
 from tests.integration.certificates import Identity, identity
 from tests.integration.test_controller import configs, leader_of
@@ -299,6 +301,78 @@ async def test_a_deposed_master_forgets_progress_in_what_is_cut_off(group: Group
     found = a.controllers.agent.mode.sync_state_set
     assert found is not None
     assert found.confirm_offset <= a.store.log.end
+
+
+async def deposed(group: Group) -> tuple[Broker, Broker, int]:
+    """A master whose last message nobody else has, and whose group's offset is behind it; its slave, which leads now and has more;
+    and where the log of the first is to be cut."""
+    await group.begin()
+    a = await group.start("a")
+    b = await group.start("b")
+    await group.sent(a, [b"common %d" % number for number in range(5)])
+    await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
+    await same(a, b)
+    assert b.controllers is not None
+    b.controllers.agent.mode._follower._is_following = False
+    cut_end = a.store.log.end
+    assert (await group.send(a, b"only here")).code == 0
+    a.offsets.commit("g", "t", 0, 6)
+    a.offsets.save()
+    await group.controllers[0]._masters.elect("broker-g", preferred_id=2)
+    await wait_until(lambda: b.role.role is Role.MASTER, timeout_s=60)
+    await group.sent(b, [b"second epoch %d" % number for number in range(3)])
+    return a, b, cut_end
+
+
+async def test_a_kill_before_what_belongs_to_a_cut_is_done_leaves_it_to_the_next_start(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(after_cut: AfterCut) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AfterCut, "_finish", never)
+        a, b, cut_end = await deposed(group)
+        await wait_until(lambda: a.store.pending_cut is not None, "the log is cut", timeout_s=60)
+        assert a.store.pending_cut == a.store.log.end == cut_end < b.store.log.end
+        a.offsets.commit("g", "t", 0, 6)  # as it was before the cut
+        a.offsets.save()
+        await a.kill()
+    # Progress in the bytes that are gone: timers and transactions of the new epoch would be passed over.
+    config = tmp_path / "a" / "config"
+    ahead = TimerCheckpoint(read_time_ms=1 << 42, log_flushed=0, queue_offset=9, counter=77, scan_from=0)
+    (config / "timercheck").write_bytes(ahead.encode())
+    (config / "transactionSettled.json").write_bytes(b'{"settledOffset":%d}' % (1 << 40))
+    (config / "actingDeliveries.json").write_bytes(b'{"sources":[%d]}' % (cut_end + 1))
+    again = await group.start("a")
+    await same(again, b)
+    assert again.store.pending_cut is None
+    assert not (config / "timercheck").exists() or (config / "timercheck").read_bytes() != ahead.encode()
+    assert not (config / "transactionSettled.json").exists()
+    assert again.offsets.query("g", "t", 0) == 5
+    saved = loads((config / "consumerOffset.json").read_bytes())
+    assert (saved["offsetTable"], saved["aerobeeLogEnd"]) == ({"t@g": {"0": 5}}, cut_end)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "no space"), RuntimeError("a fault")])
+async def test_what_belongs_to_a_cut_is_tried_again_and_nothing_comes_before(
+    group: Group, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forget, ends = AfterCut.forget, []
+
+    def refused_twice(after_cut: AfterCut, log_offset: int) -> None:
+        ends.append(after_cut._store.log.end)
+        if len(ends) < 3:
+            raise error
+        forget(after_cut, log_offset)
+
+    monkeypatch.setattr(AfterCut, "forget", refused_twice)
+    a, b, cut_end = await deposed(group)
+    await same(a, b)
+    assert ends == [cut_end] * 3
+    assert a.store.pending_cut is None
+    assert a.offsets.query("g", "t", 0) == 5
+    assert caplog.text.count("trying again") >= 2
 
 
 async def test_a_master_of_an_earlier_epoch_cuts_nothing(group: Group) -> None:

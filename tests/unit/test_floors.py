@@ -149,7 +149,7 @@ STORE_ORDER = (
     "timer_log timer_wheel timer_checkpoint timer_files",  # the timer's files
     "reader queue_mender warmer",  # reading
     "visibility log_appender raw_appender own_records durability",  # appending, and what is on the disk
-    "checkpoint queue_rebuild recovery_report log_end index_recovery recovery log_cut",  # what a start finds, and mends
+    "checkpoint queue_rebuild recovery_report log_end index_recovery recovery log_cut cut_intent",  # what a start finds, and mends
     "store_files store_reads key_query checkpointing queue_upkeep log_cleaner",  # the store's parts
     "message_store",
     "verify",

@@ -242,6 +242,13 @@ class ConsumerOffsets:
         self._file.write(self._file_content())
         self._dirty = False
 
+    def save_soon(self) -> None:
+        """Have the table as it is now in the file, in its turn; every record of the log is durable."""
+        file = self._file
+        if file is not None:
+            content = self._file_content()
+            file.write_soon(lambda: file.write(content))
+
     def prepare_save(self) -> Callable[[], None] | None:
         """Return a function that writes the table as it is now, for a thread where it may block; None when nothing
         was committed since the last time, or what was returned then was neither called nor given to drop_save(). The
@@ -347,6 +354,12 @@ class ConsumerOffsets:
         if log_offset is None and self._copied_from is not None:
             self.log_end = self._copied_from
         self._copied_from = log_offset
+
+    def log_cut(self, log_offset: int) -> None:
+        """What comes behind `log_offset` is from another master, and these offsets know nothing of it."""
+        if self._copied_from is None or log_offset < self._copied_from:
+            self._copied_from = log_offset
+        self.log_end = min(self.log_end, log_offset)
 
     @property
     def change_mark(self) -> str:

@@ -263,9 +263,7 @@ class Schedule:
         self._copied_from = log_offset
         if offsets != self.offsets:
             self.offsets = offsets
-            tree, file = self._file_tree(), self._file
-            if file is not None:
-                file.write_soon(lambda: file.write(tree))
+            self.save_soon()
 
     def delivered_elsewhere(self, offsets: Mapping[int, int]) -> None:
         """Another broker has delivered each level up to there, as far as its queue goes here. The file follows soon."""
@@ -273,9 +271,7 @@ class Schedule:
             queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
             if queue is not None:
                 self._advance(level, max(self.offsets.get(level, 0), min(offset, queue.max_offset)))
-        tree, file = self._file_tree(), self._file
-        if file is not None:
-            file.write_soon(lambda: file.write(tree))
+        self.save_soon()
 
     # --- the file
 
@@ -330,6 +326,12 @@ class Schedule:
         """Write delayOffset.json with where each level stands now."""
         if self._file is not None:
             self._file.write(self._file_tree())
+
+    def save_soon(self) -> None:
+        """Have delayOffset.json say where each level stands now."""
+        tree, file = self._file_tree(), self._file
+        if file is not None:
+            file.write_soon(lambda: file.write(tree))
 
     def _file_tree(self) -> dict[str, object]:
         log_offset = self._store.log.end if self._copied_from is None else self._copied_from

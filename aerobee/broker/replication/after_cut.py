@@ -1,15 +1,26 @@
-"""What else goes when the end of a slave's log was cut off: what this broker noted as a master about the bytes that are gone."""
+"""What else goes when the end of a slave's log was cut off: what this broker noted as a master about the bytes that are gone.
+
+The store says that a cut is pending from before the first byte goes until finish() has all of that on the disk. Nothing is
+appended meanwhile: records of another master must not meet offsets, timers and deliveries of those that were cut. A kill in between
+leaves it to the next start, a disk that refuses to the next try.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable
 
+from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.topic_table import TopicTable
+from aerobee.clock import Clock
+from aerobee.errors import StoreError
+from aerobee.shared_task import SharedTask
 from aerobee.store.disk import Disk
 from aerobee.store.dispatch import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
@@ -18,10 +29,13 @@ log = logging.getLogger(__name__)
 
 # Progress that is found again in the log when it is not in a file: of timers, and of transactions.
 PROGRESS_FILES = ("timercheck", "transactionSettled.json")
+# What is changed in memory, and written by another thread.
+_CHANGED_FILES = ("consumerOffset.json", "delayOffset.json", ESCAPED_FILE)
+RETRY_S = 1.0
 
 
 class AfterCut:
-    """Called after each cut. Belongs to the event loop; blocks for two small files."""
+    """Belongs to the event loop; blocks for two small files."""
 
     def __init__(
         self,
@@ -32,9 +46,12 @@ class AfterCut:
         schedule: Schedule,
         escaped: EscapedDeliveries,
         disk: Disk,
+        clock: Clock,
+        config_file: Callable[[str], ConfigFile],
         on_cut: Callable[[int], None] = lambda log_offset: None,
     ) -> None:
-        """`on_cut` is called with where the log ends now, before anything else: it forgets what is only in memory."""
+        """`config_file` gives a file of the store's config directory by its name. `on_cut` is called with where the log ends now,
+        before anything else: it forgets what is only in memory."""
         self._on_cut = on_cut
         self._store = store
         self._escaped = escaped
@@ -42,27 +59,95 @@ class AfterCut:
         self._offsets = offsets
         self._schedule = schedule
         self._disk = disk
+        self._clock = clock
+        self._config_file = config_file
+        self._work: SharedTask[None] | None = None
+
+    def resume(self) -> None:
+        """At a start, before anything reads what forget() removes: forget what the last run did not get to. Nothing was taken from
+        the log into memory yet. Raises OSError."""
+        offset = self._store.pending_cut
+        if offset is not None:
+            log.warning("the log was cut at %d in the last run: what belongs to that is finished now", offset)
+            self._forget_noted(offset)
+
+    def begin(self) -> None:
+        """Have what is pending done, in a task."""
+        if self._store.pending_cut is not None and (self._work is None or self._work.task.done()):
+            self._work = SharedTask(asyncio.create_task(self._finish(), name="after-cut"))
+
+    async def finish(self) -> None:
+        """Return when nothing of a cut is pending. It goes on when the caller is cancelled; what the disk refuses is tried again."""
+        while self._store.pending_cut is not None:
+            self.begin()
+            assert self._work is not None
+            await self._work.outcome()
+
+    async def stop(self) -> None:
+        """Do nothing more: the next start does."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.task.cancel()
+            await asyncio.wait((work.task,))
+
+    async def _finish(self) -> None:
+        while (offset := self._store.pending_cut) is not None:
+            try:
+                self.forget(offset)
+                await self._saved()
+                self._store.cut_finished()
+            except (OSError, StoreError) as error:
+                log.error(
+                    "the log was cut at %d, and what belongs to that cannot be noted: %s; trying again",
+                    offset,
+                    error,
+                )
+            except Exception:
+                # The task's outermost edge: what was not forgotten must not meet what comes next.
+                log.exception(
+                    "the log was cut at %d, and what belongs to that is not done; trying again", offset
+                )
+            else:
+                return
+            await self._clock.sleep(RETRY_S)
+
+    async def _saved(self) -> None:
+        """Return when what forget() changed is in the files. Raises StoreError."""
+        await self._topics.settled()
+        if self._topics.is_unsaved:
+            raise StoreError("the disk refuses topics.json")
+        for name in _CHANGED_FILES:
+            await self._config_file(name).written()
 
     def forget(self, log_offset: int) -> None:
-        """The log was cut at `log_offset`. Raises OSError.
+        """The log was cut at `log_offset`. The files follow soon. Raises OSError; called again it does what is left.
 
         An offset behind its queue's end would make its group pass over the messages that come there next.
         """
-        store = self._store
         self._on_cut(log_offset)
+        self._forget_noted(log_offset)
+
+    def _forget_noted(self, log_offset: int) -> None:
+        store = self._store
         self._topics.log_cut(log_offset)
         for topic, group, queue_id in self._offsets.limit_to_ends(store.next_offset):
             log.warning(
                 "group %s on %s queue %d goes back to the end of what was not cut", group, topic, queue_id
             )
+        self._offsets.log_cut(log_offset)
+        self._offsets.save_soon()
         levels = {
             level: min(offset, store.next_offset(SCHEDULE_TOPIC, level - 1))
             for level, offset in self._schedule.offsets.items()
         }
         self._schedule.copy_from(levels, log_offset)
+        self._schedule.save_soon()
         self._escaped.forget_outside(store.log.min_offset, log_offset)
+        directory = os.path.join(store.config.store_path_root_dir, "config")
+        if not self._disk.is_dir(directory):
+            return
         for name in PROGRESS_FILES:
             for path in (store.config.path("config", name), store.config.path("config", f"{name}.bak")):
                 if self._disk.exists(path):
                     self._disk.remove(path)
-        self._disk.sync_dir(os.path.join(store.config.store_path_root_dir, "config"))
+        self._disk.sync_dir(directory)

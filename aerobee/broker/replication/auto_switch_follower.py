@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from aerobee.broker.fastpath.choice import RawAppends
@@ -104,12 +104,12 @@ class AutoSwitchFollower(Follower):
         epochs: Epochs,
         broker_id: Callable[[], int],
         master_epoch: Callable[[], int],
-        on_cut: Callable[[int], None],
+        finish_cut: Callable[[], Awaitable[None]],
         native: RawAppends | None = None,
     ) -> None:
         """`master_epoch`: the newest that the controllers told; who has not begun it is not the master.
 
-        `on_cut` is told where the log was cut, before anything else is appended.
+        `finish_cut` does what belongs to a cut of the log beside it, before anything else is appended.
         """
         super().__init__(store=store, clock=clock)
         self.confirm_offset = 0  # as the master says, and never behind the end of this log
@@ -117,7 +117,7 @@ class AutoSwitchFollower(Follower):
         self._epochs = epochs
         self._broker_id = broker_id
         self._master_epoch = master_epoch
-        self._on_cut = on_cut
+        self._finish_cut = finish_cut
         self._native = native
         self._receiver = RawReceiver(store, native=native)
         self._connection: _MasterConnection | None = None
@@ -158,6 +158,7 @@ class AutoSwitchFollower(Follower):
 
     async def _follow(self) -> None:
         """One connection, from its handshake to its end."""
+        await self._finish_cut()  # of an earlier run, or one that was cancelled
         await self._durable()
         config = self._store.config
         handshake = Handshake(
@@ -204,6 +205,8 @@ class AutoSwitchFollower(Follower):
         epochs.follow_log(store_log.min_offset, store_log.end)
         end = store_log.end
         if not store_log.segments or end == store_log.min_offset == 0:
+            if parted_at_first_byte(epochs.entries, greeting.entries):
+                epochs.clear()  # of a log that was cut to nothing: a kill came before this
             return
         point = common_point(epochs.entries, end, greeting.entries, greeting.max_offset)
         if (
@@ -214,6 +217,7 @@ class AutoSwitchFollower(Follower):
             # Nobody copied the first byte of this log, and so nothing of it was confirmed.
             await self._cut(0, f"was written in epoch {epochs.entries[0].epoch} alone")
             epochs.clear()
+            await self._finish_cut()
             return
         if point is None:
             raise CannotFollow(
@@ -229,12 +233,12 @@ class AutoSwitchFollower(Follower):
             await self._cut(point.offset, f"parted from the master's in epoch {point.epoch}")
         # After the cut: epochs without their bytes are harmless, bytes without their epochs are not.
         epochs.cut(point)
+        await self._finish_cut()
 
     async def _cut(self, start: int, what: str) -> None:
         """Cut the log's end off; `what` says of the log why. Raises StoreError, RecordInvalid, OSError."""
         cut = await self._store.cut_to(start)
         self.confirm_offset = min(self.confirm_offset, start)
-        self._on_cut(start)
         log.warning(
             "this log %s: its bytes from %d up to %d were cut off, with %d queue entries, and are kept in %s",
             what,

@@ -126,14 +126,14 @@ class ClassicFollower(Follower):
         clock: Clock,
         network: Network,
         ask_bounds: AskBounds,
-        on_cut: Callable[[int], None],
+        finish_cut: Callable[[], Awaitable[None]],
         native: RawAppends | None = None,
     ) -> None:
-        """`on_cut` is told where the log was cut, before anything else is appended."""
+        """`finish_cut` does what belongs to a cut of the log beside it, before anything else is appended."""
         super().__init__(store=store, clock=clock)
         self._network = network
         self._ask_bounds = ask_bounds
-        self._on_cut = on_cut
+        self._finish_cut = finish_cut
         self._native = native
         self._receiver = RawReceiver(store, native=native)
         self._connection: MasterConnection | None = None
@@ -167,6 +167,7 @@ class ClassicFollower(Follower):
 
     async def _follow(self) -> None:
         """One connection, from its plan to its end."""
+        await self._finish_cut()  # of an earlier run, or one that was cancelled
         await self._durable()
         plan = await self._make_plan()
         host, port = split_address(self._master.ha)
@@ -184,7 +185,6 @@ class ClassicFollower(Follower):
         if self._cut_at is not None:
             cut_at, self._cut_at = self._cut_at, None
             cut = await self._store.cut_to(cut_at)
-            self._on_cut(cut_at)
             log.warning(
                 "this log parted from the master's at %d: its bytes up to %d were cut off, with %d queue entries, and are kept "
                 "in %s",
@@ -193,6 +193,7 @@ class ClassicFollower(Follower):
                 cut.entry_count,
                 ", ".join(cut.paths),
             )
+            await self._finish_cut()
 
     def _disconnect(self) -> None:
         self._stop_watching()

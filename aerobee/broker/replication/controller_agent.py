@@ -285,6 +285,8 @@ class ControllerAgent:
             return
         if self._taken_reason:
             return  # it is the other one who was made master
+        if self._store.pending_cut is not None:
+            return  # the next heartbeat comes here again
         if state.master_epoch <= self._epochs.last_epoch and self._lease_ms is not None:
             if self._resigns_epoch != state.master_epoch:
                 log.warning(
@@ -332,7 +334,7 @@ class ControllerAgent:
         """Its disk takes writes, and no mastership of an earlier life stands."""
         if self._group.master_id == self.broker_id and self._resigns_epoch == self._group.master_epoch:
             return False
-        return self._store.writability.is_sound
+        return self._store.writability.is_sound and self._store.pending_cut is None
 
     # --- heartbeats
 

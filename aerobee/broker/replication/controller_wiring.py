@@ -72,6 +72,8 @@ def make_controller_mode(
         schedule=parts.schedule,
         escaped=parts.escaped,
         disk=disk,
+        clock=clock,
+        config_file=parts.config_file,
         on_cut=on_cut,
     )
     follower = AutoSwitchFollower(
@@ -81,7 +83,7 @@ def make_controller_mode(
         epochs=epochs,
         broker_id=lambda: agent.broker_id,
         master_epoch=lambda: parts.role.epoch,
-        on_cut=after_cut.forget,
+        finish_cut=after_cut.finish,
         native=raw_appends,
     )
     mode = AutoSwitchMode(
@@ -104,6 +106,7 @@ def make_controller_mode(
         mode=mode,
         listener=listener,
         metadata=make_metadata_sync(parts, modes),
+        after_cut=after_cut,
     )
     calls = ControllerModeCalls(agent=agent, epochs=epochs, identity=identity, role=parts.role, store=store)
     return ControllerMode(agent.replication, agent, calls)

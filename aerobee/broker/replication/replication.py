@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass
 
 from aerobee.broker.ack import AckPolicy
+from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.ha_mode import FollowState, HaMode, MasterAddress, ReplicaState
 from aerobee.broker.replication.metadata_sync import MetadataSync
@@ -52,6 +53,7 @@ class Replication:
         mode: HaMode,
         listener: HaListener,
         metadata: MetadataSync,
+        after_cut: AfterCut,
     ) -> None:
         self.acks = acks
         self._copies = copies
@@ -61,6 +63,7 @@ class Replication:
         self._mode = mode
         self._listener = listener
         self.metadata = metadata
+        self.after_cut = after_cut
         self._tasks: list[asyncio.Task[None]] = []
         self._master: MasterAddress | None = None
         self._is_slave = not role.takes_writes
@@ -78,6 +81,7 @@ class Replication:
 
     def start(self) -> None:
         """Begin as what the role says; a slave waits for become_slave() to learn whom it follows."""
+        self.after_cut.begin()
         self._listener.serve(self._mode.slave_connection)
         if self._role.takes_writes:
             self._serve(self._role.epoch)
@@ -151,6 +155,7 @@ class Replication:
         tasks = self._tasks
         self._stop_following()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.after_cut.stop()
 
     # ---
 

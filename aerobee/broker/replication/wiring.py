@@ -113,6 +113,8 @@ def make_replication(
         schedule=parts.schedule,
         escaped=parts.escaped,
         disk=parts.disk,
+        clock=clock,
+        config_file=parts.config_file,
         on_cut=on_cut,
     )
 
@@ -125,7 +127,7 @@ def make_replication(
             clock=clock,
             network=secured(network, store.config),
             ask_bounds=questions.log_bounds,
-            on_cut=after_cut.forget,
+            finish_cut=after_cut.finish,
             native=raw_appends,
         )
 
@@ -148,6 +150,7 @@ def make_replication(
         mode=mode,
         listener=listener,
         metadata=make_metadata_sync(parts, modes),
+        after_cut=after_cut,
     )
 
 

@@ -1,0 +1,79 @@
+"""What belongs to a cut of the log, at a broker whose last run did not get to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aerobee.broker.broker import Broker
+from aerobee.broker.transaction.service import Transactions
+from aerobee.errors import StoreError
+from aerobee.message import Message
+from aerobee.store.disk import RealDisk
+from aerobee.store.message_store import MessageStore
+from aerobee.testing import LocalCluster
+from tests.waiting import wait_until
+
+
+def transactions_of(broker: Broker) -> Transactions:
+    return next(each for each in broker._serving.features if isinstance(each, Transactions))
+
+
+async def cut_by_hand(store: MessageStore, start: int) -> None:
+    """As a slave that is killed behind the cut."""
+    again = MessageStore(
+        store.config,
+        disk=store._files._disk,
+        clock=store._cleaner._clock,
+        store_host=lambda: store.store_host,
+    )
+    again.load()
+    await again.start()
+    await again.cut_to(start)
+    await again.abandon()
+
+
+async def test_a_start_reads_no_progress_that_was_cut(tmp_path: Path) -> None:
+    async with LocalCluster(directory=tmp_path) as cluster:
+        async with cluster.producer("group") as producer:
+            await producer.send(Message("orders", b"kept"))
+            start = cluster.broker().store.log.end
+            await producer.send(Message("orders", b"cut"))
+        store = cluster.broker().store
+        await cluster.stop_broker()
+        await cut_by_hand(store, start)
+        settled, disk = store.config.path("config", "transactionSettled.json"), RealDisk()
+        disk.replace_file(settled, b'{"settledOffset":%d}' % (1 << 40))
+        await cluster.start_broker()
+        broker = cluster.broker()
+        assert broker.store.log.end == start
+        assert transactions_of(broker)._settled_offset == 0
+        assert not disk.exists(settled)
+        await wait_until(lambda: broker.store.pending_cut is None, timeout_s=30)
+        assert not disk.exists(store.config.path("cut", "unfinished"))
+        await cluster.stop_broker()
+        await cluster.start_broker()
+        assert cluster.broker().store.pending_cut is None
+
+
+async def test_a_cut_stays_pending_while_the_disk_takes_no_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with LocalCluster(directory=tmp_path) as cluster:
+        broker = cluster.broker()
+        broker.store._files.cut_intent.begin(broker.store.log.end, broker.store.log)
+        file = broker.offsets._file
+        assert file is not None
+        write = file.write
+
+        def refuse(value: object) -> None:
+            raise StoreError("no space")
+
+        monkeypatch.setattr(file, "write", refuse)
+        broker.replication.after_cut.begin()
+        await wait_until(lambda: "trying again" in caplog.text, timeout_s=30)
+        assert broker.store.pending_cut is not None
+        monkeypatch.setattr(file, "write", write)
+        await cluster.advance_clock(30)
+        await wait_until(lambda: broker.store.pending_cut is None, timeout_s=30)
