@@ -20,6 +20,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
+from aerobee.broker.consumer.silent_clients import close_silent_clients
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.missed_topics import make_missed_topics
 from aerobee.broker.producer_registry import ProducerRegistry
@@ -209,8 +210,7 @@ class Foundation:
 
     def _scan(self) -> None:
         expiry_s = self.live.value.channel_expired_timeout / 1000
-        self.consumers.scan(expiry_s)
-        self.producers.scan(expiry_s)
+        close_silent_clients(self.consumers, self.producers, expiry_s)
 
     def _save_offsets(self) -> None:
         for part in (self.topics, self.groups, self.files):

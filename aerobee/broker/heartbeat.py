@@ -274,8 +274,7 @@ class HeartbeatCalls:
     def consumer_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """38: ids of the members that this broker knows. Code 1 without any: the client keeps its queues then."""
         name = request.text("consumerGroup")
-        group = self._consumers.group(name)
-        client_ids = group.client_ids() if group is not None else []
+        client_ids = self._consumers.member_ids(name, peer)
         if not client_ids:
             return request.reply(
                 ResponseCode.SYSTEM_ERROR, remark=f"no consumer for this group, {name}", ext={}

@@ -103,16 +103,17 @@ class ProducerRegistry:
             self.unregister(group, peer)
         self._groups_of.pop(peer, None)
 
-    def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> None:
-        """Remove members without a heartbeat for `expiry_s` and close their connections."""
+    def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> list[tuple[Peer, str]]:
+        """Remove members without a heartbeat for `expiry_s`. Returns their connections and why, for close_silent_clients()."""
         now = self._clock.monotonic()
+        expired: list[tuple[Peer, str]] = []
         for group, members in list(self._groups.items()):
             for channel in list(members.values()):
                 if now - channel.seen > expiry_s:
                     self.unregister(group, channel.peer)
-                    channel.peer.close(
-                        f"producer {channel.client_id} of {group}: no heartbeat for {expiry_s:.0f} s"
-                    )
+                    why = f"producer {channel.client_id} of {group}: no heartbeat for {expiry_s:.0f} s"
+                    expired.append((channel.peer, why))
+        return expired
 
     @property
     def member_count(self) -> int:

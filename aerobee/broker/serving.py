@@ -11,6 +11,7 @@ import logging
 import os
 import random
 from collections.abc import Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from aerobee.broker.ack import AckPolicy
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from aerobee.broker.replication.controller_wiring import ControllerMode
 
 log = logging.getLogger(__name__)
+
+SHARED_IDS_SHOWN_MAX = 5  # in brokerStatus, each with two addresses
 
 
 class Serving:
@@ -493,6 +496,7 @@ class Serving:
             **self._ports.runtime_info(),
             "boundsReached": str(base.bounds.reached_count),
             "accessRefusals": str(base.access.gate.refused_count),
+            "clientIdsShared": "\n".join(map(str, islice(base.consumers.shared_ids(), SHARED_IDS_SHOWN_MAX))),
             "dedupKeys": str(len(base.duplicates)),
             "dedupDroppedSends": str(base.duplicates.dropped_count),
             "dedupForgottenKeys": str(base.duplicates.forgotten_count),

@@ -302,6 +302,16 @@ def runtime_findings(
                 advice="it is starting, stopping, or isolated; its log says which",
             )
         )
+    for shared in filter(None, runtime.get("clientIdsShared", "").split("\n")):
+        findings.append(
+            Finding(
+                part=part,
+                check="client ids",
+                level="warn",
+                detail=shared,
+                advice="set another instance name at one of them: `aerobee why GROUP` shows its members",
+            )
+        )
     for key, value in sorted(runtime.items()):
         if key.startswith("registeredAt_"):
             findings.append(

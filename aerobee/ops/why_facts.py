@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aerobee.client import Admin, ReceivedMessage
-from aerobee.client.admin.explain import InvisibleMessage, QueueLock, SubscriptionDifference
+from aerobee.client.admin.explain import InvisibleMessage, QueueLock, SharedClientId, SubscriptionDifference
 from aerobee.client.admin.transactions import TransactionInfo
 from aerobee.client.consumer.verdict import LEVEL_DELAYS_S
 from aerobee.client.results import ConsumerProgress, GroupConnections, GroupInfo, QueueProgress
@@ -48,6 +48,7 @@ class GroupFacts:
     settings: tuple[GroupInfo, ...]
     connections: GroupConnections | None
     differences: tuple[SubscriptionDifference, ...]
+    shared_ids: tuple[SharedClientId, ...]
     progress: tuple[QueueProgress, ...]
     topics: tuple[str, ...]
     missing_topics: tuple[str, ...]
@@ -132,6 +133,7 @@ async def gather_group(admin: Admin, group: str, topic: str | None) -> GroupFact
         settings=settings,
         connections=connections,
         differences=await admin.subscription_differences(group),
+        shared_ids=await admin.shared_client_ids(group),
         progress=progress,
         topics=names,
         missing_topics=tuple(name for name in names if name not in known),

@@ -24,7 +24,7 @@ from aerobee.words import plural
 RANK = (
     "dead-letter", "consumed-again", "consumed", "filtered", "not-subscribed", "undecided", "rolled-back", "delayed",
     "overdue", "retry", "invisible", "in-progress", "stored-twice", "no-offset", "behind", "passed", "gone", "never-stored",
-    "no-group", "disabled", "no-topic", "no-members", "conflict", "lock", "no-owner", "lag", "dead-letters", "replicas", "well",
+    "no-group", "disabled", "no-topic", "no-members", "conflict", "shared-id", "lock", "no-owner", "lag", "dead-letters", "replicas", "well",
 )  # fmt: skip
 STUCK_LOCK_MS = 60_000
 SHOWN_MAX = 5  # single queues or members that are named one by one
@@ -59,6 +59,7 @@ def findings(group: GroupFacts, message: MessageFacts | None) -> list[Finding]:
 def _of_group(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Finding]:
     yield from _settings(facts)
     yield from _members(facts)
+    yield from _shared_ids(facts)
     yield from _locks(facts, asked)
     yield from _lag(facts)
     if facts.invisible:
@@ -126,6 +127,17 @@ def _members(facts: GroupFacts) -> Iterator[Finding]:
                 "other_client_id": each.other_client_id,
                 "other_expression": each.other_expression,
             },
+        )
+
+
+def _shared_ids(facts: GroupFacts) -> Iterator[Finding]:
+    for each in facts.shared_ids:
+        first, *others = each.addresses or ("?",)
+        yield Finding(
+            "shared-id",
+            f"clients at {first} and {', '.join(others)} have one client id, {each.client_id}: the queues of this id go to {first}, "
+            "the other gets none. Give each client an instance name of its own",
+            {"client_id": each.client_id, "addresses": list(each.addresses)},
         )
 
 

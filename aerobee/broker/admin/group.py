@@ -206,6 +206,8 @@ class AdminGroupCalls:
         }
         if conflicts := group.conflicts:  # a field of ours; RocketMQ's tools pass over it
             body["subscriptionConflicts"] = [conflict.to_dict() for conflict in conflicts]
+        if group.ids.shared:
+            body["sharedClientIds"] = [group.ids.shared_id(each).to_dict() for each in group.ids.shared]
         return request.reply(body=fastjson.dumps(body))
 
     def producer_connections(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:

@@ -66,8 +66,10 @@ class AssignmentCalls:
         request_mode = self._modes.get(topic, group)
         if model != BROADCASTING and self._live.value.server_load_balancer_enable:
             members = self._consumers.group(group)
-            client_ids = sorted(members.client_ids()) if members is not None else []
-            if client_id not in client_ids:
+            place = (
+                members.ids.place_of(client_id, peer, members.client_ids()) if members is not None else None
+            )
+            if place is None:
                 log.warning(
                     "client %s of group %s asks for queues of %s without being a member",
                     client_id,
@@ -76,7 +78,7 @@ class AssignmentCalls:
                 )
                 queues = []
             else:
-                index, count = client_ids.index(client_id), len(client_ids)
+                index, count = place
                 if request_mode.mode == POP:
                     queues = pop_share(queues, index, count, request_mode.share_queue_num, strategy)
                 else:

@@ -12,12 +12,15 @@ at every 10 s).
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+from aerobee.broker.consumer.client_ids import ClientIds, SharedId
 from aerobee.broker.consumer.subscription_conflict import Conflict, Wanted, conflict_between, wanted_of
 from aerobee.broker.producer_registry import CHANNEL_EXPIRY_S, ClientChannel
 from aerobee.clock import Clock
+from aerobee.log_throttle import LogThrottle
 from aerobee.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.codes import RequestCode
@@ -39,6 +42,7 @@ class ConsumerGroup:
         "consume_from_where",
         "consume_type",
         "fingerprint",
+        "ids",
         "message_model",
         "name",
         "refused",
@@ -49,6 +53,7 @@ class ConsumerGroup:
     def __init__(self, name: str) -> None:
         self.name = name
         self.channels: dict[Peer, ClientChannel] = {}
+        self.ids = ClientIds(name)
         self.subscriptions: dict[str, SubscriptionData] = {}
         self.consume_type = "CONSUME_PASSIVELY"
         self.message_model = "CLUSTERING"
@@ -112,6 +117,8 @@ class ConsumerRegistry:
         self._watchers: list[Callable[[], None]] = []
         self._subscription_watchers: list[SubscriptionWatcher] = []
         self._conflicts_said: set[tuple[str, str, str]] = set()  # group, client, topic: each is logged once
+        self._turn = itertools.count()
+        self._id_shared = LogThrottle(log, clock.monotonic)
 
     def on_subscriptions(self, watcher: SubscriptionWatcher) -> None:
         """Call back with (group, subscriptions) after each heartbeat that has some; with None when a group ends."""
@@ -144,6 +151,8 @@ class ConsumerRegistry:
         joined = self._see(group, peer, client_id, language, version)
         group.refused.pop(peer, None)
         before = dict(group.subscriptions)
+        if with_subscriptions:
+            group.ids.subscribed(peer, data.subscription_data_set)
         changed = with_subscriptions and _replace_subscriptions(group, data.subscription_data_set)
         if with_subscriptions:
             group.wanted[peer] = wanted_of(data.subscription_data_set)
@@ -199,6 +208,7 @@ class ConsumerRegistry:
         if group is None or group.channels.pop(peer, None) is None:
             return
         self._member_count -= 1
+        group.ids.left(peer)
         groups = self._groups_of.get(peer)
         if groups is not None:
             groups.discard(group_name)
@@ -217,9 +227,10 @@ class ConsumerRegistry:
             self.unregister(group_name, peer)
         self._groups_of.pop(peer, None)
 
-    def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> None:
-        """Remove members without a heartbeat for `expiry_s` and close their connections."""
+    def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> list[tuple[Peer, str]]:
+        """Remove members without a heartbeat for `expiry_s`. Returns their connections and why, for close_silent_clients()."""
         now = self._clock.monotonic()
+        expired: list[tuple[Peer, str]] = []
         for group in list(self._groups.values()):
             for channel in list(group.channels.values()):
                 if now - channel.seen > expiry_s:
@@ -230,9 +241,9 @@ class ConsumerRegistry:
                         expiry_s,
                     )
                     self.unregister(group.name, channel.peer)
-                    channel.peer.close(
-                        f"consumer {channel.client_id} of {group.name}: no heartbeat for {expiry_s:.0f} s"
-                    )
+                    why = f"consumer {channel.client_id} of {group.name}: no heartbeat for {expiry_s:.0f} s"
+                    expired.append((channel.peer, why))
+        return expired
 
     # --- reading
 
@@ -278,7 +289,30 @@ class ConsumerRegistry:
         before, group.fingerprint = group.fingerprint, fingerprint
         return before is not None and before != fingerprint
 
+    def member_ids(self, group_name: str, peer: Peer) -> list[str]:
+        """The client ids of a group as one that asks is to see them: a member whose id another client has does not find it."""
+        group = self._groups.get(group_name)
+        if group is None:
+            return []
+        self._shows_life(group, peer)
+        return group.ids.as_seen_by(peer, group.client_ids())
+
+    def shared_ids(self) -> Iterator[SharedId]:
+        """Client ids that several living members of one group have."""
+        for group in self._groups.values():
+            for client_id in group.ids.shared:
+                yield group.ids.shared_id(client_id)
+
     # --- helpers
+
+    def _shows_life(self, group: ConsumerGroup, peer: Peer) -> None:
+        """Notify the members when this shows that two clients have one id: both would take the queues of that id."""
+        if group.message_model == BROADCASTING:  # every client takes all queues
+            return
+        shared = group.ids.alive(peer, next(self._turn))
+        if shared is not None:
+            self._id_shared.warn(f"{shared.group} {shared.client_id}", "%s", shared)
+            self._notify(group)
 
     def _changed(self) -> None:
         for watcher in self._watchers:
@@ -289,8 +323,10 @@ class ConsumerRegistry:
         channel = group.channels.get(peer)
         if channel is not None and channel.client_id == client_id:
             channel.language, channel.version, channel.seen, channel.seen_ms = language, version, now, now_ms
+            self._shows_life(group, peer)
             return False
         self._member_count += channel is None
+        group.ids.joined(client_id, peer, next(self._turn))
         group.channels[peer] = ClientChannel(peer, client_id, language, version, now, now_ms)
         groups = self._groups_of.get(peer)
         if groups is None:

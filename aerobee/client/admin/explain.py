@@ -60,6 +60,14 @@ class SubscriptionDifference:
     other_expression: str
 
 
+@dataclass(slots=True, frozen=True, kw_only=True)
+class SharedClientId:
+    """Several clients of one group under one id, as a broker sees them. The first of `addresses` has the id's queues."""
+
+    client_id: str
+    addresses: tuple[str, ...]
+
+
 class ExplainCalls(MessageCalls):
     """Facts about one group and one message."""
 
@@ -152,14 +160,7 @@ class ExplainCalls(MessageCalls):
     async def subscription_differences(self, group: str) -> tuple[SubscriptionDifference, ...]:
         """Members that subscribe differently, as brokers of Aerobee notice it; RocketMQ's do not."""
         found: dict[tuple[str, str, str], SubscriptionDifference] = {}
-        for address in [info.address for info in await self.brokers() if info.broker_id == 0]:
-            try:
-                answer = await self._call(
-                    address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
-                )
-            except ConsumerNotOnline:
-                continue
-            fields = fastjson.loads_trusted(answer.body, "ConsumerConnection")
+        for fields in await self._members_of(group):
             for row in json_fields.objects(fields, "subscriptionConflicts"):
                 item = SubscriptionDifference(
                     topic=json_fields.text(row, "topic"),
@@ -170,6 +171,29 @@ class ExplainCalls(MessageCalls):
                 )
                 found[item.topic, item.client_id, item.other_client_id] = item
         return tuple(found.values())
+
+    async def shared_client_ids(self, group: str) -> tuple[SharedClientId, ...]:
+        """Client ids that several living members have, as brokers of Aerobee notice it; RocketMQ's do not."""
+        found: dict[str, SharedClientId] = {}
+        for fields in await self._members_of(group):
+            for row in json_fields.objects(fields, "sharedClientIds"):
+                addresses = json_fields.texts(row, "addresses")
+                client_id = json_fields.text(row, "clientId")
+                found.setdefault(client_id, SharedClientId(client_id=client_id, addresses=addresses))
+        return tuple(found.values())
+
+    async def _members_of(self, group: str) -> list[json_fields.Fields]:
+        """What each master answers to GET_CONSUMER_CONNECTION_LIST that knows members."""
+        found: list[json_fields.Fields] = []
+        for address in [info.address for info in await self.brokers() if info.broker_id == 0]:
+            try:
+                answer = await self._call(
+                    address, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
+                )
+            except ConsumerNotOnline:
+                continue
+            found.append(fastjson.loads_trusted(answer.body, "ConsumerConnection"))
+        return found
 
     async def _rows(
         self, code: RequestCode, ext: dict[str, str], name: str, broker: str | None = None

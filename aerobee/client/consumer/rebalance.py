@@ -19,6 +19,7 @@ from aerobee.client.session import Session
 from aerobee.errors import AerobeeError, TopicNotExist, TransportError
 from aerobee.log_throttle import RepeatedWarnings
 from aerobee.message import MessageQueue
+from aerobee.remoting.body.member_list import holder_of
 from aerobee.remoting.body.route import MASTER_ID
 
 log = logging.getLogger(__name__)
@@ -114,6 +115,13 @@ class Rebalancer:
             return await self._take_assignment(topic, addresses[0], self._apply_pops)
         ids = await first_answer(self._session, self._group, addresses)
         own_id = self._session.client_id
+        if (holder := holder_of(own_id, ids)) is not None:
+            self._warnings.warn(
+                "",
+                f"another client, at {holder}, has the client id {own_id} in group {self._group}, too, and its queues: this one gets none. "
+                "Give each its own ClientConfig.instance, or leave it out",
+            )
+            return await self._apply(topic, frozenset())
         if own_id not in ids:
             # The broker does not know us yet, or not any more because it was restarted.
             await self._session.heartbeat()

@@ -11,9 +11,10 @@ from aerobee.broker.bounds import Bounds
 from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.silent_clients import close_silent_clients
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.heartbeat import HeartbeatCalls
-from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.producer_registry import CHANNEL_EXPIRY_S, ProducerRegistry
 from aerobee.broker.topic_table import TopicTable
 from aerobee.clock import ManualClock
 from aerobee.errors import MalformedFrame
@@ -46,6 +47,9 @@ class Clients:
             bounds=Bounds(live, self.clock),
         )
 
+    def scan(self) -> None:
+        close_silent_clients(self.consumers, self.producers, CHANNEL_EXPIRY_S)
+
     def call(self, connection: FakePeer, request: RemotingCommand) -> RemotingCommand:
         reply = self.calls.handlers()[request.code](connection, request)  # type: ignore[arg-type]
         if not isinstance(reply, RemotingCommand):  # the first heartbeat of a group waits for its retry topic
@@ -69,10 +73,15 @@ def clients() -> Clients:
 
 
 def consumer(
-    client_id: str, *topics: str, version: int = 1, model: str = "CLUSTERING", **fields: Any
+    client_id: str,
+    *topics: str,
+    version: int = 1,
+    model: str = "CLUSTERING",
+    group: str = "g",
+    **fields: Any,
 ) -> HeartbeatData:
     subscriptions = tuple(SubscriptionData(topic, sub_version=version) for topic in topics)
-    data = ConsumerData("g", message_model=model, subscription_data_set=subscriptions)
+    data = ConsumerData(group, message_model=model, subscription_data_set=subscriptions)
     return HeartbeatData(client_id, (), (data,), **fields)
 
 
@@ -121,14 +130,45 @@ def test_a_member_without_heartbeat_for_120_s_is_removed(clients: Clients) -> No
     for _ in range(12):
         clients.clock.advance(10)
         clients.beat(alive, consumer("c2", "T"))
-        clients.consumers.scan()
+        clients.scan()
         assert silent.is_open
     notices(alive)
     clients.clock.advance(10)
-    clients.consumers.scan()
+    clients.scan()
     assert not silent.is_open
     assert "120 s" in silent.close_reason
     assert notices(alive) == [NOTICE]
+
+
+def test_a_silent_group_leaves_its_connection_to_the_others(clients: Clients) -> None:
+    """One process, two groups, of which one sends no heartbeats any more (apache/rocketmq 10435)."""
+    shared = FakePeer()
+    silent, alive = consumer("c1", "T"), consumer("c1", "T", group="alive")
+    clients.beat(shared, silent)
+    clients.beat(shared, HeartbeatData("c1", (ProducerData("silent"),)))
+    for _ in range(20):
+        clients.beat(shared, alive)
+        clients.clock.advance(10)
+        clients.scan()
+    assert clients.consumers.group("g") is None
+    assert clients.producers.members("silent") == []
+    assert shared.is_open
+    assert clients.members("alive") == ["c1"]
+    clients.clock.advance(121)
+    clients.scan()
+    assert not shared.is_open
+
+
+def test_a_producer_keeps_the_connection_of_a_silent_consumer(clients: Clients) -> None:
+    shared = FakePeer()
+    clients.beat(shared, consumer("c1", "T"))
+    for _ in range(20):
+        clients.beat(shared, HeartbeatData("c1", (ProducerData("p"),)))
+        clients.clock.advance(10)
+        clients.scan()
+    assert clients.consumers.group("g") is None
+    assert shared.is_open
+    assert [each.client_id for each in clients.producers.members("p")] == ["c1"]
 
 
 def test_broadcasting_members_are_not_told_of_each_other(clients: Clients) -> None:
@@ -259,7 +299,7 @@ def test_producers_are_known_by_group_and_found_in_turn(clients: Clients) -> Non
     assert clients.producers.channel_of("q") is None
     assert [channel.client_id for channel in clients.producers.members("p")] == ["p1"]
     clients.clock.advance(121)
-    clients.producers.scan()
+    clients.scan()
     assert clients.producers.members("p") == []
     assert not first.is_open
 

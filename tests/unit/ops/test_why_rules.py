@@ -52,6 +52,7 @@ def group(**changes: object) -> GroupFacts:
             ),
         ),
         differences=(),
+        shared_ids=(),
         progress=(progress(5, 5),),
         topics=("orders",),
         missing_topics=(),
