@@ -22,6 +22,7 @@ from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 from aerobee.metrics_config import MetricsConfig
 
 MASTER_ID = 0
+INTERVAL_MS_MIN = 10  # of what is done again and again: at 0 it takes the event loop for itself
 TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999: a later one cannot be written as a date
 WARN, REFUSE = "warn", "refuse"  # what becomes of members that subscribe differently
 POLICIES = (WARN, REFUSE)
@@ -302,10 +303,15 @@ class BrokerConfig(MetricsConfig):
             ("waitTimeMillsInSendQueue", self.wait_time_mills_in_send_queue),
             ("pendingReplyBytesMax", self.pending_reply_bytes_max),
             ("dedupKeysMax", self.dedup_keys_max),
+            ("brokerNotActiveTimeoutMillis", self.broker_not_active_timeout_millis),
+            ("controllerHeartBeatTimeoutMills", self.controller_heart_beat_timeout_mills),
+            ("forwardTimeout", self.forward_timeout),
+            ("transactionOpMsgMaxSize", self.transaction_op_msg_max_size),
             ("expectConsumerNumUseFilter", self.expect_consumer_num_use_filter),
         ):
             if value <= 0:
                 raise ConfigError(f"{key} is {value}, must be above 0")
+        _check_paces(self)
         _between("topicQueueNumsMax", self.topic_queue_nums_max, 1, 65_536)
         _between("serverConnectionsMax", self.server_connections_max, 0, 2**31 - 1)
         _between("maxErrorRateOfBloomFilter", self.max_error_rate_of_bloom_filter, 1, 99)
@@ -360,6 +366,23 @@ def _check_metrics(config: BrokerConfig) -> None:
         parse_labels(config.metrics_label)
     except ValueError as error:
         raise ConfigError(f"metricsLabel is {config.metrics_label!r}: {error}") from error
+
+
+def _check_paces(config: BrokerConfig) -> None:
+    """Raise ConfigError for what would be done again and again without a pause, and for times that are none."""
+    for key, value in (
+        ("syncBrokerMemberGroupPeriod", config.sync_broker_member_group_period),
+        ("brokerHeartbeatInterval", config.broker_heartbeat_interval),
+        ("syncControllerMetadataPeriod", config.sync_controller_metadata_period),
+        ("checkSyncStateSetPeriod", config.check_sync_state_set_period),
+        ("filterDataCleanTimeSpan", config.filter_data_clean_time_span),
+        ("transactionCheckInterval", config.transaction_check_interval),
+        ("transactionMetricFlushInterval", config.transaction_metric_flush_interval),
+    ):
+        if value < INTERVAL_MS_MIN:
+            raise ConfigError(f"{key} is {value}, must be at least {INTERVAL_MS_MIN} (ms)")
+    _between("transactionOpBatchInterval", config.transaction_op_batch_interval, 0, 2**31 - 1)
+    _between("transactionTimeOut", config.transaction_time_out, 0, 2**53)
 
 
 def _between(key: str, value: int, low: int, high: int) -> None:

@@ -36,6 +36,7 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.wire_name import check_wire_name
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ REGISTRATION_WAIT_S = (
 )
 GROUPS_PER_TURN = 50  # of one heartbeat, before others get their turn
 CLIENT_ID_CHARS_MAX = 1_024
+TOPIC_CHARS_MAX = 512  # longer than any: %RETRY%, a group and a topic
 
 Registered = Callable[[], Awaitable[None]]
 
@@ -132,8 +134,7 @@ class HeartbeatCalls:
 
     def _check(self, peer: Peer, data: HeartbeatData) -> None:
         """Refuse a heartbeat that asks for more than a client may have. Raises MalformedFrame, RemoteError."""
-        if not data.client_id or len(data.client_id) > CLIENT_ID_CHARS_MAX:
-            raise MalformedFrame(f"a heartbeat needs a clientID of at most {CLIENT_ID_CHARS_MAX} characters")
+        check_wire_name(data.client_id, "clientID of a heartbeat", CLIENT_ID_CHARS_MAX)
         bounds, client = self._bounds, f"client {data.client_id[:80]}"
         consumers = {consumer.group_name for consumer in data.consumer_data_set}
         producers = {producer.group_name for producer in data.producer_data_set}
@@ -144,6 +145,8 @@ class HeartbeatCalls:
         count = len(consumers | known_consumers) + len(producers | known_producers)
         bounds.require("clientGroupsMax", count, f"groups of {client}", peer.address)
         for consumer in data.consumer_data_set:
+            for subscription in consumer.subscription_data_set:
+                check_wire_name(subscription.topic, f"a topic that {client} subscribes to", TOPIC_CHARS_MAX)
             bounds.require(
                 "groupSubscriptionsMax",
                 len(consumer.subscription_data_set),

@@ -20,9 +20,10 @@ from aerobee.clock import Clock
 from aerobee.errors import StoreError, UsageError, WireError
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
-from aerobee.remoting.body.queue_mapping import Items, QueueMapping
+from aerobee.remoting.body.queue_mapping import EPOCH_AHEAD_MS_MAX, Items, QueueMapping
 
 FILE_NAME = "topicQueueMapping.json"
+GEN_MAX, OFFSET_MAX = 2**31 - 2, 2**61  # sums of two offsets fit 64 bits, the next gen 32
 
 
 class QueueMappings:
@@ -46,6 +47,7 @@ class QueueMappings:
         cannot be saved; nothing changes then.
         """
         async with self._turn:
+            check_numbers(wanted, self._clock.now_ms())
             mapping = merged(self.by_topic.get(wanted.topic), wanted, force=force)
             if mapping != self.by_topic.get(wanted.topic):
                 await self._change({**self.by_topic, wanted.topic: mapping})
@@ -119,6 +121,24 @@ class QueueMappings:
             file = self._file
             await file.run(lambda: file.write(content))
         self.by_topic, self.data_version = table, version
+
+
+def check_numbers(mapping: QueueMapping, now_ms: int) -> None:
+    """Raise UsageError for an epoch or numbers of items that leave no room for the next ones.
+
+    An epoch is the time at which a tool set the mapping, or 1,000 above the last one: 2^63-1 could never be changed again.
+    """
+    if not 0 <= mapping.epoch <= now_ms + EPOCH_AHEAD_MS_MAX:
+        raise UsageError(
+            f"the mapping of {mapping.topic} has epoch {mapping.epoch}: it is a time in ms, at most {EPOCH_AHEAD_MS_MAX // 86_400_000} "
+            f"days ahead of {now_ms}"
+        )
+    for queue_id, items in mapping.hosted.items():
+        for item in items:
+            if item.gen > GEN_MAX or max(item.start_offset, item.end_offset, item.logic_offset) > OFFSET_MAX:
+                raise UsageError(
+                    f"logical queue {queue_id} of {mapping.topic}: gen is at most {GEN_MAX}, offsets are at most {OFFSET_MAX}"
+                )
 
 
 def merged(known: QueueMapping | None, wanted: QueueMapping, *, force: bool) -> QueueMapping:

@@ -12,6 +12,9 @@ from aerobee.nameserver.kv_config import KvConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.wire_name import check_wire_name
+
+KEY_CHARS_MAX = 1_024  # of a namespace, of a key
 
 
 class KvConfigCalls:
@@ -31,6 +34,8 @@ class KvConfigCalls:
     async def put(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         namespace, key = request.text("namespace"), request.text("key")
         value = request.text("value")
+        for what, name in (("namespace", namespace), ("key", key)):
+            check_wire_name(name, what, KEY_CHARS_MAX, is_required=False)
         await self._config.put(namespace, key, value)
         return request.reply()
 

@@ -22,7 +22,7 @@ from aerobee.nameserver.min_broker_notice import MinBrokerNotices
 from aerobee.nameserver.route_table import BrokerIdentity, Registration, RouteTable, TopicQueues
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
-from aerobee.remoting.body.queue_mapping import QueueMappingInfo
+from aerobee.remoting.body.queue_mapping import EPOCH_AHEAD_MS_MAX, QueueMappingInfo
 from aerobee.remoting.body.register_broker import (
     BOUNDS,
     Bounds,
@@ -35,6 +35,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.fastjson import REQUEST_DIALECT_BYTES_MAX
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.wire_name import check_wire_name
 
 log = logging.getLogger("aerobee.nameserver")
 PART_FIELD = "aerobeePart"
@@ -88,14 +89,14 @@ class RegistrationCalls:
         if crc32 != 0 and body_crc32(request.body) != crc32:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         try:
-            found = _registration(request, IN_THE_LOOP)
+            found = _registration(request, IN_THE_LOOP, self._clock.now_ms())
         except LongRegistration:
             return self._register_large(peer, request)
         return self._register(peer, request, *found)
 
     async def _register_large(self, peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
         async with self._reading:
-            found = await asyncio.to_thread(_registration, request, BOUNDS)
+            found = await asyncio.to_thread(_registration, request, BOUNDS, self._clock.now_ms())
         if not peer.is_open:
             return None  # the broker went meanwhile: nobody would notice that it is not there
         return self._register(peer, request, *found)
@@ -174,11 +175,14 @@ def parse_listener_addresses(text: str) -> dict[str, str]:
         name, equals, address = part.strip().partition("=")
         if not name or not equals:
             raise MalformedFrame(f"{LISTENERS_FIELD} has {part!r}, must be name=host:port")
+        check_wire_name(name, f"a listener of {LISTENERS_FIELD}", NAME_CHARS_MAX)
         addresses[name] = _address(address, LISTENERS_FIELD)
     return addresses
 
 
-def _registration(request: RemotingCommand, bounds: Bounds) -> tuple[Registration, tuple[str, ...]]:
+def _registration(
+    request: RemotingCommand, bounds: Bounds, now_ms: int
+) -> tuple[Registration, tuple[str, ...]]:
     """The registration, and why topics of it are left out. Raises LongRegistration, MalformedFrame."""
     body = RegisterBrokerBody.decode(
         request.body,
@@ -186,20 +190,27 @@ def _registration(request: RemotingCommand, bounds: Bounds) -> tuple[Registratio
         sender_version=request.version,
         bounds=bounds,
     )
-    mappings, wrong = _mappings(body)
+    mappings, wrong = _mappings(body, now_ms)
     acting = request.field("enableActingMaster")
     timeout = request.field("heartbeatTimeoutMillis")
     listeners = request.field(LISTENERS_FIELD)
     registration = Registration(
         identity=_identity(request),
-        ha_address=request.text("haServerAddr")[:ADDRESS_CHARS_MAX],
+        ha_address=check_wire_name(
+            request.text("haServerAddr")[:ADDRESS_CHARS_MAX],
+            "haServerAddr",
+            ADDRESS_CHARS_MAX,
+            is_required=False,
+        ),
         heartbeat_timeout_ms=request.integer("heartbeatTimeoutMillis") if timeout else None,
         enable_acting_master=request.boolean("enableActingMaster") if acting else None,
         zone=_zone(request),
         listener_addresses=parse_listener_addresses(listeners) if listeners else {},
         topics={name: _queues(config) for name, config in body.topic_configs.topic_config_table.items()},
         version=body.topic_configs.data_version,
-        filter_servers=body.filter_servers,
+        filter_servers=tuple(
+            check_wire_name(each, "a filter server", ADDRESS_CHARS_MAX) for each in body.filter_servers
+        ),
         mappings=mappings,
     )
     return registration, body.left_out + wrong
@@ -207,19 +218,20 @@ def _registration(request: RemotingCommand, bounds: Bounds) -> tuple[Registratio
 
 def _zone(request: RemotingCommand) -> str | None:
     zone = request.field(ZONE_FIELD) or None
-    if zone is not None and len(zone) > NAME_CHARS_MAX:
-        raise MalformedFrame(f"{ZONE_FIELD} has {len(zone)} characters, at most {NAME_CHARS_MAX} are allowed")
-    return zone
+    return None if zone is None else check_wire_name(zone, ZONE_FIELD, NAME_CHARS_MAX)
 
 
-def _mappings(body: RegisterBrokerBody) -> tuple[dict[str, QueueMappingInfo], tuple[str, ...]]:
+def _mappings(body: RegisterBrokerBody, now_ms: int) -> tuple[dict[str, QueueMappingInfo], tuple[str, ...]]:
     """The mappings of static topics, and why some are left out: their topics are then served as ordinary ones."""
     found, wrong = {}, []
     for name, fields in (body.topic_configs.topic_queue_mapping_info_map or {}).items():
         try:
-            found[name] = QueueMappingInfo.from_dict(
-                json_fields.as_object(fields, f"the mapping of {name[:80]!r}")
-            )
+            info = QueueMappingInfo.from_dict(json_fields.as_object(fields, f"the mapping of {name[:80]!r}"))
+            if not 0 <= info.epoch <= now_ms + EPOCH_AHEAD_MS_MAX:
+                raise MalformedFrame(
+                    f"the mapping of {name[:80]!r} has epoch {info.epoch}, which is no time of now"
+                )
+            found[name] = info
         except MalformedFrame as error:
             wrong.append(str(error))
     return found, tuple(wrong)
@@ -231,11 +243,8 @@ def _queues(config: TopicConfig) -> TopicQueues:
 
 def _identity(request: RemotingCommand) -> BrokerIdentity:
     cluster, name = request.text("clusterName"), request.text("brokerName")
-    if not cluster or not name:
-        raise MalformedFrame("clusterName and brokerName must not be empty")
     for what, text in (("clusterName", cluster), ("brokerName", name)):
-        if len(text) > NAME_CHARS_MAX:
-            raise MalformedFrame(f"{what} has {len(text)} characters, at most {NAME_CHARS_MAX} are allowed")
+        check_wire_name(text, what, NAME_CHARS_MAX)
     broker_id = request.integer("brokerId")
     if broker_id < 0:
         raise MalformedFrame(f"brokerId is {broker_id}, must be 0 (master) or above (slave)")
@@ -244,6 +253,11 @@ def _identity(request: RemotingCommand) -> BrokerIdentity:
 
 def _address(text: str, what: str) -> str:
     match = _ADDRESS.match(text)
-    if len(text) > ADDRESS_CHARS_MAX or match is None or not 0 < int(match[2]) <= 65_535:
+    if (
+        len(text) > ADDRESS_CHARS_MAX
+        or match is None
+        or not text.isprintable()
+        or not 0 < int(match[2]) <= 65_535
+    ):
         raise MalformedFrame(f"{what} is {text[:100]!r}, must be host:port")
     return text

@@ -18,8 +18,10 @@ from aerobee.remoting.body.register_broker import check_topic_name
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.wire_name import check_wire_name
 
 log = logging.getLogger("aerobee.nameserver")
+BROKER_CHARS_MAX = 255  # of a name, as in registrations
 
 
 class TopicAdminCalls:
@@ -99,4 +101,5 @@ def _queue_data(entry: Any) -> tuple[str, TopicQueues]:
     counts = [entry.get(key, 0) for key in ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag")]
     if not all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts):
         raise MalformedFrame(f"the queue data of broker {entry['brokerName'][:60]!r} holds no whole numbers")
-    return entry["brokerName"], TopicQueues(*counts)
+    name = check_wire_name(entry["brokerName"], "brokerName of queueDatas", BROKER_CHARS_MAX)
+    return name, TopicQueues(*counts)

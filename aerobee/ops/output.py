@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from aerobee.host_port import join_address
-from aerobee.ops.terminal import visible
+from aerobee.ops.terminal import STEERING, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_CHARS_MAX = 10_000
 _DECIMAL = re.compile(r"(\d)_(\d)")
-_NOT_ESCAPED = re.compile(r"[\x7f-\x9f]")  # by JSON, which escapes what is below a blank
+_NOT_ESCAPED = re.compile(f"(?!\n)[{STEERING}]")  # by JSON, which escapes what is below a blank
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
@@ -124,7 +124,13 @@ def _console(*, stderr: bool) -> Console:
 def to_json(document: Any) -> str:
     """JSON on one line. Dataclasses are objects, bytes are text when they are UTF-8, else hex; what could steer a terminal is escaped."""
     text = orjson.dumps(document, default=_plain, option=JSON_OPTIONS).decode()
-    return _NOT_ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _NOT_ESCAPED.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    """As JSON: characters beyond U+FFFF as a pair."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def cell_text(value: object) -> str:

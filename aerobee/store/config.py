@@ -348,7 +348,7 @@ class StoreConfig:
 
 
 _POSITIVE = (
-    "max_hash_slot_num", "max_index_num", "max_message_size", "mapped_file_size_consume_queue",
+    "max_hash_slot_num", "max_index_num", "max_message_size", "ha_max_time_slave_not_catchup", "mapped_file_size_consume_queue",
     "mapper_file_size_batch_consume_queue", "max_msgs_num_batch", "default_query_max_num", "sync_flush_timeout",
     "flush_interval_commit_log", "flush_interval_consume_queue", "clean_resource_interval",
     "delete_file_batch_max", "max_transfer_count_on_message_in_memory", "max_transfer_bytes_on_message_in_memory",

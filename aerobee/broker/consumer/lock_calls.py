@@ -27,6 +27,7 @@ from aerobee.remoting.body.message_queue import queue_to_dict, queues
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.wire_name import check_wire_name
 from aerobee.shared_task import SharedTask
 
 log = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ def _parse(fields: json_fields.Fields, what: str) -> tuple[str, str, tuple[Messa
         raise MalformedFrame(
             f"{what} has a group of {len(group)} and a clientId of {len(client_id)} characters"
         )
+    check_wire_name(client_id, f"clientId of {what}", NAME_CHARS_MAX)
     count = len(json_fields.items(fields, "mqSet"))
     if count > QUEUES_PER_REQUEST_MAX:
         raise MalformedFrame(f"{what} names {count} queues, at most {QUEUES_PER_REQUEST_MAX} are possible")

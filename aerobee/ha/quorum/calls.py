@@ -37,6 +37,7 @@ from aerobee.ha.quorum.raft_service import RaftService
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.wire_name import check_wire_name
 
 CALL_TIMEOUT_S = 5.0
 HEARTBEAT_TIMEOUT_MS_MAX = 600_000
@@ -295,7 +296,7 @@ def _short(request: RemotingCommand, field: str, bytes_max: int) -> str:
     found = request.text(field)
     if len(found) > bytes_max or len(found.encode("utf-8", "replace")) > bytes_max:
         raise MalformedFrame(f"the field <{field}> has more than {bytes_max} bytes")
-    return found
+    return check_wire_name(found, f"the field <{field}>", bytes_max, is_required=False)
 
 
 def _broker_id(request: RemotingCommand, field: str) -> int:

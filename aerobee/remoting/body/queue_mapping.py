@@ -25,6 +25,7 @@ from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 
+EPOCH_AHEAD_MS_MAX = 366 * 86_400_000  # an epoch is a time in ms; clocks of tools may be wrong
 GLOBAL_SCOPE = "__global__"
 LOGICAL_BROKER_PREFIX = "__syslo__"
 LOGICAL_BROKER_NONE = "__syslo__none__"  # leads a queue that no broker says it leads

@@ -20,7 +20,7 @@ from aerobee.broker.static_topic.pull_translation import PullTranslation
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError, UsageError
 from aerobee.message import MessageQueue
-from aerobee.remoting.body.queue_mapping import QueueMapping, QueueMappingItem
+from aerobee.remoting.body.queue_mapping import EPOCH_AHEAD_MS_MAX, QueueMapping, QueueMappingItem
 from aerobee.remoting.body.topic_stats import TopicOffset, TopicStatsTable
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -69,6 +69,30 @@ def test_a_mapping_that_contradicts_is_refused(wanted: QueueMapping, said: str) 
 def test_force_takes_what_comes_and_keeps_queues_that_it_leaves_out() -> None:
     other = QueueMapping("t", 2, "a", 5, hosted={1: (A,)})
     assert merged(KNOWN, other, force=True).hosted == {0: (A,), 1: (A,)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (items_of(A, epoch=2**63 - 1), "epoch 9223372036854775807"),
+        (items_of(A, epoch=-1), "epoch -1"),
+        (items_of(replace(A, gen=2**31 - 1)), "gen is at most"),
+        (items_of(replace(A, start_offset=2**62)), "offsets are at most"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+async def test_numbers_that_leave_no_room_for_the_next_are_refused(
+    wanted: QueueMapping, said: str, force: bool
+) -> None:
+    clock = ManualClock()
+    mappings = QueueMappings(file=None, clock=clock)
+    with pytest.raises(UsageError, match=said):
+        await mappings.put(wanted, force=force)
+    assert mappings.by_topic == {}
+    last = clock.now_ms() + EPOCH_AHEAD_MS_MAX
+    assert (await mappings.put(items_of(A, epoch=last), force=force)).epoch == last
+    clock.advance(1.0)  # what tools add to the last epoch is possible a second later
+    assert (await mappings.put(items_of(A, epoch=last + 1_000))).epoch == last + 1_000
 
 
 def test_the_file_is_there_before_the_mapping_counts_and_is_read_again() -> None:

@@ -54,6 +54,9 @@ def test_unknown_part_of_a_form_is_named(form: str) -> None:
         (b"\x1b]0;title\x07\x1b[2J", rb"\x1b]0;title\x07\x1b[2J"),
         (b"over\rwritten\x7f", rb"over\x0dwritten\x7f"),
         (b"\xc2\x9b2J", rb"\x9b2J"),
+        ("a\u202egpj.exe\u2066b\u200b".encode(), rb"a\u202egpj.exe\u2066b\u200b"),
+        ("\u2028x\ufeff\U000e0041\xad".encode(), rb"\u2028x\ufeff\U000e0041\xad"),
+        ("क्‍ष ‌👩‍💻 שלום".encode(), "क्‍ष ‌👩‍💻 שלום".encode()),
         (b"\xff\x9b", "��".encode()),
     ],
 )

@@ -57,10 +57,10 @@ def test_neither_a_key_nor_a_value_steers_the_terminal() -> None:
 def test_neither_a_title_nor_json_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     Output(False).facts({"id": 0}, title="DefaultCluster / a\x1b[2J\x9b1m")
     Output(False).table([{"id": 0}], {"id": "id"}, empty="", title="a\x1b]0;\x07")
-    Output(True).line({"broker": "a\x1b[2J\x9b1m\x7f"}, "")
+    Output(True).line({"broker": "a\x1b[2J\x9b1m\x7f\u202e\U000e0041"}, "")
     out = capsys.readouterr().out
     assert [char for char in out if not char.isprintable() and char != "\n"] == []
-    assert json.loads(out.splitlines()[-1]) == {"broker": "a\x1b[2J\x9b1m\x7f"}
+    assert json.loads(out.splitlines()[-1]) == {"broker": "a\x1b[2J\x9b1m\x7f\u202e\U000e0041"}
 
 
 def test_body_that_is_no_text_is_hex() -> None:
