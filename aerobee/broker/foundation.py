@@ -87,6 +87,7 @@ class Foundation:
             clock=clock,
             bounds=self.bounds,
             fallback=light_topic if self.light is not None else None,
+            log_end=lambda: self.store.log.end,
         )
         self.mappings = QueueMappings(file=self.files.file(MAPPINGS_FILE), clock=clock)
         self.groups = GroupTable(
@@ -140,6 +141,9 @@ class Foundation:
         self.access.open()
         for part in (self.topics, self.mappings, self.groups, self.offsets):
             part.load()
+        for topic, end in self.topics.deleted.items():
+            if 0 <= self.offsets.log_end <= end:  # the file was saved before the topic was deleted
+                self.offsets.remove_topic(topic)
         # Offsets that were saved before a topic was deleted and made again, or before records were lost: the group would
         # pass over the messages that come there next.
         for topic, group, queue_id in self.offsets.limit_to_ends(self.store.next_offset):

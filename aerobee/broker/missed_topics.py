@@ -2,7 +2,7 @@
 it had acknowledged.
 
 Which they are says TopicTable.copied_to: of each message before that place of the log the topic is known or was deleted. Slaves
-keep the queues of deleted topics.
+of RocketMQ's masters keep the queues of deleted topics; ours tell what was deleted where (TopicTable.deleted).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def make_missed_topics(topics: TopicTable, mappings: QueueMappings, store: Messa
     Static topics and the broker's own are left as they are. Raises OSError, StoreError.
     """
     copied_to = topics.copied_to
+    store.delete_ended_now(topics.deleted)
     settle_kinds(topics, store, store.log.end if copied_to is None else copied_to)
     if copied_to is None:
         return

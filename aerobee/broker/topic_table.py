@@ -4,7 +4,8 @@ Follows TopicConfigManager of RocketMQ. The file is RocketMQ's, so either produc
 
     {"dataVersion": {counter, stateVersion, timestamp}, "topicConfigTable": {name: TopicConfig}}
 
-A slave's has `aerobeeCopiedTo` besides (copied()), which RocketMQ passes over.
+A slave's has `aerobeeCopiedTo` besides (copied()), and where topics were deleted `aerobeeDeleted`, {topic: where the log ended then}:
+a topic may be created again, and its queues and offsets before that are not those of the new one. RocketMQ ignores both.
 
 What always holds: the data version grows with every change, for a nameserver ignores a registration whose version
 it has already; the file is written beside the event loop (table_changes.py). What somebody asks for, an administrator or
@@ -17,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from aerobee.broker.bounds import Bounds
@@ -65,6 +67,8 @@ _ALWAYS_SYSTEM = NOT_SENDABLE | {
 }
 RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
 COPIED_TO_FIELD = "aerobeeCopiedTo"
+DELETED_FIELD = "aerobeeDeleted"
+DELETED_MAX = 10_000  # deletions that are remembered, the newest: replicas hear of them within seconds
 PLACE_INTERVAL_S = 60.0  # that place is in the file of a slave at the latest so long after it has moved
 
 
@@ -81,7 +85,7 @@ def takes_client_sends(topic: str) -> bool:
 
 
 ChangeCallback = Callable[[tuple[TopicConfig, ...]], None]
-_Value = tuple[dict[str, TopicConfig], DataVersion]
+_Value = tuple[dict[str, TopicConfig], DataVersion, dict[str, int]]
 
 
 def _legal(configs: Iterable[TopicConfig]) -> tuple[TopicConfig, ...]:
@@ -106,10 +110,14 @@ class TopicTable:
         clock: Clock,
         bounds: Bounds | None = None,
         fallback: Callable[[str], TopicConfig | None] | None = None,
+        log_end: Callable[[], int] = lambda: 0,
     ) -> None:
         """`bounds` say how many topics requests may make; without them as many as they like. `fallback` is asked for
-        topics that are not in the table: those that need no creation.
+        topics that are not in the table: those that need no creation. `log_end` is where the commit log ends now.
         """
+        self._log_end = log_end
+        # Where the log ended when a topic was deleted: its messages before that are of no topic. Replaced, never changed.
+        self.deleted: dict[str, int] = {}
         self._bounds = bounds
         self._file = file
         self._clock = clock
@@ -184,7 +192,7 @@ class TopicTable:
         """Create or replace several topics with one notice. Raises UsageError, RemoteError (too many topics)."""
         batch = _legal(configs)
         if batch:
-            self._take_now(self._putting(batch)((self.topics, self.data_version))[0], batch)
+            self._take_now(self._putting(batch)(self.current())[0], batch)
 
     def _putting(
         self, batch: tuple[TopicConfig, ...], key: str = "topicNumsMax"
@@ -192,11 +200,11 @@ class TopicTable:
         """The change that puts `batch`."""
 
         def put(value: _Value) -> _Value:
-            topics, version = value
+            topics, version, deleted = value
             new = sum(config.topic_name not in topics for config in batch)
             if new and self._bounds is not None:
                 self._bounds.require(key, len(topics) + new, "topics of this broker")
-            return {**topics, **{config.topic_name: config for config in batch}}, version
+            return {**topics, **{config.topic_name: config for config in batch}}, version, deleted
 
         return put
 
@@ -209,7 +217,9 @@ class TopicTable:
 
         def delete(value: _Value) -> _Value:
             left = {name: config for name, config in value[0].items() if name not in doomed}
-            return value if len(left) == len(value[0]) else (left, value[1])
+            if len(left) == len(value[0]):
+                return value
+            return left, value[1], self._with_deleted(value[2], value[0].keys() - left.keys())
 
         await self._changes.change(delete, ())
         return doomed
@@ -218,6 +228,7 @@ class TopicTable:
         """Forget a topic, in memory at once; the file follows. Returns whether it existed."""
         if topic not in self.topics:
             return False
+        self.deleted = self._with_deleted(self.deleted, (topic,))
         self._take_now({name: config for name, config in self.topics.items() if name != topic}, ())
         return True
 
@@ -422,15 +433,26 @@ class TopicTable:
 
     def log_cut(self, log_offset: int) -> None:
         """What comes behind `log_offset` is from another master."""
+        if any(end > log_offset for end in self.deleted.values()):
+            self.deleted = {topic: end for topic, end in self.deleted.items() if end <= log_offset}
+            self._changes.write_soon()
         if self.copied_to is not None and log_offset < self.copied_to:
             self.copied_to = log_offset
             self._changes.write_soon()  # the file must not say more than is known
 
-    def copy_from(self, topics: Mapping[str, TopicConfig], version: DataVersion) -> None:
-        """Have a master's table, with its version, in memory at once: what is not in it goes. The file follows."""
+    def copy_from(
+        self,
+        topics: Mapping[str, TopicConfig],
+        version: DataVersion,
+        deleted: Mapping[str, int] | None = None,
+    ) -> None:
+        """Have a master's table, with its version, in memory at once: what is not in it goes. The file follows.
+
+        `deleted` is the master's; None: it does not tell, and what is known here is kept.
+        """
         before, table = self.topics, dict(topics)
         changed = tuple(config for name, config in table.items() if before.get(name) != config)
-        self.take((table, version), (changed,))
+        self._set((table, version, self.deleted if deleted is None else dict(deleted)), (changed,))
         if changed and before.keys() - table.keys():
             self._tell(())
         self._changes.write_soon()
@@ -450,6 +472,7 @@ class TopicTable:
         except (ValueError, TypeError, KeyError, AttributeError, WireError) as error:
             raise StoreError(f"config/topics.json is not a topic table: {error}") from error
         self.copied_to = _place_of(tree.get(COPIED_TO_FIELD))
+        self.deleted = deletions_of(tree.get(DELETED_FIELD)) or {}
 
     def save(self) -> None:
         """Write the file, blocking. Raises StoreError."""
@@ -480,21 +503,38 @@ class TopicTable:
     # --- for table_changes.py
 
     def current(self) -> _Value:
-        return self.topics, self.data_version
+        return self.topics, self.data_version, self.deleted
 
     def sealed(self, value: _Value) -> _Value:
-        topics, version = value
-        return topics, version.next(self._clock.now_ms())
+        topics, version, deleted = value
+        return topics, version.next(self._clock.now_ms()), deleted
 
     def take(self, value: _Value, notes: Sequence[tuple[TopicConfig, ...]]) -> None:
-        self.topics, self.data_version = value
+        gone = [topic for topic, end in value[2].items() if self.deleted.get(topic) != end]
+        self._set(value, notes)
+        if gone and max(value[2][topic] for topic in gone) < self._log_end():
+            # Messages came while the file was written. From here on the topic takes none.
+            self.deleted = self._with_deleted(self.deleted, gone)
+            self._changes.write_soon()
+
+    def _set(self, value: _Value, notes: Sequence[tuple[TopicConfig, ...]]) -> None:
+        self.topics, self.data_version, self.deleted = value
         self._tell(tuple(config for configs in notes for config in configs))
 
     def write(self, value: _Value) -> None:
         assert self._file is not None
         copied_to = self.copied_to  # may be ahead of `value` by some turns: nothing was deleted in between
-        extra = {COPIED_TO_FIELD: copied_to} if copied_to is not None else {}
-        self._file.write({**_file_content(*value), **extra})
+        extra: dict[str, Any] = {COPIED_TO_FIELD: copied_to} if copied_to is not None else {}
+        if value[2]:
+            extra[DELETED_FIELD] = value[2]
+        self._file.write({**_file_content(*value[:2]), **extra})
+
+    def _with_deleted(self, deleted: Mapping[str, int], topics: Iterable[str]) -> dict[str, int]:
+        """The deletions with those of `topics`, the newest last."""
+        end, names = self._log_end(), set(topics)
+        kept = {topic: place for topic, place in deleted.items() if topic not in names}
+        found = {**kept, **dict.fromkeys(sorted(names), end)}
+        return dict(islice(found.items(), max(0, len(found) - DELETED_MAX), None))
 
     def _take_now(self, topics: dict[str, TopicConfig], configs: tuple[TopicConfig, ...]) -> None:
         self.topics, self.data_version = topics, self.data_version.next(self._clock.now_ms())
@@ -515,6 +555,22 @@ def _grown(config: TopicConfig, queue_nums: int) -> TopicConfig:
         read_queue_nums=max(config.read_queue_nums, queue_nums),
         write_queue_nums=max(config.write_queue_nums, queue_nums),
     )
+
+
+def deletions_of(value: object) -> dict[str, int] | None:
+    """The deletions of a file or of a master's answer; None when it tells none. What cannot be one is left out."""
+    if not isinstance(value, dict):
+        return None
+    found = {
+        topic: end
+        for topic, end in islice(value.items(), DELETED_MAX)
+        if isinstance(topic, str) and type(end) is int and 0 <= end < 1 << 63
+    }
+    if len(found) < len(value):
+        log.warning(
+            "%s has %d entries that are none and are left out", DELETED_FIELD, len(value) - len(found)
+        )
+    return found
 
 
 def _place_of(value: object) -> int | None:

@@ -5,7 +5,7 @@ Follows the StoreCheckpoint of RocketMQ and its flush by FlushConsumeQueueServic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from aerobee.errors import StoreError
 from aerobee.store.checkpoint import Checkpoint, next_checkpoint
@@ -14,6 +14,7 @@ from aerobee.store.disk import Disk
 from aerobee.store.durability import Durability
 from aerobee.store.log_appender import LogAppender
 from aerobee.store.queue_bounds import BoundsKeeper
+from aerobee.store.queue_table import AnyQueue
 from aerobee.store.store_files import StoreFiles
 from aerobee.store.writability import Writability
 
@@ -60,9 +61,9 @@ class Checkpointing:
             ),
         )
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic's queues are deleted: nothing is said of them any more."""
-        self._bounds.forget([key for key in self._files.table.queues if key[0] == topic])
+    def forget_queues(self, queues: Iterable[AnyQueue]) -> None:
+        """The queues are deleted, or begin again: nothing is said of what they had."""
+        self._bounds.forget([(queue.topic, queue.queue_id) for queue in queues])
 
     def sync_all(self) -> int:
         """Sync queues and index, in this thread, and write the checkpoint; returns its queue bound. Raises OSError."""

@@ -14,7 +14,7 @@ DefaultMessageStore of RocketMQ. Each part has one job and gets what it needs in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from aerobee.clock import Clock
@@ -122,6 +122,7 @@ class MessageStore:
             executor=self._executor,
             on_ratio=self._note_disk,
         )
+        files.table.on_replaced = self._queue_replaced
         self._tasks: list[asyncio.Task[None]] = []
         self._cuts = asyncio.Lock()
         self._is_ending = False
@@ -434,17 +435,46 @@ class MessageStore:
 
         The queues are gone at once, and the topics may be made again; their files go some at a time, between others' turns.
         """
+        taken = self._files.table.take_topics(topics)
+        await self._delete_taken(taken, topics)
+        return len(taken)
+
+    async def delete_ended(self, ends: Mapping[str, int]) -> list[str]:
+        """Remove the queues of deleted topics, {topic: where the log ended then}, that have no newer records. As delete_topics();
+        returns the topics."""
         table = self._files.table
-        for topic in topics:
-            self._checkpointing.forget_topic(topic)
-        taken = table.take_topics(topics)
+        taken = table.take_queues(table.ended_before(ends))
+        topics = sorted({queue.topic for queue in taken})
+        await self._delete_taken(taken, topics)
+        return topics
+
+    def delete_ended_now(self, ends: Mapping[str, int]) -> list[str]:
+        """delete_ended() in one step of the event loop, for the few that came since it was called last. Raises OSError."""
+        table = self._files.table
+        taken = table.take_queues(table.ended_before(ends))
+        if taken:
+            self._checkpointing.forget_queues(taken)
+        for queue in taken:
+            table.delete_taken(queue)
+        topics = sorted({queue.topic for queue in taken})
+        table.remove_directories(topics)
+        return topics
+
+    def _queue_replaced(self, old: AnyQueue, new: AnyQueue | None) -> None:
+        self.visibility.replaced(old, new)
+        if new is None:
+            self._checkpointing.forget_queues((old,))
+
+    async def _delete_taken(self, taken: list[AnyQueue], topics: Collection[str]) -> None:
+        table = self._files.table
+        if taken:
+            self._checkpointing.forget_queues(taken)
         self._doomed += taken
         while self._doomed:
             for _ in range(min(_QUEUES_PER_TURN, len(self._doomed))):
                 table.delete_taken(self._doomed.pop())
             await asyncio.sleep(0)
         table.remove_directories(topics)
-        return len(taken)
 
     async def delete_topics_except(self, topics: Iterable[str]) -> list[str]:
         """Remove queues of every topic that is not listed (cleanUnusedTopic). Returns the removed topics."""

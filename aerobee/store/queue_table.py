@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from aerobee.errors import RecordInvalid
 from aerobee.message import decode_properties, encode_properties
@@ -210,6 +210,19 @@ class QueueTable:
             changed.add(topic)
         return sorted(changed)
 
+    def ended_before(self, ends: Mapping[str, int]) -> list[tuple[str, int]]:
+        """The queues of the topics in `ends` all of whose records lie before that place of the log."""
+        return [
+            key
+            for key, queue in list(self.queues.items())
+            if key[0] in ends and self._ends_before(queue, ends[key[0]])
+        ]
+
+    @staticmethod
+    def _ends_before(queue: AnyQueue, place: int) -> bool:
+        # 0 is told of a queue without entries, and of one whose last entry is a hole.
+        return queue.max_offset == queue.min_offset or 0 < queue.max_physical_offset <= place
+
     def _replace(self, queue: AnyQueue, *, is_empty: bool) -> AnyQueue:
         """Put a queue of the other kind in a queue's place, with the same messages unless it `is_empty`; the old files go.
 
@@ -358,13 +371,17 @@ class QueueTable:
         return {topic for topic, _ in self.queues}
 
     def take_topics(self, topics: Collection[str]) -> list[AnyQueue]:
-        """Take the queues of topics out of the table. Each is given to delete_taken() next, and at last the topics are given to
+        """take_queues() of all queues of topics."""
+        taken = self.take_queues([key for key in self.queues if key[0] in topics])
+        self.batch_topics.difference_update(topics)
+        return taken
+
+    def take_queues(self, keys: Iterable[tuple[str, int]]) -> list[AnyQueue]:
+        """Take queues out of the table. Each is given to delete_taken() next, and at last their topics are given to
         remove_directories(): meanwhile the topics may be made again, with queues of their own."""
-        keys = [key for key in self.queues if key[0] in topics]
-        taken = [self.queues.pop(key) for key in keys]
+        taken = [self.queues.pop(key) for key in keys if key in self.queues]
         for queue in taken:
             queue.unsynced_from = -1
-        self.batch_topics.difference_update(topics)
         return taken
 
     def delete_taken(self, queue: AnyQueue) -> None:

@@ -29,7 +29,6 @@ class Visibility:
         self._queues = queues
         # Where they are held, records that consumers may not see yet: end in the log, queue, next offset, tags code.
         self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
-        queues.on_replaced = self._replaced
 
     def _new_listeners(self) -> Listeners[str, int, int, int]:
         return Listeners("a listener of new messages", self._clock)
@@ -55,7 +54,7 @@ class Visibility:
         if (listeners := self._arrivals_of.get(topic)) is not None:
             listeners.tell(topic, queue_id, next_offset, tags_code)
 
-    def _replaced(self, old: AnyQueue, new: AnyQueue | None) -> None:
+    def replaced(self, old: AnyQueue, new: AnyQueue | None) -> None:
         """`new` has the messages of `old`; None: they are a deleted topic's, and consumers see none of them any more."""
         if not self._unseen:
             return

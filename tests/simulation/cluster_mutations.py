@@ -191,8 +191,8 @@ def _nobody_leaves() -> Any:
 
 @contextmanager
 def _offsets_are_put_over() -> Any:
-    def merge(self: OffsetMerge, table: Any, query: Any) -> Merge:
-        return Merge([each._replace(offset=max(0, each.offset - 3)) for each in table], [])
+    def merge(self: OffsetMerge, table: Any, query: Any, *others: Any, **named: Any) -> Merge:
+        return Merge([each._replace(offset=max(0, each.offset - 3)) for each in table], [], [])
 
     with mock.patch.object(OffsetMerge, "merge", merge):
         yield

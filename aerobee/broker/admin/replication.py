@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aerobee.broker.admin.turns import dumps_in_turns
-from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.consumer.consumer_offsets import REMOVED, ConsumerOffsets
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
@@ -68,6 +68,8 @@ class SlaveCalls:
         tree = self._offsets.to_dict()  # copies: it may change while the body is made
         table = tree.pop("offsetTable")
         before = {key: tree.pop(key) for key in ("dataVersion", "groupTopicMap")}
+        if MARK_FIELD in (request.ext or {}):  # a slave of ours
+            before[REMOVED] = self._offsets.removed
         body = await dumps_in_turns(before, "offsetTable", table.items(), tree)
         return request.reply(ext={MARK_FIELD: mark, **self._log_end()}, body=body)
 

@@ -24,7 +24,7 @@ from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.metadata_sync import LOG_END_FIELD
 from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
 from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
-from aerobee.broker.topic_table import TopicTable, check_creatable
+from aerobee.broker.topic_table import DELETED_FIELD, TopicTable, check_creatable
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, MessageQueue
@@ -252,14 +252,16 @@ class AdminTopicCalls:
         """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
 
         A reader that has another data version than ours begins anew. The total is exact: readers go on until they
-        have as many. Our slaves ask where the log ends, too (replication/metadata_sync.py).
+        have as many. Our slaves ask where the log ends and which topics were deleted, too (replication/metadata_sync.py).
         """
         version = self._topics.data_version
         start, count = page_of(request, "topicSeq", "maxTopicNum", version, len(self._topics.topics))
         topics = self._topics.topics  # replaced by a change, never changed itself
         ext = {"totalTopicNum": str(len(topics))}
+        of_slaves: dict[str, Any] = {}
         if LOG_END_FIELD in (request.ext or {}):
             ext[LOG_END_FIELD] = str(self._store.max_physical_offset)
+            of_slaves = {DELETED_FIELD: self._topics.deleted}
         body = await dumps_in_turns(
             {
                 "dataVersion": version.to_dict(),
@@ -271,6 +273,7 @@ class AdminTopicCalls:
             {
                 "topicQueueMappingDetailMap": self._mappings.details(islice(topics, start, start + count)),
                 "topicQueueMappingInfoMap": {},
+                **of_slaves,
             },
         )
         return request.reply(ext=ext, body=body)

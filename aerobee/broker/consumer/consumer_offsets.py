@@ -8,7 +8,8 @@ Source: ConsumerOffsetManager (RocketMQ). The file:
      "pullOffsetTable":{"topic@group":{queue id: offset}},   the next offset to pull, as last answered
      "aerobeeLogEnd": n,                                 the commit log's end then (RocketMQ does not read it): what
                                                          was popped since shows in the log behind it,
-     "aerobeePopBuffer": true}                           unless check points were kept in memory
+     "aerobeePopBuffer": true,                           unless check points were kept in memory
+     "aerobeeRemoved": {"topic@" or "@group": number}}   whose offsets were removed: a slave removes them, too
 
 A commit takes any offset up to the queue's end, smaller ones too: one beyond the end would skip messages that do not exist
 yet. A server-side reset puts a value beside the table that the next pull of the
@@ -19,7 +20,8 @@ messages that were pulled before the reset.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from aerobee.broker.bounds import Bounds
@@ -37,6 +39,8 @@ SYSTEM_GROUP_PREFIX = (
 SEPARATOR = "@"
 LOG_END = "aerobeeLogEnd"
 POP_BUFFER = "aerobeePopBuffer"
+REMOVED = "aerobeeRemoved"
+REMOVED_MAX = 10_000  # removals that are remembered, the newest: replicas hear of them within seconds
 COUNT_KEY = "consumerOffsetNumsMax"
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves look at the version, not at each commit
 
@@ -73,6 +77,11 @@ class ConsumerOffsets:
         self._resets: dict[tuple[str, str, int], int] = {}
         self._reset_callbacks: list[ResetCallback] = []
         self._commits = 0
+        # "topic@" or "@group" -> a number that grows: what a slave has of them from before is no offset any more.
+        self.removed: dict[str, int] = {}
+        self._committed_here: set[tuple[str, str, int]] = (
+            set()
+        )  # at a slave: by clients; (topic, group, queue id)
         self._copied_from: int | None = None  # at a slave: where its log ended when its master told them
         self._dirty = False
         self._before: Before | None = (
@@ -126,6 +135,8 @@ class ConsumerOffsets:
             is_new = queues is None or queue_id not in queues
             if is_new and self._bounds is not None and self._count >= self._bounds.limit(COUNT_KEY):
                 return str(self._bounds.reached(COUNT_KEY, f"{self._count} offsets are kept already", client))
+            if self._copied_from is not None:
+                self._committed_here.add((topic, group, queue_id))
         self.commit(group, topic, queue_id, offset, client=client)
         return ""
 
@@ -204,13 +215,65 @@ class ConsumerOffsets:
             self.commit(target_group, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
-        """Forget everything about a group."""
+        """Forget everything about a group; slaves do, too."""
+        self._note_removed(f"{SEPARATOR}{group}")
         self._remove([(topic, group) for topic in self._topics_anywhere(group)])
 
     def remove_topic(self, topic: str) -> None:
-        """Forget everything about a topic."""
-        keys = {key for table in (self._offsets, self._pulled) for key in table if key[0] == topic}
-        self._remove(keys)
+        """Forget everything about a topic; slaves do, too."""
+        self._note_removed(f"{topic}{SEPARATOR}")
+        self._remove(self._keys_of({topic}, set()))
+
+    def remove_queue(self, group: str, topic: str, queue_id: int) -> None:
+        """Forget one offset, which a master that told it does not have any more."""
+        queues = self._offsets.get((topic, group), {})
+        if queues.pop(queue_id, None) is not None:
+            self._count -= 1
+            self._dirty = True
+            if not queues:
+                self._remove([(topic, group)])
+
+    def take_removed(self, removed: Mapping[str, int]) -> bool:
+        """Remove what a master removed and this table has not yet. Returns whether there was such a thing."""
+        news = [name for name, number in removed.items() if self.removed.get(name) != number]
+        self.removed = dict(removed)
+        topics = {name[: -len(SEPARATOR)] for name in news if name.endswith(SEPARATOR)}
+        groups = {name[len(SEPARATOR) :] for name in news if name.startswith(SEPARATOR)}
+        keys = self._keys_of(topics, groups)
+        if keys:
+            self._remove(keys)
+        self._dirty = self._dirty or bool(news)
+        return bool(keys)
+
+    @property
+    def count(self) -> int:
+        """How many offsets there are."""
+        return self._count
+
+    def committed_here(self, topic: str, group: str, queue_id: int) -> bool:
+        """At a slave: whether a client committed this offset here, since the process started."""
+        return (topic, group, queue_id) in self._committed_here
+
+    def all_offsets(self) -> Iterator[tuple[str, str, int, int]]:
+        """Topic, group, queue id and offset of everything in the table, which must not change meanwhile."""
+        for (topic, group), queues in self._offsets.items():
+            for queue_id, offset in queues.items():
+                yield topic, group, queue_id, offset
+
+    def _keys_of(self, topics: Collection[str], groups: Collection[str]) -> set[tuple[str, str]]:
+        return {
+            key
+            for table in (self._offsets, self._pulled)
+            for key in table
+            if key[0] in topics or key[1] in groups
+        }
+
+    def _note_removed(self, name: str) -> None:
+        number = max(self._clock.now_ms(), 1 + max(self.removed.values(), default=0))
+        kept = {each: at for each, at in self.removed.items() if each != name}
+        found = {**kept, name: number}
+        self.removed = dict(islice(found.items(), max(0, len(found) - REMOVED_MAX), None))
+        self._dirty = True
 
     # --- persistence
 
@@ -226,6 +289,7 @@ class ConsumerOffsets:
             version = DataVersion.from_dict(json_fields.mapping(fields, "dataVersion"))
             self.log_end = json_fields.integer(fields, LOG_END, -1)
             self.had_pop_buffer = json_fields.boolean(fields, POP_BUFFER)
+            self.removed = removed_of(fields) or {}
         except MalformedFrame as error:
             raise StoreError(f"config/consumerOffset.json is not an offset table: {error}") from error
         self._offsets, self._pulled, self.data_version = offsets, pulled, version
@@ -298,7 +362,7 @@ class ConsumerOffsets:
         """
         log_end = self._log_end_now() if self._copied_from is None else self._copied_from
         has_pop_buffer = self.has_pop_buffer
-        version = self.data_version.to_dict()
+        version, removed = self.data_version.to_dict(), self.removed
         offsets, pulled = list(self._offsets.items()), list(self._pulled.items())
 
         def content() -> dict[str, Any]:
@@ -311,6 +375,8 @@ class ConsumerOffsets:
                 "offsetTable": _table_dict(offsets),
                 "pullOffsetTable": _table_dict(pulled),
             }
+            if removed:
+                found[REMOVED] = removed
             if log_end >= 0:
                 found[LOG_END] = log_end
                 if has_pop_buffer:
@@ -353,6 +419,7 @@ class ConsumerOffsets:
         this broker's own, as those of a master are."""
         if log_offset is None and self._copied_from is not None:
             self.log_end = self._copied_from
+            self._committed_here.clear()
         self._copied_from = log_offset
 
     def log_cut(self, log_offset: int) -> None:
@@ -412,6 +479,14 @@ def _take_back(
             queues.pop(queue_id, None)
         else:
             queues[queue_id] = offset
+
+
+def removed_of(fields: json_fields.Fields) -> dict[str, int] | None:
+    """The removals of a file or of a master's answer; None when it tells none. Raises MalformedFrame."""
+    if fields.get(REMOVED) is None:
+        return None
+    told = islice(json_fields.mapping(fields, REMOVED).items(), REMOVED_MAX)
+    return {name: json_fields.as_integer(number, f"the removal of {name[:80]!r}") for name, number in told}
 
 
 def parse_offset_table(fields: json_fields.Fields, name: str) -> Table:

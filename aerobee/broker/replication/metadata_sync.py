@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import logging
 
-from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets, parse_offset_table
-from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets, parse_offset_table, removed_of
+from aerobee.broker.consumer.group_table import NAMES_SAID_MAX, GroupTable
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
@@ -26,9 +26,9 @@ from aerobee.broker.missed_topics import settle_kinds
 from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.topic_table import DELETED_FIELD, TopicTable, deletions_of
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, MalformedFrame
+from aerobee.errors import AerobeeError, MalformedFrame, RemoteError
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
@@ -77,7 +77,7 @@ class MetadataSync:
         self._modes = modes
         self._filters = filters
         self._filters_body = b""
-        self._kinds_settled = False
+        self._kinds_settled = self._deletions_settled = False
         self._clock = clock
         self._merge = OffsetMerge()
         self._master = ""
@@ -90,7 +90,7 @@ class MetadataSync:
         """Copy from the broker at `master` until cancelled."""
         self._master, self._offsets_mark, self._modes_body, self._filters_body = master, "", b"", b""
         self._merge.master_lost()
-        self._kinds_settled = False
+        self._kinds_settled = self._deletions_settled = False
         # What comes next may be of another master than what was known of before.
         if self._topics.copied_to is None:
             self._topics.copied(self._store.log.end)
@@ -104,19 +104,25 @@ class MetadataSync:
                     log.info("settings and offsets of the master at %s are copied again", master)
                 self._trouble = ""
             except AerobeeError as error:
-                self._merge.master_lost()
+                self._master_lost()
                 if str(error) != self._trouble:
                     self._trouble = str(error)
                     log.warning("settings and offsets of the master at %s are not copied: %s", master, error)
             except Exception:
                 # The task's outermost edge: a slave whose tables silently grow old would lead consumers astray.
-                self._merge.master_lost()
+                self._master_lost()
                 log.exception("copying settings and offsets from %s failed; trying again", master)
             took_s = self._clock.monotonic() - started
             await self._clock.sleep(max(INTERVAL_S, PAUSE_FACTOR * took_s))
 
+    def _master_lost(self) -> None:
+        """A lower offset is no reset from here on, and the whole table is wanted: what was committed here is compared with it."""
+        self._merge.master_lost()
+        self._offsets_mark = ""
+
     async def _round(self) -> None:
         await self._copy_topics()
+        await self._delete_ended()
         await self._copy_groups()
         await self._copy_modes()
         await self._copy_offsets()
@@ -144,9 +150,8 @@ class MetadataSync:
             return
         whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asks_end)
         left_out: list[str] = []
-        wrapper = TopicConfigSerializeWrapper.from_dict(
-            fastjson.loads_trusted(whole.body, "TopicConfigSerializeWrapper"), left_out=left_out
-        )
+        fields = fastjson.loads_trusted(whole.body, "TopicConfigSerializeWrapper")
+        wrapper = TopicConfigSerializeWrapper.from_dict(fields, left_out=left_out)
         for reason in left_out:
             log.warning("a topic of the master is not copied: %s", reason)
         # Mappings first: a topic that is known without its mapping would be served as an ordinary one.
@@ -158,8 +163,9 @@ class MetadataSync:
         version = wrapper.mapping_data_version or self._mappings.data_version
         if mappings != self._mappings.by_topic or version != self._mappings.data_version:
             await self._mappings.copy_from(mappings, version)
-        self._topics.copy_from(wrapper.topic_config_table, wrapper.data_version)
-        self._kinds_settled = False
+        deleted = deletions_of(fields.get(DELETED_FIELD))
+        self._topics.copy_from(wrapper.topic_config_table, wrapper.data_version, deleted)
+        self._kinds_settled = self._deletions_settled = False
         self._topics_known(self._known_to(whole, log_end))
 
     def _topics_known(self, log_end: int) -> None:
@@ -167,6 +173,19 @@ class MetadataSync:
         if not self._kinds_settled:
             settle_kinds(self._topics, self._store, log_end)
             self._kinds_settled = True
+
+    async def _delete_ended(self) -> None:
+        """Remove queues of topics that the master deleted, once this log has all of their messages."""
+        deleted = self._topics.deleted
+        if self._deletions_settled or not deleted:
+            return
+        is_whole = self._store.log.end >= max(deleted.values())
+        gone = await self._store.delete_ended(deleted)
+        if gone:
+            log.info(
+                "queues of topics that the master deleted were removed: %s", ", ".join(gone[:NAMES_SAID_MAX])
+            )
+        self._deletions_settled = is_whole
 
     def _known_to(self, reply: RemotingCommand, log_end: int) -> int:
         """Up to which place of the log this table has all topics: where the master's ended then, which this log may not have
@@ -205,12 +224,16 @@ class MetadataSync:
     # --- offsets
 
     async def _copy_offsets(self) -> None:
+        if self._questions.connection_to(self._master) is not self._connection:
+            self._master_lost()
         log_end = self._store.log.end
         delays = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
         reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: self._offsets_mark})
         table: list[OffsetAt] | None = None
+        removed: dict[str, int] | None = None
         if reply.body:
-            table = offsets_of(fastjson.loads_trusted(reply.body, "the master's offsets"))
+            fields = fastjson.loads_trusted(reply.body, "the master's offsets")
+            table, removed = offsets_of(fields), removed_of(fields)
         levels = _levels_of(fastjson.loads_trusted(delays.body, "the master's delay offsets"))
         if table is not None or levels != self._schedule.offsets:
             end = (reply.ext or {}).get(LOG_END_FIELD, "")
@@ -220,10 +243,10 @@ class MetadataSync:
         connection = self._questions.connection_to(self._master)
         if connection is not self._connection:
             # A master that was killed and came back at once has the offsets that its file had: that is no reset.
-            self._merge.master_lost()
+            self._master_lost()
             self._connection = connection
         if table is not None:
-            await self._take(table)
+            await self._take(table, removed)
             self._offsets_mark = (reply.ext or {}).get(MARK_FIELD, "")
         self._offsets.copied(log_end)
 
@@ -241,15 +264,34 @@ class MetadataSync:
             await self._clock.sleep(REACH_LOOK_S)
         return True
 
-    async def _take(self, table: list[OffsetAt]) -> None:
-        found = self._merge.merge(table, self._offsets.query)
+    async def _take(self, table: list[OffsetAt], removed: dict[str, int] | None) -> None:
+        """Merge the master's table. `removed` is what it removed; None: it does not tell (RocketMQ)."""
+        offsets = self._offsets
+        if removed is not None:
+            offsets.take_removed(removed)
+        found = self._merge.merge(
+            table,
+            offsets.query,
+            offsets.all_offsets(),
+            own_count=offsets.count,
+            is_from_here=lambda each: (
+                removed is not None or offsets.committed_here(each.topic, each.group, each.queue_id)
+            ),
+        )
+        for each in found.removed:
+            offsets.remove_queue(each.group, each.topic, each.queue_id)
         for each in found.taken:
-            self._offsets.commit(each.group, each.topic, each.queue_id, each.offset, client="the master")
+            offsets.commit(each.group, each.topic, each.queue_id, each.offset, client="the master")
         for each in found.given_back:
-            log.info(
-                "the master is told that group %s has consumed %s queue %d up to %d here",
-                each.group, each.topic, each.queue_id, each.offset,
-            )  # fmt: skip
+            await self._give_back(each)
+
+    async def _give_back(self, each: OffsetAt) -> None:
+        """Commit at the master what a group has consumed here; a group that came up here is made there as by its first consumer."""
+        if self._topics.get(each.topic) is None:
+            return  # the topic is gone at the master
+        try:
+            if self._groups.get(each.group) is None:
+                await self._ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": each.group})
             await self._ask(
                 RequestCode.UPDATE_CONSUMER_OFFSET,
                 {
@@ -259,6 +301,16 @@ class MetadataSync:
                     "commitOffset": str(each.offset),
                 },
             )
+        except RemoteError as error:
+            log.warning(
+                "the master does not take that group %s has consumed %s queue %d up to %d here: %s",
+                each.group, each.topic, each.queue_id, each.offset, error,
+            )  # fmt: skip
+        else:
+            log.info(
+                "the master is told that group %s has consumed %s queue %d up to %d here",
+                each.group, each.topic, each.queue_id, each.offset,
+            )  # fmt: skip
 
 
 def _first_page(start_key: str, count_key: str) -> dict[str, str]:

@@ -1,9 +1,13 @@
 """What becomes of a group's offsets at a slave when the master's table comes. Core.
 
-RocketMQ's slaves put the master's values over their own: a master that returns with an old file takes back what consumers
-have committed at the slave meanwhile. Here a value goes up with the master's, and down only when the master itself, while it
-was followed without a break, took it back: somebody has reset the group. What consumers committed here while the master was
-away is given to it when it is back.
+RocketMQ's slaves put the master's values over their own and keep what the master does not have: a master that returns with an old
+file takes back what consumers have committed at the slave meanwhile, and offsets of deleted topics and groups stay. Here a value
+goes up with the master's, and down only when the master itself, while it was followed without a break, took it back: somebody has
+reset the group. What consumers committed here while the master was away is given to it when it is back, also for groups that it
+has never seen.
+
+A master of ours tells which topics' and groups' offsets it removed; they are removed before its table is merged. What it does not have
+then was committed here. RocketMQ's master does not tell: what it had at the last look, and has no more, was removed.
 """
 
 from __future__ import annotations
@@ -26,10 +30,11 @@ class OffsetAt(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """What is to be set here, and what the master is to be told."""
+    """What is to be set here, what the master is to be told, and what it has removed."""
 
     taken: list[OffsetAt]
     given_back: list[OffsetAt]
+    removed: list[OffsetAt]
 
 
 class OffsetMerge:
@@ -43,16 +48,29 @@ class OffsetMerge:
         """The master does not answer, or another one is followed: a lower value is no reset from here on."""
         self._was_away = True
 
-    def merge(self, table: Iterable[OffsetAt], query: Callable[[str, str, int], int | None]) -> Merge:
-        """Compare the master's whole table with the offsets here; `query(group, topic, queue_id)` tells those."""
+    def merge(
+        self,
+        table: Iterable[OffsetAt],
+        query: Callable[[str, str, int], int | None],
+        own: Iterable[tuple[str, str, int, int]] = (),
+        *,
+        own_count: int = 0,
+        is_from_here: Callable[[OffsetAt], bool] = lambda each: True,
+    ) -> Merge:
+        """Compare the master's whole table with the offsets here; `query(group, topic, queue_id)` tells those, `own` are all of
+        them (topic, group, queue id, offset), `own_count` in number. `is_from_here` says of one that the master does not have whether it was committed here.
+        """
         taken: list[OffsetAt] = []
+        removed: list[OffsetAt] = []
         given_back: list[OffsetAt] = []
         seen, was_away = self._seen, self._was_away
+        known = 0  # of the master's offsets that are here, too
         now: dict[tuple[str, str, int], int] = {}
         for each in table:
             key = each.topic, each.group, each.queue_id
             last, mine = seen.get(key), query(each.group, each.topic, each.queue_id)
             now[key] = each.offset
+            known += mine is not None
             if each.group.startswith(SYSTEM_GROUP_PREFIX):
                 if mine != each.offset:  # the brokers' own progress: nobody commits it here
                     taken.append(each)
@@ -69,5 +87,15 @@ class OffsetMerge:
                 and len(given_back) < PUSHED_MAX
             ):
                 given_back.append(each._replace(offset=mine))
+        for topic, group, queue_id, offset in own if own_count > known else ():
+            key = topic, group, queue_id
+            if key in now or group.startswith(SYSTEM_GROUP_PREFIX):
+                continue
+            each = OffsetAt(*key, offset)
+            if not was_away:
+                if key in seen:
+                    removed.append(each)
+            elif len(given_back) < PUSHED_MAX and is_from_here(each):
+                given_back.append(each)
         self._seen, self._was_away = now, False
-        return Merge(taken, given_back)
+        return Merge(taken, given_back, removed)

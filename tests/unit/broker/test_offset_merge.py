@@ -68,3 +68,43 @@ def test_the_brokers_own_progress_is_the_masters_whatever_it_was_here() -> None:
     table.offsets["t", "CID_RMQ_SYS_TRANS", 0] = 70
     table.hear(50, "CID_RMQ_SYS_TRANS")
     assert table.at("CID_RMQ_SYS_TRANS") == 50
+
+
+def merged(
+    table: Table, master: dict[str, int], *, from_here: bool = True
+) -> tuple[list[OffsetAt], list[OffsetAt]]:
+    """What is given to a master with these offsets of groups, and what has to go here."""
+    own = [(topic, group, queue_id, offset) for (topic, group, queue_id), offset in table.offsets.items()]
+    found = table.merge.merge(
+        [OffsetAt("t", group, 0, offset) for group, offset in master.items()],
+        lambda *key: table.offsets.get((key[1], key[0], key[2])),
+        own,
+        own_count=len(own),
+        is_from_here=lambda each: from_here,
+    )
+    for each in found.taken:
+        table.offsets[each.topic, each.group, each.queue_id] = each.offset
+    return found.given_back, found.removed
+
+
+def test_a_group_that_the_master_never_saw_is_given_to_it() -> None:
+    table = Table()
+    table.offsets["t", "new", 0] = 30
+    table.offsets["t", "CID_RMQ_SYS_TRANS", 0] = 3
+    assert merged(table, {"g": 5}, from_here=False) == ([], [])
+    table.merge.master_lost()
+    assert merged(table, {"g": 5}) == ([OffsetAt("t", "new", 0, 30)], [])
+    assert merged(table, {"g": 5, "new": 30}) == ([], [])
+
+
+def test_what_the_master_had_and_has_no_more_goes() -> None:
+    table = Table()
+    assert merged(table, {"g": 5, "h": 6}) == ([], [])
+    assert merged(table, {"g": 5}) == ([], [OffsetAt("t", "h", 0, 6)])
+
+
+def test_what_a_client_commits_beside_the_master_is_left_alone() -> None:
+    table = Table()
+    assert merged(table, {"g": 5}) == ([], [])
+    table.offsets["t", "new", 0] = 30
+    assert merged(table, {"g": 6}) == ([], [])

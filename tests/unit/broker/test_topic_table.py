@@ -14,7 +14,7 @@ import pytest
 
 from aerobee.broker.config import BrokerConfig
 from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.topic_table import TopicTable, deletions_of
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError, UsageError
 from aerobee.remoting import fastjson
@@ -62,14 +62,46 @@ def test_system_topics_are_those_of_rocketmq(tmp_path: Path) -> None:
 async def test_each_change_grows_the_version_and_is_on_disk_before_it_is_told(tmp_path: Path) -> None:
     topics = table(tmp_path / "topics.json")
     seen: list[bool] = []
-    topics.on_change(lambda _: seen.append("TopicA" in (tmp_path / "topics.json").read_text()))
+
+    def saved(field: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((tmp_path / "topics.json").read_text())[field]
+        return found
+
+    topics.on_change(lambda _: seen.append("TopicA" in saved("topicConfigTable")))
     await topics.put_beside((TopicConfig("TopicA"),))
     assert topics.data_version.counter == 1
     assert await topics.delete_beside(("TopicA", "Unknown")) == ["TopicA"]
     assert await topics.delete_beside(("TopicA",)) == []
     assert topics.data_version.counter == 2
     assert seen == [True, False]
-    assert json.loads((tmp_path / "topics.json").read_text())["topicConfigTable"] == {}
+    assert saved("topicConfigTable") == {}
+    assert saved("aerobeeDeleted") == {"TopicA": 0}
+
+
+async def test_deletions_are_where_the_log_ends_when_the_topic_goes(tmp_path: Path) -> None:
+    """Messages come while the file is written: they are the deleted topic's, too."""
+    end = 100
+
+    class Slow(ConfigFile):
+        def write(self, value: Any) -> None:
+            nonlocal end
+            super().write(value)
+            end += 7
+
+    file = Slow(tmp_path / "topics.json", disk=RealDisk())
+    topics = TopicTable(file=file, clock=ManualClock(), log_end=lambda: end)
+    await topics.put_beside((TopicConfig("TopicA"), TopicConfig("TopicB")))
+    await topics.delete_beside(("TopicA",))
+    assert topics.deleted == {"TopicA": 114}
+    await topics.settled()
+    again = TopicTable(file=ConfigFile(tmp_path / "topics.json", disk=RealDisk()), clock=ManualClock())
+    again.load()
+    assert again.deleted == {"TopicA": 114}
+
+
+@pytest.mark.parametrize("value", ["x", 3, [], {"t": -1}, {"t": "5"}, {"t": 1 << 63}, {"t": True}])
+def test_deletions_that_cannot_be_are_left_out(value: object) -> None:
+    assert not deletions_of(value)
 
 
 async def test_a_change_that_cannot_be_saved_did_not_happen(
