@@ -16,7 +16,7 @@ from aerobee.host_port import is_ip
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LookUp = Callable[[str], Awaitable[Iterable[str]]]
 LOOK_UP_S = 5.0
-NAMES_MAX = 1_024
+NAMES_MAX = 256
 _LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
@@ -75,10 +75,12 @@ class PeerHosts:
         """Look the names among these hosts up again. What cannot be looked up now keeps the addresses that it had."""
         names = {named for host in hosts if host and not is_ip(named := plain_address(host))}
         self._found = {name: each for name, each in self._found.items() if name in names}
-        for name in sorted(names)[:NAMES_MAX]:
-            try:
-                addresses = await self._look_up(name)
-            except (OSError, TimeoutError):
-                continue
-            found = (plain_address(each) for each in addresses)
-            self._found[name] = frozenset(each for each in found if is_ip(each))
+        await asyncio.gather(*(self._look_at(name) for name in sorted(names)[:NAMES_MAX]))
+
+    async def _look_at(self, name: str) -> None:
+        try:
+            addresses = await self._look_up(name)
+        except (OSError, TimeoutError):
+            return
+        found = (plain_address(each) for each in addresses)
+        self._found[name] = frozenset(each for each in found if is_ip(each))

@@ -26,6 +26,7 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads_trusted
+from aerobee.remoting.proven_client import prove
 from aerobee.remoting.signature import Credentials
 
 CALL_TIMEOUT_S = 10.0
@@ -345,6 +346,7 @@ class QuorumAdmin:
                 RequestCode.CONTROLLER_ELECT_MASTER, {**ext, "apartMillis": str(round(apart_s * 1000))}
             )
             address = await self.leader()
+            await prove(self._client, address, CALL_TIMEOUT_S)
             answer = await self._client.invoke(address, request, timeout_s=CALL_TIMEOUT_S)
             wait_ms = (answer.ext or {}).get("waitMillis", "")
             if not wait_ms.isdigit():
@@ -363,6 +365,7 @@ class QuorumAdmin:
 
     async def _ask(self, address: str, code: int, ext: Mapping[str, str] | None = None) -> RemotingCommand:
         request = RemotingCommand(code, dict(ext) if ext is not None else None)
+        await prove(self._client, address, CALL_TIMEOUT_S)
         answer = await self._client.invoke(address, request, timeout_s=CALL_TIMEOUT_S)
         return checked(answer, address=address, request=RequestCode(code).name)
 

@@ -76,6 +76,11 @@ class RemotingClient:
         self._connecting: dict[str, SharedTask[Connection]] = {}
         self._is_closed = False
 
+    @property
+    def credentials(self) -> Credentials | None:
+        """What requests are signed with."""
+        return self._endpoint.credentials
+
     async def invoke(
         self, address: str, command: RemotingCommand, *, timeout_s: float = 3.0
     ) -> RemotingCommand:

@@ -34,6 +34,7 @@ from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.pending_calls import PendingCalls
+from aerobee.remoting.request_proof import RequestProofs
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.served_requests import ServedRequests
 from aerobee.remoting.signature import Credentials
@@ -102,6 +103,8 @@ class Connection(asyncio.Protocol):
         self.principal = ""
         self.is_open = False
         self.burst_note: Any = None
+        self.proofs: RequestProofs | None = None  # what proves our requests, once prove() was called
+        self.proofs_are_known = False  # it is known whether the peer takes proofs
         self._moved = False  # a byte moved since take_moved()
         self._ready: asyncio.Future[None] | None = None  # of a client that waits for the TLS handshake
         self._reader: BurstReader | None = None
@@ -277,6 +280,8 @@ class Connection(asyncio.Protocol):
             started = self._loop.time()
             await self.wait_writable(timeout_s, name)
             timeout_s -= self._loop.time() - started
+        if self.proofs is not None:
+            self.proofs.sign(command)
         opaque = command.opaque = self.next_opaque()
         return await self.call(encode_frame(command), opaque, timeout_s, name)
 
@@ -284,7 +289,9 @@ class Connection(asyncio.Protocol):
         """Send a request that gets no response. Returns at once; lost when the connection is or gets closed."""
         command.flag |= FLAG_ONEWAY
         command.opaque = self.next_opaque()
-        if self._endpoint.credentials is not None:
+        if self.proofs is not None:
+            self.proofs.sign(command)
+        elif self._endpoint.credentials is not None:
             self._endpoint.credentials.sign(command)
         self.send(command)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -20,12 +21,19 @@ from aerobee.ha.controller.commands import REPLICAS_MAX
 from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
 from aerobee.ha.quorum.config_calls import config_calls
 from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.raft.messages import AppendRequest, encode_message
+from aerobee.host_port import split_address
 from aerobee.network import AsyncioNetwork
+from aerobee.ops.ha import QuorumAdmin
 from aerobee.ops.listening import free_ports
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads
+from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.proven_client import prove
+from aerobee.remoting.request_proof import PROOF
+from aerobee.remoting.signature import Credentials
 from aerobee.store.disk import RealDisk
 from tests.fakes import FakePeer
 from tests.waiting import wait_until
@@ -494,6 +502,104 @@ async def test_a_controller_with_an_empty_disk_waits_until_it_is_added_again(tmp
             await wait_until(lambda: change(action), timeout_s=60, passing=(AerobeeError,))  # noqa: B023
         await wait_until(lambda: GROUP in again.state.groups, timeout_s=60)
         await wait_until(lambda: name in again.status.voters and not again.status.is_stranger, timeout_s=60)
+
+
+async def test_a_frame_of_raft_from_another_host_deposes_nobody(tmp_path: Path) -> None:
+    async with quorum(tmp_path) as controllers:
+        leader = await leader_of(controllers)
+        name, term = leader.config.controller_d_leger_self_id, leader.status.term
+        forged = next(each for each in ("n0", "n1", "n2") if each != name)
+        frame = encode_message(
+            AppendRequest(
+                source=forged,
+                target=name,
+                term=term + 1,
+                prev_index=0,
+                prev_term=0,
+                commit_index=0,
+                round=1,
+                entries=(),
+            ),
+            "quorum",
+        )
+        host, port = split_address(leader.address)
+        command = RemotingCommand(RequestCode.AEROBEE_RAFT_MESSAGE, body=frame)
+        reader, writer = await asyncio.open_connection(host, port, local_addr=("127.0.0.2", 0))
+        writer.write(encode_frame(command))
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        answer = decode_frame(size.to_bytes(4, "big") + await reader.readexactly(size))
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert "controllerDLegerPeers" in (answer.remark or "")
+        async with tool() as ask:
+            assert (await ask.join(leader.address, 1)).code == 0
+        assert (leader.status.is_leader, leader.status.term) == (True, term)
+        writer.close()
+
+
+async def test_a_recorded_request_is_not_taken_again(tmp_path: Path) -> None:
+    """Nor under another code: RocketMQ's signature covers neither."""
+    pair = '{"accessKey":"inner","secretKey":"innersecret"}'
+    keyed = {"authentication_enabled": True, "inner_client_authentication_credentials": pair}
+    key = Credentials("inner", "innersecret")
+    config = configs(tmp_path, 1, **keyed)[0]
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=key)
+    plain = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
+    async with Controller(config) as controller:
+        await leader_of([controller])
+        address = controller.address
+        action = {"action": "addLearner", "member": "n9"}
+        signed = await client.invoke(address, RemotingCommand(RequestCode.AEROBEE_CHANGE_QUORUM, action))
+        assert signed.code == ResponseCode.NO_PERMISSION, "a signature of RocketMQ's is not enough for it"
+        names = {"clusterName": "C", "brokerName": GROUP}
+        rocketmq = RemotingCommand(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, names)
+        assert (await client.invoke(address, rocketmq)).code == 0, "RocketMQ's brokers sign like this"
+        await prove(client, address, 60)
+        request = RemotingCommand(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, dict(names))
+        assert (await client.invoke(address, request)).code == 0
+        assert PROOF in (request.ext or {})
+        for code in (request.code, RequestCode.CLEAN_BROKER_DATA):
+            recorded = RemotingCommand(code, dict(request.ext or {}), request.body)
+            assert (await plain.invoke(address, recorded)).code == ResponseCode.NO_PERMISSION
+        connection = client.connection_to(address)
+        assert connection is not None
+        connection.proofs = None
+        again = RemotingCommand(request.code, dict(request.ext or {}), request.body)
+        assert (await client.invoke(address, again)).code == ResponseCode.NO_PERMISSION, "on its connection"
+        await client.close()
+        client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=key)
+    required = replace(config, authentication_proof_required=True, controller_store_path=str(tmp_path / "r"))
+    async with Controller(required) as controller:
+        await leader_of([controller])
+        rocketmq = RemotingCommand(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, dict(names))
+        assert (await client.invoke(address, rocketmq)).code == ResponseCode.NO_PERMISSION
+        await prove(client, address, 60)
+        rocketmq = RemotingCommand(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, dict(names))
+        assert (await client.invoke(address, rocketmq)).code == 0
+    await client.close()
+    await plain.close()
+
+
+async def test_controllers_with_a_key_lead_and_change_their_members(tmp_path: Path) -> None:
+    pair = '{"accessKey":"inner","secretKey":"innersecret"}'
+    keyed = {
+        "authentication_enabled": True,
+        "authentication_proof_required": True,
+        "inner_client_authentication_credentials": pair,
+    }
+    async with AsyncExitStack() as stack:
+        controllers = [
+            await stack.enter_async_context(Controller(config)) for config in configs(tmp_path, 3, **keyed)
+        ]
+        leader = await leader_of(controllers)
+        key = Credentials("inner", "innersecret")
+        client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=key)
+        quorum_admin = QuorumAdmin(client, [each.address for each in controllers])
+        assert (await quorum_admin.status())["isServing"]
+        other = next(each for each in controllers if each is not leader)
+        name = other.config.controller_d_leger_self_id
+        await quorum_admin.call(RequestCode.AEROBEE_CHANGE_QUORUM, {"action": "transfer", "member": name})
+        await wait_until(lambda: other.status.is_serving, "it leads", timeout_s=60)
+        await client.close()
 
 
 async def test_settings_of_a_controller_are_shown_and_changed(tmp_path: Path) -> None:

@@ -262,6 +262,7 @@ LOADED_WHEN_WANTED = {
     "ops/output.py": {"rich.console", "rich.table"},
     "ops/shared_options.py": {"aerobee.client.config", "aerobee.client.contexts"},
     "ops/up.py": {"aerobee.ha.quorum.config"},
+    "remoting/request_proof.py": {"hmac"},
     "remoting/signature.py": {"hmac"},
     "broker/fastpath/pop.py": {"aerobee.broker.fastpath.guard"},
     "broker/fastpath/python_backend.py": {"aerobee.broker.fastpath.guard"},

@@ -379,6 +379,7 @@ class ControllerAgent:
             "clusterName": self._identity.cluster,
             "brokerName": self._identity.name,
             "brokerAddr": self._identity.address,
+            "haAddress": self._identity.ha_address,
             "brokerId": str(self.broker_id),
             "epoch": str(epoch),
             "maxOffset": str(self._store.log.end),

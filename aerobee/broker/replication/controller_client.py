@@ -14,6 +14,7 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads_trusted
+from aerobee.remoting.proven_client import prove
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 6.0  # a controller answers within 5 s, and an election waits for a lease
@@ -95,8 +96,11 @@ class ControllerClient:
             await self._call(addresses, RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._name})
         )
 
-    async def replica_addresses(self, addresses: tuple[str, ...]) -> dict[int, str]:
-        """Where each broker of this name is, "host:port" by id; empty when the controllers know none. Raises what a call raises."""
+    async def replica_addresses(self, addresses: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+        """Where each broker of this name is by id: "host:port" of its requests, and of its HA port where that is known.
+
+        Empty when the controllers know none. Raises what a call raises.
+        """
         answer = await self._call(
             addresses, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, dumps([self._name])
         )
@@ -127,6 +131,7 @@ class ControllerClient:
     async def heartbeat(self, address: str, ext: dict[str, str], timeout_s: float) -> HeartbeatAnswer:
         """Tell one controller that this broker lives. Raises TransportError, RemoteError."""
         request = RemotingCommand(RequestCode.BROKER_HEARTBEAT, {**ext, "leaseWanted": "true"})
+        await prove(self._client, address, timeout_s)
         answer = checked(
             await self._client.invoke(address, request, timeout_s=timeout_s),
             address=address,
@@ -147,6 +152,7 @@ class ControllerClient:
     ) -> RemotingCommand:
         leader = self._leader or await self._find_leader(addresses)
         try:
+            await prove(self._client, leader, TIMEOUT_S)
             answer = await self._client.invoke(leader, RemotingCommand(code, ext, body), timeout_s=TIMEOUT_S)
         except TransportError:
             self._leader = ""
@@ -162,6 +168,7 @@ class ControllerClient:
         for address in addresses:
             try:
                 request = RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO)
+                await prove(self._client, address, 3.0)
                 answer = checked(
                     await self._client.invoke(address, request, timeout_s=3.0),
                     address=address,
@@ -200,18 +207,20 @@ def _group(answer: RemotingCommand) -> GroupState:
     )
 
 
-def _addresses(info: object) -> dict[int, str]:
+def _addresses(info: object) -> dict[int, tuple[str, ...]]:
     """The brokers of one entry of BrokerReplicasInfo. Raises MalformedFrame."""
-    found: dict[int, str] = {}
+    found: dict[int, tuple[str, ...]] = {}
     for key in ("inSyncReplicas", "notInSyncReplicas"):
         rows = (info.get(key) if isinstance(info, dict) else None) or []
         if not isinstance(rows, list) or len(rows) > MEMBERS_MAX:
             raise MalformedFrame(f"{key} is {rows!r:.80}")
         for row in rows:
-            address = row.get("brokerAddress") if isinstance(row, dict) else None
-            if not isinstance(address, str):
+            if not isinstance(row, dict):
                 raise MalformedFrame(f"{key} has {row!r:.80}")
-            found[_checked_number(row.get("brokerId"), "a broker id")] = address
+            addresses = tuple(row[name] for name in ("brokerAddress", "haAddress") if row.get(name))
+            if not all(isinstance(each, str) for each in addresses):
+                raise MalformedFrame(f"{key} has {row!r:.80}")
+            found[_checked_number(row.get("brokerId"), "a broker id")] = addresses
     return found
 
 

@@ -98,7 +98,7 @@ class ReplicaClaims:
 
     def _stranger(self, slave: AutoSwitchSlave) -> str:
         assert self._hosts is not None
-        known = self._hosts.known_host(slave.broker_id)
+        known = self._hosts.known_hosts(slave.broker_id)
         where = f"at {known}" if known else "unknown"
         return (
             f"it says that it is broker {slave.broker_id}, which the controllers know {where}: with NAT or several addresses set "

@@ -25,18 +25,18 @@ class ReplicaHosts:
     def __init__(
         self,
         *,
-        ask: Callable[[], Awaitable[Mapping[int, str]]],
+        ask: Callable[[], Awaitable[Mapping[int, tuple[str, ...]]]],
         clock: Clock,
         names: PeerHosts | None = None,
     ) -> None:
-        """`ask` returns "host:port" of each id of the group; raises what a call to the controllers raises."""
+        """`ask` returns each "host:port" of the ids of the group; raises what a call to the controllers raises."""
         self.on_news: Callable[[], None] = _nothing  # called when the controllers have answered
         self.generation = 0  # answers so far
         self._asked = 0  # questions so far, the one that is under way included
         self._ask = ask
         self._clock = clock
         self._names = names or PeerHosts()
-        self._hosts: dict[int, str] = {}
+        self._hosts: dict[int, tuple[str, ...]] = {}
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._throttle = LogThrottle(log, clock.monotonic)
@@ -53,12 +53,11 @@ class ReplicaHosts:
 
     def is_at(self, broker_id: int, address: str) -> bool:
         """Whether the broker of this id is known to be at an address."""
-        host = self._hosts.get(broker_id)
-        return host is not None and self._names.is_at(address, host)
+        return any(self._names.is_at(address, host) for host in self._hosts.get(broker_id, ()))
 
-    def known_host(self, broker_id: int) -> str:
-        """The host of a broker; "" when the controllers name none."""
-        return self._hosts.get(broker_id, "")
+    def known_hosts(self, broker_id: int) -> str:
+        """The hosts of a broker, with commas between; "" when the controllers name none."""
+        return ", ".join(self._hosts.get(broker_id, ()))
 
     def want(self) -> int:
         """Ask the controllers. Returns the `generation` of the first answer to a question that was not under way before."""
@@ -79,8 +78,11 @@ class ReplicaHosts:
     async def _look(self) -> bool:
         try:
             found = await self._ask()
-            hosts = {broker_id: address.rpartition(":")[0] for broker_id, address in found.items()}
-            await self._names.look(hosts.values())
+            hosts = {
+                broker_id: tuple(dict.fromkeys(address.rpartition(":")[0] for address in addresses))
+                for broker_id, addresses in found.items()
+            }
+            await self._names.look(host for each in hosts.values() for host in each)
         except AerobeeError as error:
             self._throttle.warn("", "the controllers do not say where this group's brokers are: %s", error)
             return False

@@ -22,6 +22,9 @@ class Heartbeat:
     broker_name: str
     broker_id: int
     address: str = ""
+    ha_address: str = (
+        ""  # of its HA port, which may be in a network of its own; RocketMQ's brokers do not say
+    )
     epoch: int = -1
     max_offset: int = -1
     confirm_offset: int = -1

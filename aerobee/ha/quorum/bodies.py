@@ -46,11 +46,13 @@ def elected_body(group: Group, *, with_brokers: bool) -> bytes:
     return dumps(body)
 
 
-def replicas_body(groups: Iterable[Group], is_alive: Callable[[str, int], bool]) -> bytes:
-    """BrokerReplicasInfo: who of each group is in sync and who is not."""
+def replicas_body(
+    groups: Iterable[Group], is_alive: Callable[[str, int], bool], ha_address: Callable[[str, int], str]
+) -> bytes:
+    """BrokerReplicasInfo: who of each group is in sync and who is not. `haAddress` is there of brokers that say it, Aerobee's."""
     table = {}
     for group in groups:
-        rows = {
+        rows: dict[int, dict[str, Any]] = {
             each: {
                 "alive": is_alive(group.broker_name, each),
                 "brokerAddress": group.replicas[each].address,
@@ -59,6 +61,9 @@ def replicas_body(groups: Iterable[Group], is_alive: Callable[[str, int], bool])
             }
             for each in sorted(group.replicas)
         }
+        for each, row in rows.items():
+            if address := ha_address(group.broker_name, each):
+                row["haAddress"] = address
         info: dict[str, Any] = {
             "inSyncReplicas": [row for each, row in rows.items() if each in group.in_sync]
         }

@@ -81,6 +81,7 @@ class ControllerCalls:
             broker_name=_name(request, "brokerName"),
             broker_id=_broker_id(request, "brokerId"),
             address=_short(request, "brokerAddr", TEXT_BYTES_MAX) if request.field("brokerAddr") else "",
+            ha_address=_short(request, "haAddress", TEXT_BYTES_MAX) if request.field("haAddress") else "",
             epoch=request.int32("epoch", -1),
             max_offset=request.integer("maxOffset", -1),
             confirm_offset=request.integer("confirmOffset", -1),
@@ -231,7 +232,7 @@ class ControllerCalls:
     async def sync_state_data(self, request: RemotingCommand) -> RemotingCommand:
         names = read_names(request.body)
         groups = [self._state.groups[name] for name in names if name in self._state.groups]
-        return request.reply(body=replicas_body(groups, self._masters.is_alive))
+        return request.reply(body=replicas_body(groups, self._masters.is_alive, self._masters.ha_address))
 
     async def clean_broker_data(self, request: RemotingCommand) -> RemotingCommand:
         name = _name(request, "brokerName")

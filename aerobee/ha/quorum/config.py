@@ -95,6 +95,9 @@ class ControllerConfig(MetricsConfig):
         default="", repr=False
     )  # {"accessKey":…,"secretKey":…}: what brokers with access control are told of elections with
     authentication_enabled: bool = False  # requests have to be signed with these credentials
+    authentication_proof_required: bool = (
+        False  # with it: signatures of RocketMQ's brokers and mqadmin, which can be sent again, are not taken
+    )
     admin_open: bool = False  # without them: administrators' requests from other machines are served
     server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
     server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
@@ -145,6 +148,10 @@ class ControllerConfig(MetricsConfig):
                 raise ConfigError(f"{key} is {number}, must not be negative")
         self.check_metrics()
         _ = self.raft  # its own checks
+        if self.authentication_proof_required and not self.authentication_enabled:
+            raise ConfigError(
+                "authenticationProofRequired is true and authenticationEnabled is not: nothing would be asked for"
+            )
         if self.authentication_enabled and self.credentials is None:
             raise ConfigError(
                 "authenticationEnabled is true and innerClientAuthenticationCredentials is empty: there is no key to ask for"

@@ -18,20 +18,22 @@ from aerobee.ha.quorum.calls import ControllerCalls
 from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
 from aerobee.ha.quorum.config_calls import config_calls
 from aerobee.ha.quorum.families import controller_families
-from aerobee.ha.quorum.keys import signed_only
+from aerobee.ha.quorum.keys import KeyedRequests, no_challenge
 from aerobee.ha.quorum.masters import Masters
 from aerobee.ha.quorum.membership_calls import MembershipCalls
+from aerobee.ha.quorum.peer_check import PeerCheck
 from aerobee.ha.quorum.peer_links import PeerLinks
 from aerobee.ha.quorum.raft_service import RaftService, RaftStatus, Runner
 from aerobee.ha.raft.messages import decode_message
 from aerobee.ha.raft.node import RaftNode
+from aerobee.log_throttle import LogThrottle
 from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import Family
 from aerobee.monitoring.health import Health
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body_limits import limit_bodies
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.limits import ConnectionLimits
@@ -93,6 +95,9 @@ class Controller:
             client=self._client,
             clock=self._clock,
         )
+        # With a key each frame is proven, wherever it comes from.
+        self._peer_check = None if config.authentication_enabled else PeerCheck(peers, self._clock)
+        self._refused = LogThrottle(log, self._clock.monotonic)
         self._raft = RaftService(
             node_id=own_id,
             members=() if config.controller_joins_quorum else tuple(peers),
@@ -176,6 +181,8 @@ class Controller:
         await self._masters.stop()
         await self._raft.stop()
         await self._links.stop()
+        if self._peer_check is not None:
+            await self._peer_check.stop()
         if self._unread_task is not None:
             self._unread_task.cancel()
             await asyncio.gather(self._unread_task, return_exceptions=True)
@@ -230,9 +237,12 @@ class Controller:
             RequestCode.AEROBEE_RAFT_MESSAGE: self._on_raft_message,
         }
         if self.config.authentication_enabled and (credentials := self.config.credentials) is not None:
-            handlers = signed_only(handlers, credentials)
-        elif guard is not None:
-            handlers = guard(handlers, self._is_own)
+            required = self.config.authentication_proof_required
+            handlers = KeyedRequests(credentials, is_proof_required=required).guard(handlers)
+        else:
+            handlers = {**handlers, RequestCode.AEROBEE_CHALLENGE: no_challenge}
+            if guard is not None:
+                handlers = guard(handlers, self._is_own)
         return limit_bodies(
             handlers,
             {
@@ -261,6 +271,10 @@ class Controller:
             log.warning("%s sent what is no message of this quorum: %s", peer.address, error)
             peer.close("no message of this quorum")
             return None
+        refusal = self._peer_check.refusal(message.source, peer.host_port[0]) if self._peer_check else ""
+        if refusal:
+            self._refused.warn(message.source, "a message of %s is refused: %s", message.source, refusal)
+            return request.reply(ResponseCode.NO_PERMISSION, remark=refusal)
         self._raft.deliver(message)
         return request.reply()
 

@@ -285,6 +285,11 @@ class Masters:
         found = self.liveness.candidates(broker_name, self.now_ms)
         return tuple(each for each in found if each.broker_id in known)
 
+    def ha_address(self, broker_name: str, broker_id: int) -> str:
+        """Where a broker that is heard has its HA port, as it says; "" when it does not."""
+        beat = self.liveness.last(broker_name, broker_id)
+        return beat.ha_address if beat is not None else ""
+
     def is_alive(self, broker_name: str, broker_id: int) -> bool:
         return self.liveness.is_alive(broker_name, broker_id, self.now_ms)
 

@@ -17,9 +17,10 @@ from aerobee.errors import TransportError
 from aerobee.ha.raft.messages import Message, encode_message
 from aerobee.log_throttle import LogThrottle
 from aerobee.remoting.client import RemotingClient
-from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.proven_client import prove
 
 QUEUE_MESSAGES_MAX = 1_024
 QUEUE_BYTES_MAX = 16 << 20
@@ -74,6 +75,7 @@ class _Link:
         self._probe: asyncio.Task[None] | None = None
         self._probe_due_s = 0.0
         self._is_reachable: bool | None = None
+        self._refused = LogThrottle(log, clock.monotonic)
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"controller-link-{self._name}")
@@ -95,6 +97,7 @@ class _Link:
             await self._wake.wait()
             try:
                 connection = await self._client.connect(self._address, CONNECT_S)
+                await prove(self._client, self._address, PROBE_TIMEOUT_S)
                 self._heard(True)
                 await self._send_queued(connection)
             except TransportError as error:
@@ -124,7 +127,9 @@ class _Link:
 
     async def _ask(self, connection: Connection, command: RemotingCommand) -> None:
         try:
-            await connection.invoke(command, timeout_s=PROBE_TIMEOUT_S)
+            answer = await connection.invoke(command, timeout_s=PROBE_TIMEOUT_S)
+            if answer.code != ResponseCode.SUCCESS:
+                self._refused.warn("", "the controller %s refuses this one: %s", self._name, answer.remark)
         except TransportError as error:
             self._heard(False, error)
             connection.close("the other controller gives no answer")

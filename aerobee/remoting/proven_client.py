@@ -1,0 +1,39 @@
+"""Has a client prove what it asks (request_proof.py), where the server takes proofs."""
+
+from __future__ import annotations
+
+from aerobee.errors import MalformedFrame
+from aerobee.remoting.client import RemotingClient
+from aerobee.remoting.codes import RequestCode, ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.request_proof import CHALLENGE_BYTES, CHALLENGE_FIELD, RequestProofs
+
+
+async def prove(client: RemotingClient, address: str, timeout_s: float) -> None:
+    """Have the requests on the connection to `address` carry proofs from now on, where client and server know them.
+
+    RocketMQ's servers do not: their requests are signed as before. Raises what a call raises.
+    """
+    credentials = client.credentials
+    if credentials is None:
+        return
+    connection = await client.connect(address, timeout_s)
+    if connection.proofs_are_known:
+        return
+    answer = await connection.invoke(RemotingCommand(RequestCode.AEROBEE_CHALLENGE), timeout_s=timeout_s)
+    if connection.proofs_are_known:  # another task has asked meanwhile
+        return
+    connection.proofs_are_known = True
+    if answer.code == ResponseCode.SUCCESS:
+        connection.proofs = RequestProofs(credentials, _challenge_in(answer))
+
+
+def _challenge_in(answer: RemotingCommand) -> bytes:
+    text = answer.text(CHALLENGE_FIELD, "")
+    try:
+        challenge = bytes.fromhex(text)
+    except ValueError:
+        challenge = b""
+    if len(challenge) != CHALLENGE_BYTES:
+        raise MalformedFrame(f"a challenge is {text[:80]!r}, expected {CHALLENGE_BYTES} bytes in hexadecimal")
+    return challenge
