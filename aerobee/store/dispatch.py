@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -153,7 +154,7 @@ def _has_lost_sector(data: bytes, physical_offset: int, start: int, stop: int) -
     return False
 
 
-def index_texts(properties: dict[str, str]) -> tuple[str, ...]:
+def index_texts(properties: Mapping[str, str]) -> tuple[str, ...]:
     """Key texts of a record's index entries, without `topic#`: UNIQ_KEY, each of KEYS, the tag."""
     texts: list[str] = []
     unique = properties.get("UNIQ_KEY")

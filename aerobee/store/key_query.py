@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aerobee.errors import MalformedRecord
 from aerobee.message import decode_record
 from aerobee.store.config import StoreConfig
+from aerobee.store.dispatch import index_texts
 from aerobee.store.key_index import KeyIndex
 from aerobee.store.reader import MessageReader
 from aerobee.store.store_reads import StoreReads
 from aerobee.store.stored_message import QueryResult
 from aerobee.store.warmer import Warmer
 
-CANDIDATES_PER_RESULT = (
-    4  # some fall away: deleted, not durable yet, or in the right second but outside the range
-)
+CANDIDATES_PER_RESULT = 4  # looked at first: some fall away, for only hashes of topic and key are compared
+CANDIDATES_MAX = 4_096  # looked at in all: so many records of one hash take the event loop some 40 ms
 _RECORD_BYTES = 4096  # brought into memory of each; longer records are rare
 
 
@@ -65,7 +66,8 @@ class KeyQueries:
         end_ms: int = 2**63 - 1,
         index_type: str = "",
     ) -> QueryResult:
-        """Records of the topic that KeyQuestion asks for, at most maxMsgsNumBatch; of the keys only hashes are compared."""
+        """Records of the topic that KeyQuestion asks for, at most maxMsgsNumBatch; the index has hashes of
+        topic and key only, and what has another key is left out."""
         count_max = min(count_max, self._count_max)
         return self._answer(KeyQuestion(topic, key, count_max, begin_ms, end_ms, index_type))
 
@@ -82,28 +84,28 @@ class KeyQueries:
         """As query, after bringing the records into memory in the executor."""
         count_max = min(count_max, self._count_max)
         question = KeyQuestion(topic, key, count_max, begin_ms, end_ms, index_type)
-        await self._warmer.warm([(offset, _RECORD_BYTES) for offset in self._candidates(question)])
+        candidates = 0
+        for bound in _bounds(question.count_max):
+            offsets = self._candidates(question, bound)
+            await self._warmer.warm([(offset, _RECORD_BYTES) for offset in offsets[candidates:]])
+            candidates = len(offsets)
+            if candidates < bound or len(self._records(question, bound)) >= question.count_max:
+                break
         return self._answer(question)
 
-    def _candidates(self, question: KeyQuestion) -> list[int]:
-        """Physical offsets of what may be meant, newest first. Only hashes are compared."""
-        key = f"T#{question.key}" if question.index_type == "T" else question.key
-        count_max = CANDIDATES_PER_RESULT * question.count_max
-        return self._index.find(question.topic, key, question.begin_ms, question.end_ms, count_max)
+    def _candidates(self, question: KeyQuestion, bound: int) -> list[int]:
+        """Physical offsets of what may be meant, newest first, at most `bound`. Only hashes are compared."""
+        return self._index.find(
+            question.topic, _key_text(question), question.begin_ms, question.end_ms, bound
+        )
 
     def _answer(self, question: KeyQuestion) -> QueryResult:
         """Read the candidates until there are enough; the result is in log order."""
         records: dict[int, bytes] = {}
-        for offset in self._candidates(question):
-            record = self._reads.read_record(offset)
-            if (
-                record is not None
-                and _topic(record) == question.topic
-                and question.begin_ms <= self._reader.record_time(offset) <= question.end_ms
-            ):
-                records[offset] = record
-                if len(records) >= question.count_max:
-                    break
+        for bound in _bounds(question.count_max):
+            records = self._records(question, bound)
+            if len(records) >= question.count_max or len(self._candidates(question, bound)) < bound:
+                break
         return QueryResult(
             b"".join(records[offset] for offset in sorted(records)),
             len(records),
@@ -111,10 +113,39 @@ class KeyQueries:
             self._index.last_physical_offset,
         )
 
+    def _records(self, question: KeyQuestion, bound: int) -> dict[int, bytes]:
+        """What is asked for among the first `bound` candidates."""
+        records: dict[int, bytes] = {}
+        for offset in self._candidates(question, bound):
+            record = self._reads.read_record(offset)
+            if (
+                record is not None
+                and question.begin_ms <= self._reader.record_time(offset) <= question.end_ms
+                and _is_meant(record, question)
+            ):
+                records[offset] = record
+                if len(records) >= question.count_max:
+                    break
+        return records
 
-def _topic(data: bytes) -> str | None:
-    """The topic of a record: the index knows a hash of it only, and a message of another topic is nobody's answer here."""
+
+def _bounds(count_max: int) -> Iterator[int]:
+    """How many candidates to look at: few first, more when others with the same hash are before what is asked for."""
+    bound = CANDIDATES_PER_RESULT * count_max
+    while bound < CANDIDATES_MAX:
+        yield bound
+        bound *= 4
+    yield max(CANDIDATES_MAX, count_max)
+
+
+def _key_text(question: KeyQuestion) -> str:
+    return f"T#{question.key}" if question.index_type == "T" else question.key
+
+
+def _is_meant(data: bytes, question: KeyQuestion) -> bool:
+    """Whether a record has the topic and the key: the index knows hashes of them, which others have, too."""
     try:
-        return decode_record(data, check_crc=False).topic
+        record = decode_record(data, check_crc=False)
     except MalformedRecord:
-        return None
+        return False
+    return record.topic == question.topic and _key_text(question) in index_texts(record.properties)
