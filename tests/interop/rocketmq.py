@@ -75,7 +75,7 @@ def missing_pieces() -> list[str]:
     """What scripts/setup-interop has still to make."""
     needed = (
         CACHE / "jars" / "rocketmq-broker-5.5.0.jar", CACHE / "jars" / "rocketmq-proxy-5.5.0.jar",
-        CACHE / "classes" / "Driver.class", CACHE / "classes" / "SettingsList.class",
+        CACHE / "classes" / "Driver.class", CACHE / "classes" / "SettingsList.class", CACHE / "classes" / "BodyParser.class",
         CACHE / "classes-grpc" / "GrpcScenarios.class", CACHE / "classes-old" / "OldClient.class",
         CPP_PYTHON, GRPC_PYTHON, GO_CLIENT,
     )  # fmt: skip

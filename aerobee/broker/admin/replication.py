@@ -66,6 +66,11 @@ class SlaveCalls:
         if request.field(MARK_FIELD) == mark:
             return request.reply(ext={MARK_FIELD: mark, **self._log_end()})
         tree = self._offsets.to_dict()  # copies: it may change while the body is made
+        # RocketMQ's slaves do not know this table, and their parser refuses bare keys within what it skips.
+        pulled = tree["pullOffsetTable"].items()
+        tree["pullOffsetTable"] = {
+            name: {str(queue_id): offset for queue_id, offset in queues.items()} for name, queues in pulled
+        }
         table = tree.pop("offsetTable")
         before = {key: tree.pop(key) for key in ("dataVersion", "groupTopicMap")}
         if MARK_FIELD in (request.ext or {}):  # a slave of ours
