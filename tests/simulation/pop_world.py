@@ -46,6 +46,7 @@ from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.unserved import UnservedKinds
 from aerobee.client.consumer.popped import PoppedMessage, decode_popped
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
@@ -199,6 +200,7 @@ class World:
             store=store,
             bounds=Bounds(self.live, self.clock),
             writer=MessageWriter(store),
+            unserved=UnservedKinds(),
             deliveries=self.deliveries,
             light=light_entries(store),
             topics=topics,

@@ -32,6 +32,7 @@ from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.stats import BrokerStats
 from aerobee.broker.topic_table import TopicTable
 from aerobee.broker.transaction.service import Transactions
+from aerobee.broker.unserved import UnservedKinds
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.message import (
@@ -145,6 +146,7 @@ class World:
         parts: Any = SimpleNamespace(
             store=self.store,
             writer=self.writer,
+            unserved=UnservedKinds(),
             topics=TopicTable(file=None, clock=self.clock),
             offsets=self.offsets,
             live=self.live,
