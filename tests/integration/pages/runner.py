@@ -201,7 +201,8 @@ class Desk:
 
     def _shell(self, command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["/bin/bash", "-c", command],
+            # A test run that is killed leaves no shell behind: some lines of the pages are loops that wait for a cluster.
+            ["/usr/bin/setpriv", "--pdeathsig", "KILL", "/bin/bash", "-c", command],
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,
