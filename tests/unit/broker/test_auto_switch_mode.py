@@ -19,7 +19,7 @@ class Slave:
     """A connected replica that has the log up to `acknowledged`."""
 
     is_learner = False
-    address = "127.0.0.1:1"
+    host, address = "127.0.0.1", "127.0.0.1:1"
 
     def __init__(self, broker_id: int, acknowledged: int) -> None:
         self.broker_id = broker_id
@@ -27,6 +27,9 @@ class Slave:
 
     def wake(self) -> None:
         """Bytes were appended."""
+
+    def admitted(self) -> None:
+        """It stands for its id."""
 
 
 class Master:
@@ -55,6 +58,7 @@ class Master:
             follower=follower,
             epochs=epochs,  # type: ignore[arg-type]
             broker_id=lambda: 1,
+            hosts=None,
         )
         self.mode.prepare({1, 2}, 1)
         self.mode.become_master(1)
@@ -67,7 +71,8 @@ class Master:
 
     def connect(self, broker_id: int, offset: int) -> Slave:
         slave = Slave(broker_id, offset)
-        assert self.mode._admit(slave) == ""  # type: ignore[arg-type]
+        assert self.mode._connected(slave) == ""  # type: ignore[arg-type]
+        self.mode._claims.claim(slave)  # type: ignore[arg-type]
         self.report(slave, offset)
         return slave
 
