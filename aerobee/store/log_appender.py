@@ -159,7 +159,11 @@ class LogAppender:
         return self.append_records(queue, records, now_ms, has_entry=has_entry, light_queues=light_queues)
 
     def _lay_out(self, message: StoredMessage, queue: AnyQueue, now_ms: int) -> LaidOut:
-        if not queue.is_batch and is_batch_record(message.topic, message.sys_flag):
+        if (
+            message.sys_flag & INNER_BATCH
+            and not queue.is_batch
+            and is_batch_record(message.topic, message.sys_flag)
+        ):
             # Replicas and recovery would make the queue a batch queue for it.
             message = dataclasses.replace(message, sys_flag=message.sys_flag & ~INNER_BATCH)
         properties: dict[str, str] = message.parsed or {}

@@ -371,6 +371,40 @@ async def test_offsets_are_taken_also_from_a_slave_that_acts_no_more(cluster: Cl
     assert master.offsets.query("g", "t", 0) == 1
 
 
+async def test_offsets_removed_before_a_master_was_lost_do_not_return(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slave had not heard of the deletion, and tells its offsets to the master that returns."""
+    await cluster.begin()
+    slave, asked = cluster.slave, asyncio.Event()
+    for group in ("g", "h"):
+        create = RemotingCommand(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName": "%s"}' % group.encode()
+        )
+        await cluster.ask(cluster.master, create)
+        commit = {"consumerGroup": group, "topic": "t", "queueId": "0", "commitOffset": "1"}
+        await cluster.ask(cluster.master, RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, commit))
+    await wait_until(lambda: slave.offsets.query("h", "t", 0) == 1, timeout_s=60)
+
+    async def never() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(slave.replication.metadata, "_copy_topics", never)
+    await asyncio.wait_for(asked.wait(), 60)
+    delete = {"groupName": "g", "cleanOffset": "true"}
+    await cluster.ask(cluster.master, RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, delete))
+    cluster.master.offsets.save()
+    await cluster.master.kill()
+    await wait_until(lambda: slave.role.role is Role.ACTING, "the slave acts", timeout_s=60)
+    assert slave.offsets.query("g", "t", 0) == 1
+    acting_of(slave)._master_due_s = float("inf")
+    slave.role.change(Role.SLAVE, "of the test")
+    master = await cluster.start_master()
+    assert master.offsets.query("g", "t", 0) is None
+    assert master.offsets.query("h", "t", 0) == 1
+
+
 async def test_without_escape_what_is_due_waits_for_the_master(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -86,6 +86,26 @@ async def test_filters_and_request_modes_are_at_the_slave_and_give_entries_their
     assert [ENTRY.unpack_from(entries, at)[:2] != (0, FILLER_SIZE) for at in (0, 20)] == [True, False]
 
 
+async def test_a_filter_that_its_master_lost_or_forgot_dies_at_the_slave(pair: Pair) -> None:
+    master = await pair.start("master")
+    slave = await pair.start_slave(master)
+    await pair.send(master, 1)
+    theirs, mine = master._serving.parts.filters, slave._serving.parts.filters
+    for group in ("left", "gone"):
+        theirs.subscribed(group, [SubscriptionData("t", "a > 5", expression_type="SQL92", sub_version=7)])
+    await wait_until(lambda: mine.find("gone", "t") is not None, timeout_s=60)
+    theirs.subscribed("left", None)
+    del theirs._topics["t"]["gone"]
+
+    def is_dead(group: str) -> bool:
+        found = mine.find(group, "t")
+        return found is not None and found.is_dead
+
+    await wait_until(lambda: is_dead("left") and is_dead("gone"), timeout_s=60)
+    theirs.subscribed("left", [SubscriptionData("t", "a > 5", expression_type="SQL92", sub_version=7)])
+    await wait_until(lambda: not is_dead("left"), timeout_s=60)
+
+
 async def test_an_unchanged_table_of_offsets_is_not_sent_again(pair: Pair) -> None:
     master = await pair.start("master")
     await pair.send(master, 5)

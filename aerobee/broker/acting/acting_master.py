@@ -21,11 +21,11 @@ from aerobee.broker.acting.deliveries import ActingDeliveries
 from aerobee.broker.acting.group_watch import GroupWatch
 from aerobee.broker.acting.pops import ActingPops
 from aerobee.broker.config import MASTER_ID, LiveConfig
-from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, ConsumerOffsets
+from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, ConsumerOffsets, removed_of
 from aerobee.broker.delay.escaped import EscapedDeliveries, parse_sources
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.replication.metadata_sync import offsets_of
+from aerobee.broker.replication.metadata_sync import MARK_FIELD, offsets_of
 from aerobee.broker.role import Role, RoleState
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
@@ -295,17 +295,21 @@ class ActingMaster:
         return len(told), bool(sources or ahead), bool(fields.get("isWhole", True))
 
     async def _take_offsets(self, slave: str) -> None:
-        """Groups go on where they were at an acting master, as far as this log goes; no offset goes back."""
-        request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        """Groups go on where they were at an acting master, as far as this log goes; no offset goes back, and none that was removed
+        here before the slave heard of it comes back."""
+        request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: ""})
         try:
             reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
             body = checked(reply, address=slave, request="GET_ALL_CONSUMER_OFFSET").body
-            table = offsets_of(fastjson.loads_trusted(body, "the offsets of a slave"))
+            fields = fastjson.loads_trusted(body, "the offsets of a slave")
+            table, removed = offsets_of(fields), removed_of(fields) or {}
         except AerobeeError as error:
             log.warning("the slave at %s does not tell its offsets: %s", slave, error)
             return
         for each in table:
             known = self._offsets.query(each.group, each.topic, each.queue_id)
+            if not self._offsets.has_same_removals(each.topic, each.group, removed):
+                continue
             offset = min(each.offset, self._store.next_offset(each.topic, each.queue_id))
             if not each.group.startswith(SYSTEM_GROUP_PREFIX) and (known is None or known < offset):
                 self._offsets.commit(each.group, each.topic, each.queue_id, offset, client="a slave")

@@ -245,6 +245,11 @@ class ConsumerOffsets:
         self._dirty = self._dirty or bool(news)
         return bool(keys)
 
+    def has_same_removals(self, topic: str, group: str, removed: Mapping[str, int]) -> bool:
+        """Whether another table, which had these removals, has had all of this one that concern an offset."""
+        names = f"{topic}{SEPARATOR}", f"{SEPARATOR}{group}"
+        return all(self.removed.get(name) in (None, removed.get(name)) for name in names)
+
     @property
     def count(self) -> int:
         """How many offsets there are."""

@@ -173,11 +173,15 @@ class FilterTable:
     def copy_from(self, fields: json_fields.Fields) -> None:
         """Have the filters of a master (its to_dict()) that are new here, or newer. Raises MalformedFrame.
 
-        Each is born now: entries that came before it was known here have no bits of it, whatever they have at the master.
+        Each is born now: entries that came before it was known here have no bits of it, whatever they have at the master. What is
+        dead there, or not there any more, is dead here, and is forgotten in a day.
         """
         now_ms = self._clock.now_ms()
+        living: set[tuple[str, str]] = set()
         for topic, group, item in _entries(fields):
             known = self.find(group, topic)
+            if not json_fields.boolean(item, "dead", False):
+                living.add((topic, group))
             version = json_fields.integer(item, "clientVersion", 0)
             if known is None or version > known.client_version:
                 if known is not None and known.expression == json_fields.text(item, "expression"):
@@ -188,6 +192,14 @@ class FilterTable:
                         topic, group, {**item, "bornTime": now_ms, "deadTime": now_ms if is_dead else 0}
                     )
                 self._dirty = True
+        for topic, filters in self._topics.items():
+            for group, each in filters.items():
+                if (topic, group) in living and each.is_dead:
+                    self._revive(each)
+                elif (topic, group) not in living and not each.is_dead:
+                    each.dead_ms = now_ms
+                    self._dirty = True
+        self.clean()
         self.save_soon()
 
     # --- persistence
