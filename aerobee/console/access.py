@@ -14,6 +14,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from aiohttp import web
 
@@ -28,7 +29,11 @@ COOKIE = "aerobee_console"
 SESSION_S = 12 * 3600.0
 SESSIONS_MAX = 1_000
 CHECKED_S = 5.0  # a user of the cluster who is deleted, disabled or given another role is noticed with the first request after this
-TRIES_MAX, TRIES_S = 5, 60.0  # wrong passwords of one address
+TRIES_MAX, TRIES_S = 5, 60.0  # wrong passwords of one account, from one address
+ADDRESS_TRIES_MAX = 30  # of all accounts, from one address that is no proxy's
+COUNTED_MAX = 10_000  # pairs of account and address; the oldest go
+ACCOUNT_CHARS_MAX = 200
+CHECKS_AT_ONCE_MAX = 2  # each takes some 50 ms of a core
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -66,7 +71,10 @@ class Access:
         self._clock = clock
         self._users = load_users(config.users_file) if config.users_file is not None else None
         self._sessions: dict[str, Session] = {}
-        self._tries: dict[str, list[float]] = {}
+        self._tries: dict[
+            tuple[str, str], list[float]
+        ] = {}  # by account and address; account "": all of that address
+        self._checks = asyncio.Semaphore(CHECKS_AT_ONCE_MAX)
         self._dummy = User("", Role.VIEWER, hash_password(secrets.token_hex()))
         self._everybody = Session(User("local", Role.ADMIN), secrets.token_urlsafe(24), float("inf"))
         self._by_header: dict[str, Session] = {}
@@ -94,30 +102,75 @@ class Access:
             return None
         return session
 
-    def shut_out(self, request: web.Request) -> str:
-        """Why nobody may try a password from this address now; "" when somebody may."""
-        address = request.remote or ""
-        if len(self._tries_of(address)) < TRIES_MAX:
-            return ""
-        return f"{TRIES_MAX} wrong passwords from {address}: wait a minute"
+    def client_of(self, request: web.Request) -> str:
+        """The address of the browser: of the connection, or what a proxy says in `client_header`, which is believed from
+        `proxy_addresses` only. Of several the last one that is no proxy's: those before it can be the browser's own words."""
+        remote = request.remote or ""
+        header, proxies = self._config.client_header, self._config.proxy_addresses
+        if not header or remote not in proxies:
+            return remote
+        said = ",".join(request.headers.getall(header, ())).split(",")
+        for address in reversed([each.strip() for each in said]):
+            if address in proxies:
+                continue
+            try:
+                return str(ip_address(address))
+            except ValueError:
+                return remote
+        return remote
 
-    def _tries_of(self, address: str) -> list[float]:
+    def viewer_of(self, request: web.Request) -> str:
+        """Who shares what is bounded: a user, or an address where nobody logs in."""
+        session = self.session_of(request)
+        if self.has_login and session is not None:
+            return f"user {session.user.name}"
+        return self.client_of(request)
+
+    def shut_out(self, address: str, name: str = "") -> str:
+        """Why nobody may try a password of the account from this address now, or of any account without `name`; "" when somebody may.
+
+        All that come through a proxy have its address, unless it says theirs (client_header): they are counted by account alone, or
+        one of them would lock out all others.
+        """
+        if name:
+            account = name[:ACCOUNT_CHARS_MAX]
+            if len(self._tries_of(account, address)) < TRIES_MAX:
+                return ""
+            return f"{TRIES_MAX} wrong passwords of this account from {address}: wait a minute"
+        if address in self._config.proxy_addresses or len(self._tries_of("", address)) < ADDRESS_TRIES_MAX:
+            return ""
+        return f"{ADDRESS_TRIES_MAX} wrong passwords from {address}: wait a minute"
+
+    def _tries_of(self, name: str, address: str) -> list[float]:
         now = self._clock.monotonic()
-        return [at for at in self._tries.get(address, ()) if now - at < TRIES_S]
+        return [at for at in self._tries.get((name, address), ()) if now - at < TRIES_S]
+
+    def _count(self, name: str, address: str, now: float) -> None:
+        for key in ((name, address), ("", address)):
+            tries = self._tries_of(*key)[-ADDRESS_TRIES_MAX:]
+            self._tries.pop(key, None)  # the newest last
+            self._tries[key] = [*tries, now]
+        while len(self._tries) > COUNTED_MAX:
+            self._tries.pop(next(iter(self._tries)))
+
+    def _uncount(self, name: str, address: str, now: float) -> None:
+        for key in ((name, address), ("", address)):
+            if now in (tries := self._tries.get(key, [])):
+                tries.remove(now)
 
     async def login(self, request: web.Request, name: str, password: str) -> tuple[str, Session] | str:
         """A new session with its cookie's value, or why not. The answer does not tell whether the name exists."""
-        if refusal := self.shut_out(request):
+        now, address = self._clock.monotonic(), self.client_of(request)
+        account = name[:ACCOUNT_CHARS_MAX] or "?"
+        if refusal := self.shut_out(address) or self.shut_out(address, account):
             return refusal
-        now, address = self._clock.monotonic(), request.remote or ""
         # Before it is known to be wrong: of a hundred that come at once no more are tried than of those that come in turn.
-        self._tries[address] = [*self._tries_of(address), now]
-        if len(self._tries) > SESSIONS_MAX:
-            self._tries.pop(next(iter(self._tries)))
+        self._count(account, address, now)
         user = (self._users or {}).get(name)
         is_of_cluster = user is None
         # An unknown name costs what a known one does.
-        is_right = await asyncio.to_thread(is_password, user or self._dummy, password)
+        async with self._checks:
+            is_right = await asyncio.to_thread(is_password, user or self._dummy, password)
         if user is None and self._by_cluster is not None:
             try:
                 user = await self._by_cluster.verified(name, password, address)
@@ -126,8 +179,7 @@ class Access:
             is_right = user is not None
         if user is None or not is_right:
             return "the name or the password is wrong"
-        if now in (tries := self._tries.get(address, [])):
-            tries.remove(now)
+        self._uncount(account, address, now)
         self._sessions = {key: each for key, each in self._sessions.items() if each.until_s > now}
         while len(self._sessions) >= SESSIONS_MAX:
             self._sessions.pop(next(iter(self._sessions)))
@@ -157,7 +209,7 @@ class Access:
             return
         session.check_at_s = now + CHECKED_S
         try:
-            user = await self._by_cluster.user_of(session.user.name, request.remote or "")
+            user = await self._by_cluster.user_of(session.user.name, self.client_of(request))
         except UsageError:
             user = None  # he may not even look any more
         except AerobeeError as error:

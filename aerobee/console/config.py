@@ -28,7 +28,8 @@ class ConsoleConfig:
     audit_file: Path | None = None  # JSON lines; without one the log of the process takes them
     host_names: tuple[str, ...] = field(default=())  # further names by which browsers may ask for it
     user_header: str = ""  # a reverse proxy's header with the name of whoever it has logged in
-    proxy_addresses: tuple[str, ...] = ("127.0.0.1", "::1")  # from where that header is believed
+    client_header: str = ""  # a reverse proxy's header with the browser's address, such as X-Forwarded-For
+    proxy_addresses: tuple[str, ...] = ("127.0.0.1", "::1")  # from where those headers are believed
     plan_file: Path | None = None  # a plan of `aerobee spark placement`, to be shown
     refresh_s: float = 2.0  # between two looks at the cluster while somebody watches
 

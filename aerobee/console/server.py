@@ -24,6 +24,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from aerobee.access.refusals import Refusals
 from aerobee.client import ClientConfig, Producer
 from aerobee.clock import Clock, SystemClock
 from aerobee.console.access import COOKIE, SESSION_S, Access, Session
@@ -31,6 +32,7 @@ from aerobee.console.actions import Actions
 from aerobee.console.audit import Audit
 from aerobee.console.cluster_users import ClusterUsers
 from aerobee.console.config import ConsoleConfig
+from aerobee.console.fair_share import FairShare
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot
 from aerobee.console.tail import Tails
@@ -63,12 +65,13 @@ class ConsoleServer:
         by_cluster = ClusterUsers(self._admin, config.nameserver, client) if config.cluster_users else None
         self._access = Access(config, self._clock, by_cluster)
         self._audit = Audit(config.audit_file, self._clock)
+        self._refusals = Refusals()
         self.snapshot = Snapshot(self._admin, self._clock, config.refresh_s)
         self._placement = PlacementView(self._admin, self._clock, config.nameserver, config.plan_file)
         self._views = Views(self._admin, self.snapshot, self._clock, self._placement)
         self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver)
         self._tails = Tails(self._admin)
-        self._streams = 0
+        self._streams = FairShare(lambda: STREAMS_MAX)
         self._event: tuple[int, bytes] = (-1, b"")  # a look, encoded once for all streams
         self._static = _static_files()
         self._listener: WebListener | None = None
@@ -169,13 +172,16 @@ class ConsoleServer:
         return web.json_response(document)
 
     async def _login(self, request: web.Request) -> web.Response:
-        if refusal := self._access.shut_out(request):  # said, not written: strangers would fill the disk
+        address = self._access.client_of(request)
+        if refusal := self._access.shut_out(address):  # said, not written: strangers would fill the disk
             return web.json_response({"error": refusal}, status=403)
         fields = await _json_object(request)
         name = str(fields.get("name", ""))
+        if name and (refusal := self._access.shut_out(address, name)):
+            return web.json_response({"error": refusal}, status=403)
         outcome = await self._access.login(request, name, str(fields.get("password", "")))
         result = outcome if isinstance(outcome, str) else "done"
-        self._audit.write(user=name, address=request.remote or "", action="login", fields={}, result=result)
+        self._record_login(name, address, result, is_in=not isinstance(outcome, str))
         if isinstance(outcome, str):
             return web.json_response({"error": outcome}, status=403)
         response = web.json_response({"ok": True})
@@ -188,6 +194,16 @@ class ConsoleServer:
             secure=request.secure,
         )
         return response
+
+    def _record_login(self, name: str, address: str, result: str, *, is_in: bool) -> None:
+        """Wrong passwords are lines while they are few: strangers would fill the disk with names."""
+        now = self._clock.now_ms()
+        for host, count in self._refusals.left_out(now):
+            self._audit.write(
+                user="", address=host, action="login", fields={}, result=f"{count} more refused, not written"
+            )
+        if is_in or self._refusals.admit(address, now):
+            self._audit.write(user=name, address=address, action="login", fields={}, result=result)
 
     async def _logout(self, request: web.Request) -> web.Response:
         self._access.logout(request)
@@ -275,7 +291,11 @@ class ConsoleServer:
         self, request: web.Request, session: Session, name: str, fields: dict[str, Any], result: str
     ) -> None:
         self._audit.write(
-            user=session.user.name, address=request.remote or "", action=name, fields=fields, result=result
+            user=session.user.name,
+            address=self._access.client_of(request),
+            action=name,
+            fields=fields,
+            result=result,
         )
 
     # --- events
@@ -298,7 +318,7 @@ class ConsoleServer:
             topic = needed(request.query, "topic")
         except UsageError as error:
             return web.json_response({"error": str(error)}, status=400)
-        watched = self._tails.watch(topic)
+        watched = self._tails.watch(topic, self._access.viewer_of(request))
 
         async def messages() -> AsyncGenerator[bytes, None]:
             try:
@@ -311,18 +331,24 @@ class ConsoleServer:
 
     async def _events(self, request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
         """Server-sent events until the page goes away."""
-        if self._streams >= STREAMS_MAX:
+        ended = asyncio.Event()
+        place = self._streams.take(self._access.viewer_of(request), ended.set)
+        if place is None:
             return web.json_response({"error": f"{STREAMS_MAX} pages are open already"}, status=503)
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
-        self._streams += 1
+        over = asyncio.ensure_future(ended.wait())
         waiting: asyncio.Task[bytes] | None = None
         try:
             await response.prepare(request)  # raises where the page has gone already
             while True:
                 waiting = waiting or asyncio.ensure_future(anext(events))
-                done, _ = await asyncio.wait((waiting,), timeout=KEEP_ALIVE_S)
+                done, _ = await asyncio.wait(
+                    (waiting, over), timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if ended.is_set():
+                    return response  # another viewer has the place
                 await self._access.check_user(request)
                 if self._access.session_of(request) is None:
                     return response  # logged out, or gone from the cluster
@@ -335,7 +361,8 @@ class ConsoleServer:
         except (ConnectionResetError, StopAsyncIteration):
             return response
         finally:
-            self._streams -= 1
+            self._streams.leave(place)
+            over.cancel()
             if waiting is not None:
                 waiting.cancel()
                 await asyncio.gather(waiting, return_exceptions=True)

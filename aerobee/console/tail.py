@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -19,40 +20,75 @@ WAITING_MAX = 200  # messages that a slow page has not taken
 TOPICS_MAX = 50
 
 
+class _Watcher(asyncio.Queue[dict[str, Any] | None]):
+    """What one page has not taken yet; None: it is over."""
+
+    def __init__(self, viewer: str) -> None:
+        super().__init__(WAITING_MAX)
+        self.viewer = viewer
+
+    def end(self) -> None:
+        if self.full():
+            self.get_nowait()
+        self.put_nowait(None)
+
+
 class Tails:
     """One task for each topic that somebody watches."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
-        self._watchers: dict[str, set[asyncio.Queue[dict[str, Any]]]] = {}
+        self._watchers: dict[str, set[_Watcher]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._begun: set[str] = set()  # topics whose ends were looked up: what is stored behind them is shown
 
-    async def watch(self, topic: str) -> AsyncGenerator[dict[str, Any], None]:
+    async def watch(self, topic: str, viewer: str = "") -> AsyncGenerator[dict[str, Any], None]:
         """{"watching": true}, then messages that are stored from there on, and {"passed": count} or {"error": …}.
 
-        Close it to stop."""
-        if topic not in self._watchers and len(self._watchers) >= TOPICS_MAX:
+        Close it to stop. Of a topic that makes room for another one it ends with {"error": …}."""
+        if topic not in self._watchers and len(self._watchers) >= TOPICS_MAX and not self._make_room(viewer):
             yield {"error": f"{TOPICS_MAX} topics are watched already"}
             return
-        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING_MAX)
+        queue = _Watcher(viewer)
         self._watchers.setdefault(topic, set()).add(queue)
         if topic in self._begun:
             queue.put_nowait({"watching": True})
         if topic not in self._tasks:
             self._tasks[topic] = asyncio.create_task(self._run(topic), name=f"console-tail-{topic}")
         try:
-            while True:
-                yield await queue.get()
+            while (event := await queue.get()) is not None:
+                yield event
+            yield {"error": f"{TOPICS_MAX} topics are watched, and {topic} makes room for another viewer's"}
         finally:
             watchers = self._watchers.get(topic, set())
-            watchers.discard(queue)
-            if not watchers:
-                self._watchers.pop(topic, None)
-                task = self._tasks.pop(topic, None)
-                self._begun.discard(topic)
-                if task is not None:
-                    task.cancel()
+            if queue in watchers:
+                watchers.discard(queue)
+                if not watchers:
+                    self._forget(topic)
+
+    def _make_room(self, viewer: str) -> bool:
+        """End one topic whose viewers each watch at least two more than this one: the oldest of those who watch most."""
+        counts = Counter(
+            each for watchers in self._watchers.values() for each in {queue.viewer for queue in watchers}
+        )
+        least = {
+            topic: min(counts[queue.viewer] for queue in watchers)
+            for topic, watchers in self._watchers.items()
+        }
+        topic = max(least, key=lambda each: least[each])  # the first of equals is the oldest
+        if least[topic] <= counts[viewer] + 1:
+            return False
+        for queue in self._watchers[topic]:
+            queue.end()
+        self._forget(topic)
+        return True
+
+    def _forget(self, topic: str) -> None:
+        self._watchers.pop(topic, None)
+        self._begun.discard(topic)
+        task = self._tasks.pop(topic, None)
+        if task is not None:
+            task.cancel()
 
     async def stop(self) -> None:
         """End all of them."""

@@ -31,6 +31,20 @@ def register(app: typer.Typer) -> None:
     app.command("console")(console)
 
 
+UserHeader = Annotated[
+    str,
+    typer.Option("--user-header", metavar="NAME", help="A proxy's header that says who is logged in."),
+]
+ClientHeader = Annotated[
+    str,
+    typer.Option(
+        "--client-header",
+        metavar="NAME",
+        help="A proxy's header with the browser's address (X-Forwarded-For).",
+    ),
+]
+
+
 def console(
     host: Annotated[
         str, typer.Option("--host", help="Listen here; beyond 127.0.0.1 only with --users.")
@@ -55,14 +69,12 @@ def console(
         list[str] | None,
         typer.Option("--host-name", help="A name by which browsers may ask; may be repeated."),
     ] = None,
-    user_header: Annotated[
-        str,
-        typer.Option("--user-header", metavar="NAME", help="A proxy's header that says who is logged in."),
-    ] = "",
+    user_header: UserHeader = "",
+    client_header: ClientHeader = "",
     proxy: Annotated[
         list[str] | None,
         typer.Option(
-            "--proxy", metavar="ADDRESS", help="Believe that header from here; 127.0.0.1 unless set."
+            "--proxy", metavar="ADDRESS", help="Believe those headers from here; 127.0.0.1 unless set."
         ),
     ] = None,
     plan: Annotated[
@@ -97,6 +109,7 @@ def console(
         "audit_file": audit,
         "host_names": tuple(host_name or ()),
         "user_header": user_header,
+        "client_header": client_header,
         "plan_file": plan,
         "listen_descriptor": listen_descriptor,
         **({"proxy_addresses": tuple(proxy)} if proxy else {}),

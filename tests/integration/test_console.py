@@ -157,7 +157,7 @@ async def test_wrong_passwords_are_counted(cluster: LocalCluster, tmp_path: Path
         console(cluster, users_file=users_file(tmp_path)) as server,
         aiohttp.ClientSession() as session,
     ):
-        for name in ("vera", "nobody", "vera", "vera", "vera"):
+        for name in ("vera", "nobody", "vera", "vera", "vera", "vera"):
             async with session.post(
                 f"{server.url}api/login", json={"name": name, "password": "wrong"}
             ) as answer:
