@@ -13,6 +13,7 @@ from aerobee.client import (
     ConsumerConfig,
     Producer,
     ProducerConfig,
+    PullConsumer,
     PullConsumerConfig,
     TransactionState,
     reject,
@@ -131,7 +132,7 @@ async def test_a_consumer_leaves_the_queues_that_are_gone(cluster: LocalCluster,
     seen: set[bytes] = set()
 
     def owned() -> set[int]:
-        queues = consumer.assigned if kind == "pull" else consumer.owned
+        queues = consumer.assigned if isinstance(consumer, PullConsumer) else consumer.owned
         return {queue.queue_id for queue in queues if queue.topic == TOPIC}
 
     if kind == "pull":
