@@ -50,7 +50,7 @@ class MalformedRecord(WireError):
 
 
 class MessageDamaged(MalformedRecord):
-    """A message's body does not match its CRC: it was damaged on a disk or on the way."""
+    """A message's body does not match its CRC or does not decompress: it was damaged on a disk or on the way, or sent so."""
 
 
 class TransportError(AerobeeError):

@@ -100,23 +100,37 @@ class ReceivedMessage:
 
     @property
     def body(self) -> bytes:
-        """The body, decompressed. Raises MessageDamaged when it does not match its CRC, MalformedRecord when it does not
-        decompress."""
+        """The body, decompressed. Raises MessageDamaged when it does not match its CRC or does not decompress."""
         if not self._is_checked:
             self._check_body()
         if not self.sys_flag & COMPRESSED:
             return self._body
         if self._plain is None:
-            self._plain = decompress(self._body, self.sys_flag)
+            try:
+                self._plain = decompress(self._body, self.sys_flag)
+            except MalformedRecord as error:
+                raise MessageDamaged(f"{self._name()} cannot be read: {error}") from error
         return self._plain
+
+    def body_or_stored(self) -> tuple[bytes, str]:
+        """The body and nothing, or the body as it is stored and why it cannot be read: for showing what there is."""
+        try:
+            return self.body, ""
+        except MessageDamaged as error:
+            return self._body, str(error)
+
+    def _name(self) -> str:
+        return (
+            f"the body of message {self.queue_offset} of queue {self.queue.queue_id} of {self.topic} at broker "
+            f"{self.queue.broker_name}"
+        )
 
     def _check_body(self) -> None:
         head = self._head
         crc = int.from_bytes(head[8:12], "big") if type(head) is bytes else int(head[2])
         if crc and crc32(self._body) & 0x7FFFFFFF != crc:  # RocketMQ leaves out the sign bit
             raise MessageDamaged(
-                f"the body of message {self.queue_offset} of queue {self.queue.queue_id} of {self.topic} at broker "
-                f"{self.queue.broker_name} does not match its CRC: it is damaged. Its record is at log byte "
+                f"{self._name()} does not match its CRC: it is damaged. Its record is at log byte "
                 f"{self.physical_offset}; `aerobee store verify` there shows what is"
             )
         self._is_checked = True

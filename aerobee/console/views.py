@@ -19,7 +19,7 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.message import check_group_name
-from aerobee.ops.consume import message_document
+from aerobee.ops.consume import shown_document
 from aerobee.ops.setting_meanings import SettingMeaning, broker_settings
 from aerobee.ops.trace import event_document
 from aerobee.ops.why_facts import gather_group, gather_message
@@ -380,9 +380,9 @@ def _page(query: Query) -> int:
 
 def shown(message: ReceivedMessage) -> dict[str, Any]:
     """A message for a page: the body as base64, cut at BODY_MAX."""
-    document = message_document(message)
+    document = shown_document(message)
     del document["encoding"]
-    body = message.body
+    body, _ = message.body_or_stored()
     return document | {
         "body": b64encode(body[:BODY_MAX]).decode(),
         "body_bytes": len(body),

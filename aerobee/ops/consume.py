@@ -141,8 +141,18 @@ def parse_start(text: str, now_ms: int) -> Start:
 
 
 def message_document(message: ReceivedMessage) -> dict[str, Any]:
-    """A message as one JSON document. `encoding` says how `body` is written: utf-8 or hex."""
-    body, encoding = body_text(message.body)
+    """A message as one JSON document. `encoding` says how `body` is written: utf-8 or hex. Raises MessageDamaged."""
+    return _document(message, message.body)
+
+
+def shown_document(message: ReceivedMessage) -> dict[str, Any]:
+    """The same of a message that somebody looks at: of a damaged one the body as it is stored, and `damage` says why."""
+    body, damage = message.body_or_stored()
+    return _document(message, body) | ({"damage": damage} if damage else {})
+
+
+def _document(message: ReceivedMessage, stored: bytes) -> dict[str, Any]:
+    body, encoding = body_text(stored)
     return {
         "topic": message.topic,
         "broker": message.queue.broker_name,

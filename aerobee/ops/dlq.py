@@ -20,7 +20,7 @@ from aerobee.clock import SystemClock
 from aerobee.errors import UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.clients import open_admin
-from aerobee.ops.consume import message_document
+from aerobee.ops.consume import shown_document
 from aerobee.ops.failure import ExitCode, NotFound
 from aerobee.ops.options import (
     NAMESERVER_DEFAULT,
@@ -329,7 +329,8 @@ def _place(letter: DeadLetter) -> str:
 
 
 def _row(letter: DeadLetter) -> dict[str, Any]:
-    body, _ = body_text(letter.message.body)
+    stored, damage = letter.message.body_or_stored()
+    body, _ = body_text(stored)
     text = " ".join(body.split())
     return {
         "place": _place(letter),
@@ -339,6 +340,7 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
         "tries": letter.tries,
         "reason": letter.reason or None,
         "error": letter.error or None,
+        **({"damage": damage} if damage else {}),
         "body": text if len(text) <= BODY_CHARS else text[: BODY_CHARS - 1] + "…",
     }
 
@@ -353,4 +355,4 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
         "tries": letter.tries,
         "died": moment_text(letter.died_ms),
     }
-    return origin | message_document(letter.message)
+    return origin | shown_document(letter.message)

@@ -13,7 +13,7 @@ from aerobee.client.publish_route import subscribe_queues
 from aerobee.errors import QueryNotFound, RemoteSystemError, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.clients import masters, open_admin, open_pull_consumer
-from aerobee.ops.consume import GROUPLESS, message_document
+from aerobee.ops.consume import GROUPLESS, shown_document
 from aerobee.ops.failure import NotFound
 from aerobee.ops.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
 from aerobee.ops.output import Output
@@ -253,7 +253,7 @@ async def _stored_between(
 def show_messages(out: Output, messages: Sequence[ReceivedMessage]) -> None:
     """A table of messages, or their documents."""
     if out.as_json:
-        out.document([message_document(message) for message in messages])
+        out.document([shown_document(message) for message in messages])
         return
     out.table(
         [
@@ -261,7 +261,7 @@ def show_messages(out: Output, messages: Sequence[ReceivedMessage]) -> None:
                 "message_id": message.message_id,
                 "place": f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
                 "stored": moment_text(message.store_timestamp),
-                "body": _short(message.body),
+                "body": _short(message),
             }
             for message in messages
         ],
@@ -272,7 +272,7 @@ def show_messages(out: Output, messages: Sequence[ReceivedMessage]) -> None:
 
 def show_message(out: Output, message: ReceivedMessage) -> None:
     """All of one message, the body last."""
-    document = message_document(message)
+    document = shown_document(message)
     if out.as_json:
         out.document(document)
         return
@@ -284,6 +284,7 @@ def show_message(out: Output, message: ReceivedMessage) -> None:
     out.say(body)
 
 
-def _short(body: bytes) -> str:
+def _short(message: ReceivedMessage) -> str:
+    body, damage = message.body_or_stored()
     text = body[:60].decode(errors="replace").replace("\n", " ")
-    return text + ("…" if len(body) > 60 else "")
+    return ("(damaged) " if damage else "") + text + ("…" if len(body) > 60 else "")

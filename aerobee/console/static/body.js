@@ -58,6 +58,7 @@ export function messageCard(message) {
   return h("article", { class: "card message" },
     h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     h("details", {}, h("summary", {}, `${counted(properties.length, "property", "properties")}`), h("dl", {}, properties.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
+    message.damage ? h("p", { class: "bad" }, `Shown as it is stored: ${message.damage}`) : "",
     h("p", { class: "bar" }, `Body: ${counted(message.body_bytes, "byte")}${message.is_cut ? ", the first 65,536 are shown" : ""}`, buttons),
     pre);
 }

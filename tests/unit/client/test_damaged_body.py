@@ -40,3 +40,19 @@ def test_it_goes_to_the_dead_letters_at_once_with_the_reason() -> None:
     verdict = give_back_after(MessageDamaged("the body of message 7"))
     assert verdict.is_dead
     assert verdict.reason == "the body is damaged"
+
+
+@pytest.mark.parametrize("kind", [1, 1 | 1 << 8, 1 | 2 << 8, 1 | 3 << 8])
+def test_a_body_that_does_not_decompress_is_named_and_shown_as_stored(kind: int) -> None:
+    data = encode_record(
+        topic=b"orders", queue_id=3, queue_offset=7, physical_offset=900, body=b"no stream", properties=b"", flag=0,
+        sys_flag=kind, born_timestamp=1, born_host=HOST, store_timestamp=2, store_host=HOST, reconsume_times=0,
+        prepared_transaction_offset=0,
+    )  # fmt: skip
+    (message,) = decode_messages(data, QUEUE)
+    with pytest.raises(
+        MessageDamaged,
+        match=r"message 7 of queue 3 of orders at broker broker-a cannot be read: .*decompress",
+    ):
+        _ = message.body
+    assert message.body_or_stored()[0] == b"no stream"
