@@ -1,7 +1,7 @@
 """Reading and changing the settings of a running server that is no broker: a NameServer's (318, 319), a controller's (1009, 1010).
 
 Both bodies are properties texts. A change is checked whole before any of it is taken: a key that is unknown, black-listed, or
-that has effect at start only is refused with a reason, and nothing changes. Source: DefaultRequestProcessor,
+that has effect at start only is refused with a reason, and nothing changes; so is a request of which nothing is taken. Source: DefaultRequestProcessor,
 ControllerRequestProcessor (RocketMQ).
 """
 
@@ -86,6 +86,10 @@ class SettingsCalls(Generic[C]):
             )
         changes = settings.parse_properties(text, "update")
         texts = {key: change.value for key, change in changes.items()}
+        idle = sorted(changes.keys() & self._rules.idle)
+        if changes.keys() <= self._rules.ignored:
+            reason = f"without effect here: {', '.join(idle)}" if idle else "the request names no settings"
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=f"nothing was changed: {reason}")
         async with self._change:
             current = self._config.value
             refused = self._refusal(current, changes)
@@ -101,7 +105,6 @@ class SettingsCalls(Generic[C]):
                 await asyncio.to_thread(self._save, fresh.config_store_path, texts, config_text(fresh))
             self._config.value = fresh
         self._log.info("settings changed by %s: %s", peer.host_port, ", ".join(sorted(changes)))
-        idle = sorted(changes.keys() & self._rules.idle)
         return request.reply(remark=f"without effect here: {', '.join(idle)}" if idle else None)
 
     def _refusal(self, config: C, changes: Mapping[str, settings.Setting]) -> tuple[ResponseCode, str] | None:

@@ -104,6 +104,13 @@ async def test_what_is_built_in_at_the_start_is_said_to_be(cluster: LocalCluster
     )
 
 
+async def test_a_change_that_changes_nothing_is_an_error(cluster: LocalCluster) -> None:
+    for settings in ({"enablePopBufferMerge": True}, {"lockInStrictMode": True}, {}):
+        reply = await change(cluster, **settings)
+        assert reply.code == 29
+        assert (reply.remark or "").startswith("nothing was changed: ")
+
+
 async def test_recalls_while_the_broker_takes_no_messages() -> None:
     async with (
         LocalCluster(broker_config={"recall_message_enable": True}) as cluster,

@@ -112,7 +112,8 @@ class AdminBrokerCalls:
         return request.reply(ext={"version": self._version.encode().decode()}, body=body)
 
     async def update_config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """25: change settings given as a properties text. Either all values are valid or nothing changes.
+        """25: change settings given as a properties text. Either all values are valid or nothing changes. Where nothing
+        can be changed the answer is an error that says why.
 
         In force, and in the broker's configuration file, if it was started with one, on return. A file that cannot be
         written is an error that says so; the settings are in force then, until a restart.
@@ -149,7 +150,10 @@ class AdminBrokerCalls:
             taken, remark = self._apply(changes)
         except ConfigError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
-        if taken and self._save is not None:
+        if not taken:
+            reason = remark or "the request names no settings"
+            return request.reply(ResponseCode.INVALID_PARAMETER, remark=f"nothing was changed: {reason}")
+        if self._save is not None:
             try:
                 await self._save(taken)
             except StoreError as error:
@@ -163,8 +167,7 @@ class AdminBrokerCalls:
                     ResponseCode.SYSTEM_ERROR,
                     remark=f"{', '.join(sorted(taken))}: in force until a restart, not kept for the next start: {error}",
                 )
-        if taken:
-            log.info("settings were changed by %s: %s", peer.address, ", ".join(sorted(taken)))
+        log.info("settings were changed by %s: %s", peer.address, ", ".join(sorted(taken)))
         if remark is not None:
             log.info("settings that %s sent were left: %s", peer.address, remark)
         return request.reply(remark=remark)

@@ -95,7 +95,9 @@ class AdminOffsetCalls:
         config = self._topics.get(topic)
         assert config is not None
         queue_id, offset = request.integer("queueId", -1), request.integer("offset", -1)
-        time_ms, force = request.integer("timestamp"), request.boolean("isForce", True)
+        time_ms = request.integer("timestamp")
+        # As RocketMQ's: with useServerSideResetOffset isForce means nothing, a group is moved to where it is asked to be.
+        force = request.boolean("isForce", True) or self._live.value.use_server_side_reset_offset
         if queue_id >= config.read_queue_nums:
             raise UsageError(
                 f"queueId is {queue_id}, topic {topic} has queues 0 to {config.read_queue_nums - 1}"
@@ -113,7 +115,7 @@ class AdminOffsetCalls:
                 else self._store.offset_by_time(topic, each, time_ms)
             )
             current = self._offsets.query(group, topic, each)
-            # Without force a group only goes back, it skips nothing that it has not seen.
+            # What members are told without force goes back only: they skip nothing that they have not seen.
             if not force and current is not None:
                 target = min(target, current)
             offsets[each] = max(0, target)
