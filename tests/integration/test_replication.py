@@ -363,7 +363,7 @@ async def test_with_acting_masters_too_few_replicas_refuse_a_message(pair: Pair)
         ({}, {"broker_id": 1}, "brokerRole is ASYNC_MASTER and brokerId is 1"),
         ({"in_sync_replicas": 3, "total_replicas": 2}, {}, "inSyncReplicas is 3, but totalReplicas"),
         ({"min_in_sync_replicas": 2}, {}, "minInSyncReplicas is 2, above inSyncReplicas"),
-        ({"ha_master_address": "here"}, {}, "haMasterAddress is 'here'"),
+        ({"ha_master_address": "here"}, {}, "haMasterAddress has 'here'"),
     ],
 )
 def test_contradictory_settings_are_refused(
