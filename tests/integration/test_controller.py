@@ -301,6 +301,21 @@ async def test_two_brokers_do_not_go_by_one_id(tmp_path: Path) -> None:
         assert answer.code == 0, "it moved"
 
 
+async def test_nobody_else_says_where_a_living_broker_has_its_ha_port(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask, tool() as stranger:
+        address = (await leader_of(controllers)).address
+        await ask.join(address, 1)
+        assert (await ask.beat(address, 1, haAddress="10.0.0.1:2")).code == 0
+        forged = await stranger.beat(address, 1, haAddress="10.6.6.6:2")
+        assert forged.code == ControllerCode.BROKER_ID_INVALID, forged
+        assert (await ask.beat(address, 1, haAddress="10.0.0.1:2")).code == 0
+        answer = await ask.call(
+            address, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, json.dumps([GROUP]).encode()
+        )
+        (row,) = loads(answer.body)["replicasInfoTable"][GROUP]["notInSyncReplicas"]
+        assert row["haAddress"] == "10.0.0.1:2"
+
+
 async def test_heartbeats_of_brokers_without_an_id_stop_no_election(tmp_path: Path) -> None:
     async with quorum(tmp_path, 1) as controllers, tool() as ask:
         at = controllers[0].address

@@ -90,7 +90,9 @@ class ControllerCalls:
             is_disk_sound=request.boolean("diskSound", True),
             is_learner=request.boolean("asyncLearner", False),
         )
-        refusal = self._masters.refusal(heartbeat.broker_name, heartbeat.broker_id, heartbeat.address)
+        refusal = self._masters.refusal(
+            heartbeat.broker_name, heartbeat.broker_id, heartbeat.address, heartbeat.ha_address
+        )
         if refusal:
             return request.reply(ControllerCode.BROKER_ID_INVALID, remark=refusal)
         wants_lease = request.boolean("leaseWanted", False)

@@ -119,13 +119,19 @@ class Masters:
             return 0.0
         return self.leases.grant(name, now_ms)
 
-    def refusal(self, broker_name: str, broker_id: int, address: str) -> str:
+    def refusal(self, broker_name: str, broker_id: int, address: str, ha_address: str | None = None) -> str:
         """Why a broker at `address` may not go by this id: another one does. "" when it may.
+
+        `ha_address` None: it is not said here, which is no other one.
 
         Two brokers with one id (a directory that was copied) would be one master in one epoch, and both acknowledge.
         """
         holder = self.liveness.holder(broker_name, broker_id, self.now_ms)
-        if not (holder and address) or holder == address:
+        if not (holder and address):
+            return ""
+        # Its HA port may change with a restart; slaves are known by the host.
+        known = self.ha_address(broker_name, broker_id).rpartition(":")[0]
+        if holder == address and (ha_address is None or ha_address.rpartition(":")[0] == known):
             return ""
         return (
             f"broker id {broker_id} of {broker_name} is that of the broker at {holder}, which lives: a copied directory must "
