@@ -121,7 +121,7 @@ class Leading:
         while not self._may_answer():
             await self._clock.sleep(LEASE_LOOK_S)
         for feature in self._features:
-            feature.stop()  # following the log ends here
+            _tried(feature.stop, feature.name)  # following the log ends here
         failing_since_s: float | None = None
         while True:
             for feature in self._features:
@@ -167,7 +167,12 @@ class Leading:
         if self._hand_over is None or now_s - self._gave_up_s < GIVE_UP_PAUSE_S:
             return False
         self._gave_up_s = now_s
-        return await self._hand_over(self._unserved.text())
+        try:
+            return await self._hand_over(self._unserved.text())
+        except Exception:
+            # The edge of replication: this task goes on trying whatever becomes of the question.
+            log.exception("another replica could not be made master; this one stays")
+            return False
 
 
 def _tried(step: Callable[[], None], name: str) -> None:

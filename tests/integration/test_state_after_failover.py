@@ -270,6 +270,24 @@ async def test_messages_for_later_come_once_after_two_failovers(
     assert sorted(keys(b, "t")) == sorted(sent)
 
 
+async def test_timers_come_once_when_the_log_was_cut(failover: Failover) -> None:
+    await failover.begin()
+    a, b = failover.a, failover.b
+    await send(failover, a, "kept", "TIMER_DELAY_MS\x014000\x02")
+    await same(a, b)
+    failover.lead(b)
+    await send(failover, a, "lost", "TIMER_DELAY_MS\x01300\x02")
+    await send(failover, b, "at b", "TIMER_DELAY_MS\x01500\x02")
+    await wait_until(lambda: "lost" in keys(a, "t"), "A delivers yet", timeout_s=60)
+    await failover.follow(a, b)
+    await wait_until(lambda: "at b" in keys(b, "t"), "delivered", timeout_s=60)
+    await failover.switch(a)
+    await wait_until(lambda: "kept" in keys(a, "t"), "delivered", timeout_s=60)
+    await send(failover, a, "end", "TIMER_DELAY_MS\x01300\x02")
+    await wait_until(lambda: "end" in keys(a, "t"), "delivered", timeout_s=60)
+    assert sorted(keys(a, "t")) == ["at b", "end", "kept"]
+
+
 def end_request(half: RemotingCommand, key: str, decision: int) -> RemotingCommand:
     assert half.ext is not None
     return RemotingCommand(

@@ -128,6 +128,19 @@ async def test_a_lasting_fault_hands_the_mastership_over_once_in_a_while(broker:
     assert len(broker.handed_over) == 2
 
 
+async def test_a_question_that_fails_ends_no_attempt(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(reason: str) -> bool:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(broker.leading, "_hand_over", fail)
+    broker.timer.fault = StoreError("it is damaged")
+    broker.leading.lead()
+    await broker.run(GIVE_UP_S + 5)
+    broker.timer.fault = None
+    await broker.run(2 * RETRY_S)
+    assert broker.unserved.reasons == {}
+
+
 async def test_a_broker_that_resigns_while_it_takes_over_follows(broker: Broker) -> None:
     broker.has_lease = False
     broker.leading.lead()
