@@ -55,6 +55,8 @@ class ProducerRegistry:
         # Where its last heartbeat came from, and who signed it. A connection has an id for as long as a channel of it has.
         self._client_ids: dict[str, tuple[Peer, str]] = {}
         self._channel_counts: Counter[tuple[Peer, str]] = Counter()
+        self._former: dict[str, Peer] = {}  # the connection that had an id before, while both are open
+        self._shared: set[str] = set()  # ids that two living clients have: each is logged once
         self._taken = LogThrottle(log, clock.monotonic)
         self._turn = itertools.count()
 
@@ -151,6 +153,16 @@ class ProducerRegistry:
                 peer.address, principal, client_id, signer, holder.address,
             )  # fmt: skip
             return
+        if holder is not peer:
+            # A client that reconnects takes its id over once; two clients take it from each other again and again.
+            if self._former.get(client_id) is peer and holder.is_open and client_id not in self._shared:
+                self._shared.add(client_id)
+                log.warning(
+                    "clients at %s and %s have one client id, %.200r: replies to requests of the one may go to the other. Give each "
+                    "client an instance name of its own (instanceName; ClientConfig.instance)",
+                    peer.address, holder.address, client_id,
+                )  # fmt: skip
+            self._former[client_id] = holder
         self._client_ids[client_id] = (peer, principal)
 
     def _drop_id(self, client_id: str, peer: Peer) -> None:
@@ -158,8 +170,12 @@ class ProducerRegistry:
         self._channel_counts[peer, client_id] -= 1
         if self._channel_counts[peer, client_id] <= 0:
             del self._channel_counts[peer, client_id]
+            self._shared.discard(client_id)
+            if self._former.get(client_id) is peer:
+                del self._former[client_id]
             if self._client_ids.get(client_id, (None, ""))[0] is peer:
                 del self._client_ids[client_id]
+                self._former.pop(client_id, None)
 
     def channel_of(
         self, group: str, may: Callable[[ClientChannel], bool] = lambda channel: True

@@ -304,6 +304,26 @@ def test_producers_are_known_by_group_and_found_in_turn(clients: Clients) -> Non
     assert not first.is_open
 
 
+def test_two_producers_under_one_id_are_noticed(clients: Clients, caplog: pytest.LogCaptureFixture) -> None:
+    beat = HeartbeatData("c", (ProducerData("p"),))
+    first, second, third = (FakePeer(("10.0.0.1", port)) for port in (1, 2, 3))
+    clients.beat(first, beat)
+    clients.beat(second, beat)  # it may have reconnected
+    clients.beat(second, beat)
+    assert caplog.text == ""
+    for _ in range(3):
+        clients.beat(first, beat)
+        clients.beat(second, beat)
+    assert len(caplog.records) == 1
+    assert "10.0.0.1:1 and 10.0.0.1:2 have one client id, 'c'" in caplog.text
+    first.close()
+    clients.beat(third, beat)
+    second.close()
+    third.close()
+    registry = clients.producers
+    assert [registry._former, registry._shared, registry._client_ids] == [{}, set(), {}]
+
+
 def signed_by(principal: str, host_port: tuple[str, int] = ("10.0.0.1", 1)) -> FakePeer:
     peer = FakePeer(host_port)
     peer.principal = principal
