@@ -494,6 +494,7 @@ class Serving:
             "refusedSends": str(self.overload.refused_count),
             **replication_facts(self.replication.state(), self._own_id),
             **self._ports.runtime_info(),
+            "indexTrouble": base.store.index.fault,
             "boundsReached": str(base.bounds.reached_count),
             "accessRefusals": str(base.access.gate.refused_count),
             "clientIdsShared": "\n".join(map(str, islice(base.consumers.shared_ids(), SHARED_IDS_SHOWN_MAX))),

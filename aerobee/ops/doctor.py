@@ -39,6 +39,9 @@ REGISTRATION_AGE_MAX_S = 90.0  # a broker registers each 30 s and is forgotten a
 TROUBLE_LASTS_S = 5.0  # a slave tries again each second
 TROUBLE_LOOK_S = 0.5
 _STUCK = "the broker tries again each second; its log has the whole error"
+_NO_INDEX = (
+    "make space and restart the broker; messages stored until then are delivered, and not found by key"
+)
 _AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
@@ -326,6 +329,7 @@ def _waiting_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
         Finding(part=part, check=check, level="fail", detail=f"{what}: {runtime[key]}", advice=advice)
         for key, check, what, advice in (
             ("timerTrouble", "timers", "messages at any time are not delivered", _STUCK),
+            ("indexTrouble", "key index", "messages are stored without entries in it", _NO_INDEX),
             ("popTrouble", "pop", "popped messages do not come back", _STUCK),
         )
         if runtime.get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from aerobee.store.index_file import (
 LATER_ENTRIES = 512  # of bursts that wait to be written
 MAP_IN_ENTRIES = 256  # a file with more of them is worth its slots' pages
 
+_logger = logging.getLogger(__name__)
+
 
 class KeyIndex:
     """All index files, oldest first. One thread."""
@@ -27,6 +30,7 @@ class KeyIndex:
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self.directory = config.path("index")
         self.is_enabled = config.message_index_enable
+        self.fault = ""  # why it was let go of
         self._files: list[IndexFile] = []
         self._later: list[tuple[int, int]] = []  # what put_run_later() was given last, of records that
         self._later_ms = 0  # were stored at this time at the latest, and
@@ -101,7 +105,11 @@ class KeyIndex:
             before = file.end_physical_offset
 
     def make_room(self, count: int, now_ms: int) -> None:
-        """Take disk space for `count` more entries, so that add() cannot fail. Raises StoreFull."""
+        """Take disk space for `count` more entries, so that add() cannot fail.
+
+        Without space the index is let go of until the next start: `is_enabled` is false then, and messages are stored without
+        entries. They are delivered all the same; only searches by key do not find them.
+        """
         if not self.is_enabled:
             return
         try:
@@ -117,7 +125,12 @@ class KeyIndex:
                 self._roll(now_ms)
                 self.files[-1].reserve(count + 1)
         except OSError as error:
-            raise store_full(f"the key index {self.directory}", error, path=self.directory) from error
+            self.is_enabled = False
+            self.fault = str(store_full(f"the key index {self.directory}", error, path=self.directory))
+            _logger.error(
+                "messages are stored without entries in the key index until the next start, and not found by key: %s",
+                self.fault,
+            )
 
     def has_room(self, count: int) -> bool:
         """Whether `count` entries can be added without make_room()."""

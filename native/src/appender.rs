@@ -475,6 +475,9 @@ impl Appender {
             let made = index.call_method1(intern!(py, "make_room"), (count, writing.now_ms));
             self.errors.check(py, made)?;
         }
+        if !index.getattr(intern!(py, "is_enabled")).and_then(|is| is.is_truthy()).map_err(Stop::Fault)? {
+            self.index_files = None; // it was let go of
+        }
         self.load_index_room(py, true)
     }
 
