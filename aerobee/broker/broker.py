@@ -255,6 +255,11 @@ class Broker:
             self.backend_choice.why,
         )
 
+    @property
+    def is_running(self) -> bool:
+        """Whether start() has opened the store and the ports, and neither stop() nor kill() has begun."""
+        return self._is_running
+
     async def stop(self) -> None:
         """End in order: unregister, answer what is held, finish what is being served, flush, close.
 

@@ -166,6 +166,7 @@ def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[Sla
             identity=parts.identity,
             state=replication.state,
             clock=parts.clock,
+            unserved=parts.unserved,
         ),
     )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from aerobee.message import decode_records
 from aerobee.simulation.broken import Broken, Checker
-from aerobee.simulation.clients import Sent
 from aerobee.simulation.cluster import Cluster
+from aerobee.simulation.feature_checks import settle
+from aerobee.simulation.message_checks import check_acknowledged, check_once, check_order
 from aerobee.simulation.names import GROUP, QUEUES, TOPIC
 from aerobee.simulation.node import Node
+from aerobee.simulation.party import Sent
+from aerobee.simulation.stream_checks import check_stream, missing
 from aerobee.store.stored_message import GetStatus
 
 SETTLE_S = 90.0  # longest that the cluster may take after the last fault until everything is well
@@ -24,6 +27,10 @@ async def check_in_the_end(cluster: Cluster) -> None:
         "nothing is acknowledged any more",
     )
     await clients.end_producers()
+    for stream in cluster.streams:
+        await stream.end_producer()
+    if cluster.features is not None:
+        await settle(cluster, cluster.features)
     # A master that was just deposed may not know it yet while all have the same log: one_master judges what it acknowledges.
     await cluster.until(
         lambda: _all_as_long(cluster) and cluster.master() is not None,
@@ -41,10 +48,15 @@ async def check_in_the_end(cluster: Cluster) -> None:
     cluster.watch.look()
     master = cluster.master()
     assert master is not None
+    if cluster.settings.controllers:
+        cluster.watch.check_kept(master.process.store.log)
     stored = read_all(master)
     if cluster.settings.waits_for_replicas:
         check_acknowledged(clients.sent, stored)
         check_order(clients.sent, stored)
+    check_once(clients.sent, stored)
+    for stream in cluster.streams:
+        check_stream(stream, master, cluster.settings.waits_for_replicas)
     check_nothing_unsent(clients.sent, {*stored.values(), *clients.received})
     if cluster.settings.waits_for_replicas:
         gone = set(clients.received) - set(stored.values())
@@ -60,52 +72,13 @@ async def check_in_the_end(cluster: Cluster) -> None:
             checker=Checker.DELIVERED,
         )
         check_committed(cluster, master)
+    await cluster.until(
+        lambda: not any(missing(stream, cluster.settings.waits_for_replicas) for stream in cluster.streams),
+        SETTLE_S,
+        "acknowledged messages never reached the group of their stream",
+        checker=Checker.DELIVERED,
+    )
     cluster.raise_broken()
-
-
-def check_acknowledged(sent: list[Sent], stored: dict[tuple[int, int], bytes]) -> None:
-    """Every acknowledged message is at its place, and once where its client sent it once."""
-    places: dict[bytes, list[tuple[int, int]]] = {}
-    for place, body in stored.items():
-        places.setdefault(body, []).append(place)
-    lost = [
-        each for each in sent if each.offset >= 0 and stored.get((each.queue_id, each.offset)) != each.body
-    ]
-    if lost:
-        first = lost[0]
-        raise Broken(
-            Checker.ACKNOWLEDGED,
-            f"{len(lost)} acknowledged messages are not where their answers said, the first one {first.body[:20]!r} of "
-            f"{first.at:.3f} s, answered by {first.broker} at {first.answered_at:.3f} s, at queue {first.queue_id} offset "
-            f"{first.offset}: there is {stored.get((first.queue_id, first.offset), b'nothing')[:20]!r}, it lies at "
-            f"{places.get(first.body, 'no place')}",
-        )
-    for each in sent:
-        if each.is_once and len(places.get(each.body, [])) > 1:
-            raise Broken(
-                Checker.EXACTLY_ONCE,
-                f"{each.body[:20]!r} was sent once and lies at {places[each.body]}",
-            )
-
-
-def check_order(sent: list[Sent], stored: dict[tuple[int, int], bytes]) -> None:
-    """What was sent after another message of its producer and queue was answered lies behind it."""
-    placed: dict[tuple[bytes, int], list[Sent]] = {}
-    for each in sent:
-        if each.offset >= 0:
-            placed.setdefault((each.body.partition(b"-")[0], each.queue_id), []).append(each)
-    for messages in placed.values():
-        messages.sort(key=lambda each: each.offset)
-        latest = messages[0]
-        for each in messages[1:]:
-            if each.answered_at < latest.at:
-                raise Broken(
-                    Checker.ORDER,
-                    f"{each.body[:12]!r} was answered before {latest.body[:12]!r} was sent, and lies behind it in queue "
-                    f"{each.queue_id}: offsets {each.offset} and {latest.offset}",
-                )
-            if each.at > latest.at:
-                latest = each
 
 
 def check_nothing_unsent(sent: list[Sent], seen: set[bytes]) -> None:

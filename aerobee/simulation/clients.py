@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from aerobee.client import (
-    ClientConfig,
     ConsumeFrom,
     ConsumerConfig,
     Producer,
@@ -24,8 +21,9 @@ from aerobee.client import (
 from aerobee.errors import AerobeeError
 from aerobee.message import Message, MessageQueue, parse_offset_message_id
 from aerobee.simulation.broken import Broken
-from aerobee.simulation.host import Host
-from aerobee.simulation.names import GROUP, LOCAL, NAME, NAMESERVER_ADDRESSES, QUEUES, TOPIC, broker_at
+from aerobee.simulation.names import GROUP, NAME, NAMESERVER_ADDRESSES, QUEUES, TOPIC, broker_at
+from aerobee.simulation.party import Party, Sent
+from aerobee.simulation.traffic import Kind, Way
 from aerobee.testing.simulated_loop import SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
 
@@ -35,27 +33,8 @@ PAUSE_S_MAX = 1.2  # between two bursts of one producer
 SEND_TIMEOUT_S = 5.0
 
 
-@dataclass(slots=True)
-class Sent:
-    """What a producer asked for, and what it was told."""
-
-    body: bytes
-    at: float
-    queue_id: int
-    is_once: bool  # its client sends it no second time
-    offset: int = -1  # where it lies; -1: not acknowledged
-    broker: str = ""  # who acknowledged it
-    answered_at: float = float("inf")
-    error: str = ""
-
-
-def _wake(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
-
-
-class Clients:
-    """Of one cluster."""
+class Clients(Party):
+    """Of one cluster: two producers, and a consumer that pushes."""
 
     def __init__(
         self,
@@ -63,25 +42,16 @@ class Clients:
         clock: SimulatedClock,
         network: SimulatedNetwork,
         on_acknowledged: Callable[[Sent], None],
+        on_use: Callable[[str], None],
     ) -> None:
+        """`on_use` hears the name of each feature whenever something of it happens."""
+        super().__init__("clients", rng, clock, network)
         self.sent: list[Sent] = []
         self.received: dict[bytes, int] = {}
         self.arrivals: list[tuple[int, int]] = []  # queue, offset, in the order in which they were handled
-        self.is_sending = True
         self.broken: Broken | None = None
-        self._rng, self._clock, self._network = rng, clock, network
-        self._on_acknowledged = on_acknowledged
-        self._host = Host("clients", rng=rng, clock=clock, network=network)
-        self._numbers: list[random.Random] = []  # that its producers and its consumer take
+        self._on_acknowledged, self._on_use = on_acknowledged, on_use
         self._tasks: list[asyncio.Task[None]] = []
-        self._pauses: dict[asyncio.Future[None], None] = {}  # of producers, between two bursts
-
-    def reseed(self, rng: random.Random) -> None:
-        """What they do and choose comes from these numbers from now on."""
-        self._rng = rng
-        self._host.reseed(rng)
-        for each in self._numbers:
-            each.seed(rng.getrandbits(64))
 
     @property
     def have_begun(self) -> bool:
@@ -98,27 +68,13 @@ class Clients:
 
     async def end_producers(self) -> None:
         """Send no more, and wait for what is under way."""
-        self.is_sending = False
-        for woken in self._pauses:
-            _wake(woken)
+        self._send_no_more()
         await asyncio.gather(*self._tasks[:-1])
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _settings(self, name: str) -> dict[str, Any]:
-        return {
-            "client": ClientConfig(instance=name, client_ip=LOCAL, route_refresh_s=2.0, heartbeat_s=5.0),
-            "clock": self._host.clock,
-            "network": self._network.endpoint(name),
-            "random": self._own_numbers(),
-        }
-
-    def _own_numbers(self) -> random.Random:
-        self._numbers.append(random.Random(self._rng.getrandbits(64)))
-        return self._numbers[-1]
 
     async def _produce(self, number: int) -> None:
         clock, rng = self._clock, self._own_numbers()
@@ -128,9 +84,9 @@ class Clients:
             NAMESERVER_ADDRESSES, f"P{number}", config=config, **self._settings(f"producer-{number}")
         ) as producer:
             count = 0
-            while self.is_sending:
+            while self._is_sending:
                 await self._pause(rng.uniform(0.01, PAUSE_S_MAX))
-                if not self.is_sending:
+                if not self._is_sending:
                     return
                 burst = []
                 for _ in range(rng.randint(1, BURST_MAX)):
@@ -143,18 +99,8 @@ class Clients:
                 last.at = clock.monotonic()
                 await self._send(producer, last)
 
-    async def _pause(self, seconds: float) -> None:
-        """Let time pass, at most until no more is to be sent."""
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._pauses[woken] = None
-        timer = self._clock.call_later(seconds, _wake, woken)
-        try:
-            await woken
-        finally:
-            del self._pauses[woken]
-            timer.cancel()
-
     async def _send(self, producer: Producer, sent: Sent) -> None:
+        self._on_use(Kind.PLAIN.value)
         try:
             if sent.is_once:
                 result = await producer.send(
@@ -171,6 +117,7 @@ class Clients:
         sent.queue_id, sent.offset = result.queue.queue_id, result.queue_offset
         sent.broker = broker_at(parse_offset_message_id(result.offset_message_id)[0][1])
         sent.answered_at = self._clock.monotonic()
+        self._on_use(Kind.PLAIN.value)
         try:
             self._on_acknowledged(sent)
         except Broken as error:
@@ -178,6 +125,7 @@ class Clients:
 
     async def _consume(self) -> None:
         async def handle(message: ReceivedMessage) -> None:
+            self._on_use(Way.PUSH.value)
             self.received[message.body] = self.received.get(message.body, 0) + 1
             self.arrivals.append((message.queue.queue_id, message.queue_offset))
 

@@ -7,6 +7,7 @@ processes and notes what the clients were told; checks.py says whether that was 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 from aerobee.broker.broker import Broker
 from aerobee.broker.config import BrokerConfig
+from aerobee.broker.role import RoleState
 from aerobee.errors import AerobeeError
 from aerobee.ha.quorum.config import ControllerConfig
 from aerobee.ha.quorum.controller import Controller
@@ -26,6 +28,8 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.clients import Clients
+from aerobee.simulation.contacts import Contacts
+from aerobee.simulation.features import TASK_QUEUES, TASKS, Features
 from aerobee.simulation.host import Host
 from aerobee.simulation.names import (
     BROKER_PORT,
@@ -45,13 +49,19 @@ from aerobee.simulation.names import (
     TOPIC,
 )
 from aerobee.simulation.node import Node, Settings
+from aerobee.simulation.party import Party
+from aerobee.simulation.stream import Stream
 from aerobee.simulation.watch import WATCH_S, Watch
 from aerobee.store.config import BrokerRole, FlushDiskType, StoreConfig
-from aerobee.testing.simulated_loop import InlineExecutor, SimulatedClock
+from aerobee.testing.simulated_disk import PowerCut
+from aerobee.testing.simulated_loop import LaggingExecutor, SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
 
 ELECT_TIMEOUT_S = 30.0
-CHECK_INTERVAL_MS = 5_000  # between two questions about an open transaction
+CHECK_INTERVAL_MS = 2_000  # between two questions about an open transaction
+DEDUP_WINDOW_MS = 3_600_000
+HA_KEY = "k" * 32
+DEATH_S = 2.0  # longest that the end of a process may take which died in a call of its disk
 BEGIN_S = 60.0  # longest until clients of a cluster that has just started send and receive
 
 
@@ -83,9 +93,21 @@ class Cluster:
             self._node("controller", n) for n in range(CONTROLLERS if settings.controllers else 0)
         ]
         self.brokers = [self._node("broker", n) for n in range(BROKERS)]
+        self.contacts = Contacts(clock.monotonic)
         self.watch = Watch(self.brokers, settings, clock)
-        self.clients = Clients(self.rng, clock, self.network, self.watch.acknowledged)
+        acknowledged, use = self.watch.acknowledged, self.contacts.use
+        self.clients = Clients(self.rng, clock, self.network, acknowledged, use)
+        self.streams = [
+            Stream(traffic, self.rng, clock, self.network, acknowledged, use) for traffic in settings.streams
+        ]
+        self.features: Features | None = None  # of random runs; scenarios have their own
+        self.masters: list[str] = []  # who took messages, one after the other
         self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def parties(self) -> list[Party]:
+        """Who sends and reads."""
+        return [self.clients, *self.streams, *([self.features] if self.features is not None else [])]
 
     @property
     def nodes(self) -> list[Node]:
@@ -98,7 +120,10 @@ class Cluster:
         self.network.rng = random.Random(self.rng.getrandbits(64))
         for node in self.nodes:
             node.host.reseed(self.rng)
-        self.clients.reseed(self.rng)
+        for party in self.parties:
+            party.reseed(self.rng)
+        self.contacts.clear()
+        self.masters = self.masters[-1:]
 
     def _node(self, kind: str, index: int) -> Node:
         host = Host(f"{kind}-{index}", rng=self.rng, clock=self.clock, network=self.network)
@@ -128,9 +153,37 @@ class Cluster:
         except (AerobeeError, OSError) as error:
             self.story.tell(f"{node.host.name} does not start: {error}")
             raise
+        except PowerCut as error:
+            if not (isinstance(process, Broker) and process.is_running):
+                # It has closed what it had opened, as after any start that fails.
+                self.story.tell(f"{node.host.name} dies in {error} of its start")
+                self._bury(node, power=node.host.disk.died_of_power)
+                return
         node.process = process
         node.starts += 1
+        if node.host.disk.is_dead:
+            await self.kill(node, power=node.host.disk.died_of_power)
+            return
+        if isinstance(process, Broker):
+            process.role.on_change(lambda role, name=node.host.name: self._role_changed(name, role))  # type: ignore[misc]
         self.story.tell(f"{node.host.name} is up")
+
+    def _role_changed(self, name: str, role: RoleState) -> None:
+        if role.takes_writes:
+            self.masters.append(name)
+            self.contacts.fault("change of master")
+            self.story.tell(f"{name} is master of epoch {role.epoch}")
+
+    @property
+    def changes(self) -> int:
+        """How often another broker became master."""
+        return sum(one != other for one, other in itertools.pairwise(self.masters))
+
+    @property
+    def returns(self) -> int:
+        """How often one became master that had been before, with another one in between."""
+        taken = [name for name, _ in itertools.groupby(self.masters)]
+        return len(taken) - len(set(taken))
 
     def _nameserver(self, node: Node) -> NameServer:
         return NameServer(
@@ -160,7 +213,8 @@ class Cluster:
         )
 
     def _broker(self, node: Node) -> Broker:
-        has_controllers = self.settings.controllers
+        settings, has_controllers = self.settings, self.settings.controllers
+        node.writer = LaggingExecutor(self.clock, settings.writer_delay_s)
         role = (
             BrokerRole.ASYNC_MASTER
             if has_controllers
@@ -173,6 +227,7 @@ class Cluster:
                 broker_name=NAME,
                 broker_id=0 if has_controllers else node.index,
                 transaction_check_interval=CHECK_INTERVAL_MS,
+                dedup_window_millis=DEDUP_WINDOW_MS,
                 broker_ip1=LOCAL,
                 bind_address=LOCAL,
                 listen_port=BROKER_PORT + PORT_STEP * node.index,
@@ -193,9 +248,17 @@ class Cluster:
                 mapped_file_size_timer_log=16_384,
                 broker_role=role,
                 ha_listen_port=HA_PORT + PORT_STEP * node.index,
-                all_ack_in_sync_state_set=self.settings.waits_for_replicas and has_controllers,
-                in_sync_replicas=2 if self.settings.waits_for_replicas else 1,
-                min_in_sync_replicas=2 if self.settings.waits_for_replicas and has_controllers else 1,
+                ha_shared_key=HA_KEY if settings.has_ha_key else "",
+                message_index_enable=settings.is_indexed,
+                enable_lmq=True,
+                enable_multi_dispatch=True,
+                all_ack_in_sync_state_set=settings.waits_for_replicas
+                and has_controllers
+                and settings.all_acks,
+                in_sync_replicas=settings.in_sync if settings.waits_for_replicas else 1,
+                min_in_sync_replicas=settings.min_in_sync
+                if settings.waits_for_replicas and has_controllers
+                else 1,
                 total_replicas=BROKERS,
                 flush_disk_type=FlushDiskType.SYNC_FLUSH
                 if self.settings.sync_disk
@@ -205,7 +268,7 @@ class Cluster:
             network=node.host.network,
             disk=node.host.disk,
             executor=node.host.executor,
-            config_writer=InlineExecutor(),
+            config_writer=node.writer,
         )
 
     async def kill(self, node: Node, *, power: bool) -> None:
@@ -216,18 +279,27 @@ class Cluster:
         self.resume(node)
         self.story.tell(f"{node.host.name} {'loses power' if power else 'is killed'}{self._as_what(process)}")
         node.host.unplug()
-        if power:
+        if power and not node.host.disk.is_dead:
             # Before the process ends: a sync that is under way is waited for, and reaches the disk no more.
             node.host.disk.lose_power()
-        if isinstance(process, Broker):
-            await process.kill()
-        else:
-            await process.stop()
+        if node.writer is not None:
+            node.writer.discard()
+        ending = asyncio.create_task(process.kill() if isinstance(process, Broker) else process.stop())
+        # What died in a call of its disk never ends what it was at there, and what waits for that waits for ever.
+        await asyncio.wait({ending}, timeout=DEATH_S if node.host.disk.is_dead else None)
+        ending.cancel()
+        results: list[BaseException | None] = await asyncio.gather(ending, return_exceptions=True)
+        if isinstance(results[0], Exception):
+            raise results[0]
+        self._bury(node, power=power)
+
+    def _bury(self, node: Node, *, power: bool) -> None:
+        """Its process is gone: the machine is as it leaves it."""
         if power:
             node.host.disk.power_loss()
         else:
             node.host.disk.crash()
-            node.host.lose_connections()
+        node.host.lose_connections()
         node.host.plug()
 
     def _as_what(self, process: Any) -> str:
@@ -301,15 +373,43 @@ class Cluster:
         assert node is not None
         await node.process.topics.put_beside([TopicConfig(name, queues, queues)])
 
+    async def prepare(self) -> None:
+        """Make the topics, and what else the clients of a random run need."""
+        await self.create_topic()
+        for stream in self.streams:
+            await stream.prepare(self)
+        if self.settings.features:
+            await self.create_topic(TASKS, TASK_QUEUES)
+            self.features = Features(
+                random.Random(self.rng.getrandbits(64)), self.clock, self.network, self.contacts.use
+            )
+        wanted = {TOPIC, *(stream.traffic.topic for stream in self.streams)}
+        wanted |= {TASKS} if self.features is not None else set()
+        await self.until(
+            lambda: all(wanted <= set(node.process.table.topic_names()) for node in self.nameservers),
+            BEGIN_S,
+            "the NameServers never heard of new topics",
+        )
+
     def begin(self) -> None:
         """Clients work from now on, and what must hold all the time is watched."""
         self.clients.begin()
+        for stream in self.streams:
+            stream.begin()
+        if self.features is not None:
+            self.features.begin()
         self._watching = asyncio.create_task(self._watch())
 
     async def get_going(self) -> None:
         """Wait until every client has got something."""
         await self.until(
-            lambda: self.clients.have_begun, BEGIN_S, "the clients of a new cluster never got going"
+            lambda: (
+                self.clients.have_begun
+                and all(stream.has_begun for stream in self.streams)
+                and (self.features is None or self.features.has_begun)
+            ),
+            BEGIN_S,
+            "the clients of a new cluster never got going",
         )
 
     async def _watch(self) -> None:
@@ -321,6 +421,10 @@ class Cluster:
         """Raise what was noticed meanwhile."""
         if self.clients.broken is not None:
             raise self.clients.broken
+        for stream in self.streams:
+            stream.look()
+        if self.features is not None:
+            self.features.look()
         if self._watching is not None and self._watching.done():
             self._watching.result()
 
@@ -330,6 +434,10 @@ class Cluster:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self.clients.stop()
+        for stream in self.streams:
+            await stream.stop()
+        if self.features is not None:
+            await self.features.end()
         for node in self.nodes:
             if node.process is not None:
                 await self.kill(node, power=False)

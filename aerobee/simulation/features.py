@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aerobee.client import (
-    ClientConfig,
     Producer,
     ProducerConfig,
     ReceivedMessage,
@@ -23,8 +22,8 @@ from aerobee.client import (
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
 from aerobee.simulation.broken import Broken, Checker
-from aerobee.simulation.host import Host
-from aerobee.simulation.names import LOCAL, NAMESERVER_ADDRESSES
+from aerobee.simulation.names import NAMESERVER_ADDRESSES
+from aerobee.simulation.party import Party
 from aerobee.testing.simulated_loop import SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
 
@@ -33,7 +32,7 @@ LEVELS_S = (1.0, 5.0)  # of delay levels 1 and 2
 DELAY_S_MAX = 6.0
 PAUSE_S_MAX = 0.8
 SEND_TIMEOUT_S = 5.0
-INVISIBLE_S = 6.0
+INVISIBLE_S = 2.5
 FORGOTTEN_SHARE = 0.15  # of what is received is not acknowledged
 TIMER_EARLY_S = 1.0  # a timer's slot is a second (timerPrecisionMs)
 
@@ -48,6 +47,7 @@ class Task:
     wanted: TransactionState | None = None  # what its sender says when a broker asks; None: no transaction
     received: list[float] = field(default_factory=list)
     done_at_s: float = float("inf")  # an acknowledgement was answered
+    is_asked: bool = False  # a broker was told what its sender says
     is_maybe_done: bool = False  # one was sent, and what became of it is not known
 
     @property
@@ -56,15 +56,23 @@ class Task:
         return self.is_stored and self.wanted in (None, TransactionState.COMMIT)
 
 
-class Features:
+class Features(Party):
     """Of one cluster. `trouble` is the first promise that was seen to be broken."""
 
-    def __init__(self, rng: random.Random, clock: SimulatedClock, network: SimulatedNetwork) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        clock: SimulatedClock,
+        network: SimulatedNetwork,
+        on_use: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """`on_use` hears the name of each feature whenever something of it happens."""
+        super().__init__("features", rng, clock, network)
         self.tasks: dict[bytes, Task] = {}
         self.trouble: Broken | None = None
-        self._rng, self._clock, self._network = rng, clock, network
-        self._host = Host("features", rng=rng, clock=clock, network=network)
-        self._is_sending = True
+        self.is_clock_set = False  # by more than a drift: nobody can say what is early
+        self._on_use = on_use
+        self.under_way = 0  # sends without an answer
         self._is_over = asyncio.Event()
         self._senders: list[asyncio.Task[None]] = []
         self._members: list[asyncio.Task[None]] = []
@@ -77,11 +85,11 @@ class Features:
 
     def send_no_more(self) -> None:
         """What was sent is still answered for when brokers ask, and nothing is forgotten any more."""
-        self._is_sending = False
+        self._send_no_more()
 
     async def end(self) -> None:
         """Leave the groups."""
-        self._is_sending = False
+        self._send_no_more()
         self._is_over.set()
         for member in self._members:
             member.cancel()
@@ -97,6 +105,13 @@ class Features:
                 each.result()
 
     @property
+    def has_begun(self) -> bool:
+        """Something was sent, stored, and popped."""
+        return any(task.is_stored for task in self.tasks.values()) and any(
+            task.received for task in self.tasks.values()
+        )
+
+    @property
     def missing(self) -> list[Task]:
         """What has to reach the group and has not."""
         return [task for task in self.tasks.values() if task.is_due and not task.received]
@@ -110,15 +125,8 @@ class Features:
             if task.received and task.done_at_s == float("inf") and not task.is_maybe_done
         ]
 
-    def _settings(self, name: str) -> dict[str, Any]:
-        return {
-            "client": ClientConfig(instance=name, client_ip=LOCAL, route_refresh_s=2.0, heartbeat_s=5.0),
-            "clock": self._host.clock,
-            "network": self._network.endpoint(name),
-            "random": random.Random(self._rng.getrandbits(32)),
-        }
-
     def _new(self, kind: str) -> Task:
+        self._on_use(kind)
         task = Task(f"{kind}-{len(self.tasks)}".encode())
         self.tasks[task.body] = task
         return task
@@ -129,13 +137,13 @@ class Features:
     # --- senders
 
     async def _delay(self) -> None:
-        rng = random.Random(self._rng.getrandbits(64))
+        rng = self._own_numbers()
         config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, retry_count_max=0)
         async with Producer(NAMESERVER_ADDRESSES, "D", config=config, **self._settings("delays")) as producer:
             while self._is_sending:
-                await self._clock.sleep(rng.uniform(0.05, PAUSE_S_MAX))
-                task, now = self._new("delay"), self._clock.monotonic()
+                await self._pause(rng.uniform(0.05, PAUSE_S_MAX))
                 level = rng.choice((0, 0, 1, 2))
+                task, now = self._new("delay by level" if level else "timer"), self._clock.monotonic()
                 seconds = LEVELS_S[level - 1] if level else rng.uniform(1.0, DELAY_S_MAX)
                 message = (
                     Message(TASKS, task.body, delay_level=level)
@@ -143,52 +151,63 @@ class Features:
                     else Message(TASKS, task.body, deliver_after=seconds)
                 )
                 task.due_s = now + seconds - (0 if level else TIMER_EARLY_S)
+                self.under_way += 1
                 try:
                     result = await producer.send(message)
                 except AerobeeError:
                     continue
+                finally:
+                    self.under_way -= 1
                 task.is_stored = result.status.value == "SEND_OK"
 
     async def _transact(self) -> None:
-        rng = random.Random(self._rng.getrandbits(64))
+        rng = self._own_numbers()
 
         async def checker(message: ReceivedMessage) -> TransactionState:
-            return self.tasks[message.body].wanted or TransactionState.ROLLBACK
+            task = self.tasks[message.body]
+            task.due_s = min(task.due_s, self._clock.monotonic())  # from now on the broker knows
+            task.is_asked = True
+            return task.wanted or TransactionState.ROLLBACK
 
         config = ProducerConfig(send_timeout_s=SEND_TIMEOUT_S, retry_count_max=0)
         async with TransactionProducer(
             NAMESERVER_ADDRESSES, "T", checker=checker, config=config, **self._settings("transactions")
         ) as producer:
             while self._is_sending:
-                await self._clock.sleep(rng.uniform(0.05, PAUSE_S_MAX))
+                await self._pause(rng.uniform(0.05, PAUSE_S_MAX))
                 task = self._new("transaction")
                 task.wanted = rng.choice((TransactionState.COMMIT, TransactionState.ROLLBACK))
                 said = task.wanted if rng.random() < 0.7 else TransactionState.UNKNOWN
                 task.due_s = float("inf")
 
                 def decide(_: Message, argument: object, task: Task = task) -> TransactionState:
-                    task.due_s = self._clock.monotonic()  # nobody may get it before this moment
+                    task.due_s = min(
+                        task.due_s, self._clock.monotonic()
+                    )  # nobody may get it before this moment
                     assert isinstance(argument, TransactionState)
                     return argument
 
+                self.under_way += 1
                 try:
                     result = await producer.send_in_transaction(
-                        Message(TASKS, task.body), said, executor=decide, immunity_s=3
+                        Message(TASKS, task.body), said, executor=decide, immunity_s=1
                     )
                 except AerobeeError:
                     # Whether the half message is there is not known: a broker may ask about it.
-                    task.due_s = self._clock.monotonic()
+                    task.due_s = min(task.due_s, self._clock.monotonic())
                     continue
+                finally:
+                    self.under_way -= 1
                 if result.send.status.value == "SEND_OK":
                     task.is_stored = True
-                else:
+                elif not task.is_asked:
                     task.wanted = TransactionState.ROLLBACK  # as the producer has told the broker
             await self._is_over.wait()  # brokers ask whoever of the group is there
 
     # --- the group
 
     async def _pop(self, number: int) -> None:
-        rng = random.Random(self._rng.getrandbits(64))
+        rng = self._own_numbers()
         async with SimpleConsumer(
             NAMESERVER_ADDRESSES, POP_GROUP, {TASKS: "*"}, **self._settings(f"popper-{number}")
         ) as consumer:
@@ -212,11 +231,12 @@ class Features:
                     task.done_at_s = min(task.done_at_s, self._clock.monotonic())
 
     def _received(self, message: ReceivedMessage, now: float) -> None:
+        self._on_use("simple")
         task = self.tasks.get(message.body)
         if task is None:
             self._break(Checker.NOTHING_UNSENT, f"{message.body!r} was popped, and nobody sent it")
             return
-        if now < task.due_s:
+        if now < task.due_s and not self.is_clock_set:
             self._break(
                 Checker.NOT_EARLY,
                 f"{message.body!r} was popped at {now:.3f} s, which was to happen at {task.due_s:.3f} s at the earliest",

@@ -126,3 +126,4 @@ class Host:
     def lose_connections(self) -> None:
         """Its process is gone: whoever is connected sees it."""
         self._net.sever(self.name)
+        self._net.close_servers(self.name)

@@ -7,6 +7,7 @@ several brokers at once is a fault only where every one of them answers from its
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import random
 from collections import Counter
@@ -14,18 +15,24 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aerobee.errors import AerobeeError
+from aerobee.simulation.change_of_master import ChangeOfMaster
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.host import DRIFT_MAX
 from aerobee.simulation.node import Node
+from aerobee.simulation.restart import start
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 QUIET_S_MAX = 4.0  # between two faults
 DOWN_S_MAX = 8.0
 BEHIND_S_MAX = 25.0  # longer than a replica may be behind and stay in the set
 SHORTEST_MAX_S = 2.0  # longest that a fault of a short life may last
+CHANGING_SHARE = 0.6  # of the lives in which one master follows another
+CHANGES = 3
+CHANGE_TRIES_MAX = 8  # faults of such a life
 SHORTEST_QUIET_S = 1.0  # longest that a short life waits for one
-RETRY_S = 2.0
+STARTS_THAT_DIE_MAX = 2  # one after the other, after a death in a write
 CLOCK_JUMP_MS_MAX = 3_600_000
+CLOCK_JUMP_OF_TIMERS_MS_MAX = 2_000  # where messages wait for a time: they are as late as the clock
 
 
 class Nemesis:
@@ -45,7 +52,8 @@ class Nemesis:
         end = cluster.clock.monotonic() + seconds
         longest_s = max(SHORTEST_MAX_S, seconds / 2)  # a short life has short faults
         quiet_s_max = min(QUIET_S_MAX, max(SHORTEST_QUIET_S, seconds / 2))
-        while cluster.clock.monotonic() < end:
+        wanted = CHANGES if cluster.settings.controllers and rng.random() < CHANGING_SHARE else 0
+        while cluster.clock.monotonic() < end or (cluster.changes < wanted and self.count < CHANGE_TRIES_MAX):
             cluster.raise_broken()
             # Each fault has random numbers of its own, so that one can be left out and the others stay what they are.
             quiet_s, own, is_waited_for = (
@@ -59,12 +67,15 @@ class Nemesis:
                 continue
             fault = Fault(cluster, random.Random(own), longest_s)
             name, work = fault.chosen()
+            if wanted and number % 4 != 3:
+                name, work = ChangeOfMaster(cluster, random.Random(own)).chosen()
             self.counts[name] += 1
             cluster.story.tell(f"fault {number}: {name}")
+            cluster.contacts.fault(name)
             task = asyncio.create_task(work())
             self._tasks.add(task)
             task.add_done_callback(self._ended)
-            if is_waited_for:
+            if is_waited_for or wanted:
                 await asyncio.wait({task})
         while self._tasks:
             await asyncio.wait(set(self._tasks))
@@ -92,16 +103,21 @@ class Fault:
         self._cluster = cluster
         self._rng = rng
         self._longest_s = longest_s
+        self._name = ""
 
     def chosen(self) -> tuple[str, Work]:
         """What it is called, and what does it."""
-        return self._rng.choice(self._faults())
+        self._name, work = self._rng.choice(self._faults())
+        return self._name, work
 
     def _faults(self) -> list[tuple[str, Work]]:
         return [
             ("kill", lambda: self._die(power=False)),
             ("kill of the master", lambda: self._die(power=False, node=self._cluster.master())),
             ("power loss", lambda: self._die(power=True)),
+            ("kill at a write", lambda: self._die_at_write(power=False)),
+            ("kill at a write", lambda: self._die_at_write(power=False)),
+            ("power loss at a write", lambda: self._die_at_write(power=True)),
             ("pause", self._pause),
             ("pause of the master", lambda: self._pause(self._cluster.master())),
             ("isolation", self._isolate),
@@ -121,6 +137,7 @@ class Fault:
 
     async def _time(self, most_s: float) -> None:
         await self._cluster.clock.sleep(self._rng.uniform(0.02, min(most_s, self._longest_s)))
+        self._cluster.contacts.fault(self._name)  # it becomes another one, or is mended
 
     def _victim(self) -> Node:
         rng, cluster = self._rng, self._cluster
@@ -134,6 +151,37 @@ class Fault:
             power = False  # what is in memory of two brokers is promised for a process's death only
         await cluster.kill(node, power=power)
         await self._time(DOWN_S_MAX)
+        await start(cluster, node)
+
+    async def _die_at_write(self, *, power: bool) -> None:
+        """The process, or the machine, dies inside a call of its disk, and now and then in its next start again."""
+        cluster, rng = self._cluster, self._rng
+        node = rng.choice((*cluster.brokers, *cluster.brokers, *cluster.controllers))
+        power = power and (cluster.settings.sync_disk or node not in cluster.brokers)
+        disk, died = node.host.disk, asyncio.Event()
+
+        def die() -> None:
+            node.host.unplug()
+            died.set()
+
+        disk.die_at_write(int(2 ** rng.uniform(0, 6)) - 1, power=power, on_death=die)
+        end = cluster.clock.monotonic() + rng.uniform(0.5, self._longest_s)
+        timer = cluster.clock.call_later(end - cluster.clock.monotonic(), died.set)
+        await died.wait()
+        timer.cancel()
+        if not disk.is_dead:
+            disk.die_at_write(-1)
+            return
+        if node.process is not None:
+            await cluster.kill(node, power=power)
+        await self._time(DOWN_S_MAX / 4)
+        for _ in range(STARTS_THAT_DIE_MAX):
+            if rng.random() < 0.5:
+                break
+            disk.die_at_write(int(2 ** rng.uniform(0, 5)) - 1, power=power, on_death=node.host.unplug)
+            with contextlib.suppress(AerobeeError, OSError):
+                await cluster.start_node(node)
+        disk.die_at_write(-1)
         await start(cluster, node)
 
     async def _pause(self, node: Node | None = None) -> None:
@@ -252,7 +300,11 @@ class Fault:
     async def _set_clock(self) -> None:
         """A wall clock jumps, and the steady one changes its speed."""
         host, rng = self._victim().host, self._rng
-        host.clock.wall_offset_ms = rng.randint(-CLOCK_JUMP_MS_MAX, CLOCK_JUMP_MS_MAX)
+        features = self._cluster.features
+        most_ms = CLOCK_JUMP_MS_MAX if features is None else CLOCK_JUMP_OF_TIMERS_MS_MAX
+        if features is not None:
+            features.is_clock_set = True
+        host.clock.wall_offset_ms = rng.randint(-most_ms, most_ms)
         host.clock.set_rate(1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
         self._cluster.story.tell(
             f"the clock of {host.name} is {host.clock.wall_offset_ms / 1000:.0f} s off and runs {host.clock.rate:.4f} times as fast"
@@ -284,12 +336,3 @@ class Fault:
         await self._time(DOWN_S_MAX)
         network.delay_max_s = before
         self._cluster.story.tell("the network is quick")
-
-
-async def start(cluster: Cluster, node: Node) -> None:
-    """Start a process, again and again until it comes up."""
-    while node.process is None:
-        try:
-            await cluster.start_node(node)
-        except (AerobeeError, OSError):
-            await cluster.clock.sleep(RETRY_S)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerobee.simulation.host import Host
+from aerobee.simulation.traffic import Traffic
+from aerobee.testing.simulated_loop import LaggingExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,31 @@ class Settings:
         True  # else a master and two slaves by their files (SYNC_MASTER, SLAVE), and nobody is elected
     )
     features: bool = False  # with delays, transactions and POP
+    # Of a group that waits for replicas:
+    all_acks: bool = True  # allAckInSyncStateSet
+    in_sync: int = 2  # inSyncReplicas
+    min_in_sync: int = 2  # minInSyncReplicas
+    has_ha_key: bool = False  # brokers show each other a key at the HA port
+    is_indexed: bool = True  # keys of messages go to the index
+    writer_delay_s: float = 0.0  # seconds between a change and the small file that has it
+    streams: tuple[Traffic, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is drawn, in words, for the table of what met what."""
+        replicas = (
+            f"acknowledged by {'the set' if self.all_acks else f'{self.in_sync} copies'}, {self.min_in_sync} in sync at least"
+            if self.waits_for_replicas
+            else "acknowledged by the master"
+        )
+        named = (
+            ("SYNC_FLUSH" if self.sync_disk else "ASYNC_FLUSH", True),
+            (replicas, True),
+            ("key at the HA port", self.has_ha_key),
+            ("no index of keys", not self.is_indexed),
+            ("small files lag", self.writer_delay_s > 0),
+        )
+        return tuple(name for name, is_so in named if is_so)
 
 
 @dataclass(slots=True)
@@ -33,3 +60,4 @@ class Node:
     process: Any = None
     is_paused: bool = False
     starts: int = 0
+    writer: LaggingExecutor | None = None  # of a broker's small files

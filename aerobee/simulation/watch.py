@@ -3,18 +3,20 @@
 - CONFIRMED: a broker's confirm offset is not behind its log's end, and of two brokers the bytes are the same up to what both confirm
 - ONE_MASTER: an epoch has one master; once a broker takes messages in an epoch, nobody of an earlier one acknowledges what
   is sent from then on
+- CONFIRMED, in the end: what two brokers confirmed and had is in the log that is left, also in a group that waits for nobody
 - OFFSETS: while a broker runs, the offset that a group committed there does not go back
 """
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.simulation.broken import Broken, Checker
-from aerobee.simulation.clients import Sent
 from aerobee.simulation.names import GROUP, QUEUES, TOPIC
 from aerobee.simulation.node import Node, Settings
+from aerobee.simulation.party import Sent
 from aerobee.testing.simulated_loop import SimulatedClock
 
 WATCH_S = 0.25
@@ -28,6 +30,10 @@ class Watch:
         self._masters: dict[int, str] = {}  # epoch: who took messages in it
         self._began: dict[int, float] = {}  # epoch: from when on
         self._committed: dict[tuple[str, int, int], int] = {}  # broker, its start, queue: offset
+        # A master was out of reach for longer than a commit waits for its answer: that commit may arrive behind a newer one.
+        self.commits_come_late = False
+        self._kept = bytearray()  # what two brokers confirmed, from `_kept_from` on
+        self._kept_from = 0
 
     def look(self) -> None:
         """Raise Broken for what does not hold now."""
@@ -37,6 +43,37 @@ class Watch:
             self._look_at_offsets(node)
         if self._settings.controllers:
             self._look_at_confirmed(running)
+
+    def _keep(self, found: list[tuple[Node, Any, int]]) -> None:
+        """Note what two brokers confirm and have the same bytes of: in the end each log begins with it (check_kept)."""
+        two = sorted(found, key=lambda each: each[2])[-2:]
+        if len(two) < 2:
+            return
+        (_, log, end), (_, other_log, _) = two
+        at = self._kept_from + len(self._kept)
+        if max(log.min_offset, other_log.min_offset) > at:
+            return  # it was taken away by retention: nothing here has so much
+        while at < end:
+            segment, other = log.segment_at(at), other_log.segment_at(at)
+            stop = min(end, segment.end, other.end)
+            content = log.read(at, stop - at)
+            if content != other_log.read(at, stop - at):
+                return  # a master that waits for nobody confirms what only it has
+            self._kept += content
+            at = stop
+
+    def check_kept(self, log: Any) -> None:
+        """Raise Broken when a log in the end is not what two brokers had confirmed."""
+        at, end = max(self._kept_from, log.min_offset), self._kept_from + len(self._kept)
+        while at < end:
+            stop = min(end, log.segment_at(at).end) if at < log.end else at
+            kept = bytes(self._kept[at - self._kept_from : stop - self._kept_from])
+            if stop == at or log.read(at, stop - at) != kept:
+                raise Broken(
+                    Checker.CONFIRMED,
+                    f"two brokers had confirmed up to {end}, and the log that is left differs from {at} on",
+                )
+            at = stop
 
     def _look_at_role(self, node: Node) -> None:
         role = node.process.role
@@ -66,6 +103,8 @@ class Watch:
                 )
 
     def _look_at_offsets(self, node: Node) -> None:
+        if self.commits_come_late:
+            return
         if not self._settings.waits_for_replicas:
             return  # what was read may be cut off, and an offset goes back with it
         for queue_id in range(QUEUES):
@@ -92,6 +131,7 @@ class Watch:
                     Checker.CONFIRMED, f"{node.host.name} confirms {confirmed}, and its log ends at {log.end}"
                 )
             found.append((node, log, confirmed))
+        self._keep(found)
         if not self._settings.waits_for_replicas:
             return  # a master confirms what only it has
         for (one, log, confirmed), (other, other_log, other_confirmed) in itertools.pairwise(found):

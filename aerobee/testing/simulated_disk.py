@@ -7,6 +7,8 @@
   lose_power() is its moment, when processes that are to be gone still run on in this one.
 - cut_power_at(n) makes the n-th call from now raise PowerCut, and every call behind it, until power_loss().
 - crash() is kill -9: nothing is lost, locks are released.
+- die_at_write(n) ends the process, or the machine, inside the n-th call from now that changes something: that call and every
+  one behind it raises PowerCut, and nothing of what the process still does is on the disk, until crash() or power_loss().
 - A sync that fails leaves pages that count as clean without being on the disk: the next sync succeeds without them.
 - Space is counted when it is reserved; a call can be made to fail with any error.
 - flip_bit() changes what is on the disk and what is read.
@@ -18,7 +20,7 @@ import errno
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aerobee.errors import StoreLocked
 from aerobee.store.disk import FileLock, MappedFile, WritableBuffer, replace_file
@@ -28,6 +30,11 @@ SECTOR_BYTES = 512
 # Of the pages that were not synced, a power loss keeps so many whole; one part of several is chosen at each loss.
 SOME_KEPT = (0.4,)
 ALL_LOST_OR_SOME_KEPT = (0.0, 0.0, 0.4, 0.8)
+
+
+WRITES = frozenset(
+    ("reserve", "sync", "sync_dir", "sync_all", "create", "replace", "write", "rename", "remove", "make_dirs")
+)
 
 
 class PowerCut(BaseException):
@@ -105,6 +112,19 @@ _DIRECTORY = _Inode(bytearray(), bytearray(), 0)  # stands for a directory that 
 _Operation = tuple[str, "_Inode | None", bool]  # path, None = removed, whether it is a directory
 
 
+@dataclass(slots=True)
+class _Left:
+    """What a process left that died in a write."""
+
+    names: dict[str, _Inode]
+    durable_names: dict[str, _Inode]
+    dirs: set[str]
+    durable_dirs: set[str]
+    operations: dict[str, list[_Operation]]
+    newest: _Inode | None
+    used_bytes: int
+
+
 class SimulatedDisk:
     """Files by path. `fail` is asked before each call: (call, path) -> errno or 0."""
 
@@ -132,6 +152,11 @@ class SimulatedDisk:
         self._operations: dict[str, list[_Operation]] = {}
         self._locks: set[str] = set()
         self._newest: _Inode | None = None
+        self._writes_left = -1  # before the process dies in one; -1: it does not
+        self._is_power = False  # whether it is the machine that dies
+        self._on_death: Callable[[], None] | None = None
+        self._is_dead = False
+        self._left: _Left | None = None  # what a process that died in a write has left
         self._survived: tuple[dict[str, _Inode], set[str]] | None = None  # of a loss of power under way
 
     # -- faults
@@ -142,6 +167,12 @@ class SimulatedDisk:
 
     def check(self, call: str, path: str) -> None:
         """Raise the OSError or PowerCut that is due for this call, if one is."""
+        if self._writes_left >= 0 and call in WRITES:
+            if self._writes_left == 0:
+                self._die()
+            self._writes_left -= 1
+        if self._is_dead:
+            raise PowerCut(f"{call} {path}")
         if self._calls_left >= 0:
             if self._calls_left == 0:
                 raise PowerCut(f"{call} {path}")
@@ -187,6 +218,64 @@ class SimulatedDisk:
         """Let `calls` more calls succeed. power_loss() must follow."""
         self._calls_left = calls
 
+    def die_at_write(
+        self, calls: int, *, power: bool = False, on_death: Callable[[], None] | None = None
+    ) -> None:
+        """Let `calls` more calls that change something succeed, then die in one. A negative number: after all it does not die."""
+        self._writes_left, self._is_power, self._on_death = calls, power, on_death
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process or the machine died in a call, and neither crash() nor power_loss() was called since."""
+        return self._is_dead
+
+    @property
+    def died_of_power(self) -> bool:
+        """Whether it was the machine."""
+        return self._is_dead and self._is_power
+
+    def _die(self) -> None:
+        self._writes_left, self._is_dead = -1, True
+        if self._is_power:
+            self.lose_power()
+        else:
+            self._left = self._copied()
+        if self._on_death is not None:
+            self._on_death()
+
+    def _copied(self) -> _Left:
+        """Everything as it is now: what is written from now on by files that are open reaches none of it."""
+        inodes: dict[_Inode, _Inode] = {}
+
+        def copied(inode: _Inode | None) -> _Inode | None:
+            if inode is None or inode is _DIRECTORY:
+                return inode
+            if inode not in inodes:
+                inodes[inode] = replace(
+                    inode,
+                    data=bytearray(inode.data),
+                    durable=bytearray(inode.durable),
+                    clean=dict(inode.clean),
+                )
+            return inodes[inode]
+
+        def names(of: dict[str, _Inode]) -> dict[str, _Inode]:
+            return {path: found for path, inode in of.items() if (found := copied(inode)) is not None}
+
+        operations = {
+            directory: [(path, copied(inode), is_dir) for path, inode, is_dir in each]
+            for directory, each in self._operations.items()
+        }
+        return _Left(
+            names(self._names),
+            names(self._durable_names),
+            set(self._dirs),
+            set(self._durable_dirs),
+            operations,
+            copied(self._newest),
+            self.used_bytes,
+        )
+
     @property
     def is_cut(self) -> bool:
         """Whether the power went in a call, and power_loss() has not been called since."""
@@ -197,8 +286,14 @@ class SimulatedDisk:
         return sorted(self._names)
 
     def crash(self) -> None:
-        """The process dies: locks are gone, files stay as they are."""
+        """The process dies, now or in the write where it did: locks are gone, files stay as they were."""
         self._locks.clear()
+        self._writes_left, self._is_dead, self._on_death = -1, False, None
+        left, self._left = self._left, None
+        if left is not None:
+            self._names, self._durable_names = left.names, left.durable_names
+            self._dirs, self._durable_dirs = left.dirs, left.durable_dirs
+            self._operations, self._newest, self.used_bytes = left.operations, left.newest, left.used_bytes
 
     def power_loss(self) -> None:
         """The machine died, in this moment or when lose_power() was called: what was not synced survives in part."""
@@ -207,7 +302,8 @@ class SimulatedDisk:
         assert self._survived is not None
         (names, dirs), self._survived = self._survived, None
         self.power_losses += 1
-        self._calls_left = -1
+        self._calls_left = self._writes_left = -1
+        self._is_dead, self._on_death, self._left = False, None, None
         self._locks.clear()
         self._operations.clear()
         self._durable_names, self._names = names, dict(names)

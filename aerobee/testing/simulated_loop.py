@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from aerobee.clock import ManualClock
 from aerobee.errors import UsageError
+from aerobee.testing.simulated_disk import PowerCut
 
 _copy_context = contextvars.copy_context
 STILL_TURNS_MAX = 100_000  # of the loop at one moment; the busiest moments of a cluster take some dozens
@@ -121,6 +122,58 @@ class SlowExecutor(InlineExecutor):
         self.delay_s = 0.0
 
 
+class LaggingExecutor(SlowExecutor):
+    """A thread of simulated time: each piece of work takes `delay_s`, one after the other, also what nobody waits for.
+
+    discard() ends it as a process that is killed does: what has not been done never is.
+    """
+
+    def __init__(self, clock: SimulatedClock, delay_s: float) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lag_s = delay_s
+        self._free_at = 0.0
+        self._waiting: dict[SimulatedTimer, Future[Any]] = {}
+        self._is_gone = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+        if self._is_gone:
+            future.cancel()
+            return future
+        if not self._lag_s:
+            return super().submit(fn, *args, **kwargs)
+
+        def run() -> None:
+            del self._waiting[timer]
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        now = self._clock.monotonic()
+        self._free_at = max(self._free_at, now) + self._lag_s
+        timer = self._clock.call_later(self._free_at - now, run)
+        self._waiting[timer] = future
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """With `wait`, do now what waits, in its order."""
+        for timer in list(self._waiting) if wait else ():
+            timer.cancel()
+            timer.callback()
+
+    def discard(self) -> None:
+        """Do nothing of what waits, nor of what is given from now on."""
+        self._is_gone = True
+        for timer, future in self._waiting.items():
+            timer.cancel()
+            future.cancel()
+        self._waiting.clear()
+
+
 class _NoSelector(selectors.BaseSelector):
     """Has no sockets; the loop never asks it."""
 
@@ -212,7 +265,12 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         moment, turns = clock._elapsed, 0
         while not self._stopping:  # type: ignore[attr-defined]  # of asyncio's BaseEventLoop
             if not ready:
-                step()
+                try:
+                    step()
+                except (
+                    PowerCut
+                ) as error:  # of whoever died in a call of its disk; the timers left come with the next step
+                    self.call_exception_handler({"message": "a process died", "exception": error})
             turns += 1
             if clock._elapsed != moment:
                 moment, turns = clock._elapsed, 0
@@ -267,6 +325,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             except Exception as error:
                 future.set_exception(error)
 
+        if isinstance(executor, LaggingExecutor):
+            return asyncio.wrap_future(executor.submit(func, *args), loop=self)
         if isinstance(executor, SlowExecutor) and executor.delay_s:
             self.call_later(executor.delay_s, run)
         else:

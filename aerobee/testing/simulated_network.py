@@ -196,6 +196,11 @@ class SimulatedNetwork:
             transport.other.end(ConnectionResetError("severed"))
             transport.end(ConnectionResetError("severed"))
 
+    def close_servers(self, name: str) -> None:
+        """Nothing of this party listens any more."""
+        for port in [port for port, server in self.servers.items() if server.owner == name]:
+            del self.servers[port]
+
     def hang(self, one: str, other: str) -> None:
         """What is open between two parties carries nothing from now on; new connections are not touched."""
         for transport in self._open:

@@ -47,15 +47,19 @@ def _told(outcome: Outcome) -> str:
 def test_clusters_keep_their_promises(count: int, minutes: float) -> None:
     """Many short lives, with a fault or two each, and some with faults upon faults."""
     seen: set[int] = set()
-    acknowledged = 0
+    acknowledged = often = returned = 0
     for outcome in run_groups(
         groups_of(range(count)), lambda group: run_group(group, minutes=minutes), jobs=JOBS
     ):
         assert not outcome.failure, _told(outcome)
         acknowledged += outcome.acknowledged
+        often += outcome.masters >= 3
+        returned += outcome.returns > 0
         seen.add(outcome.seed)
     assert seen == set(range(count))
     assert acknowledged > 10 * count
+    assert often > count / 2, "three changes of master or more"
+    assert returned > count / 4, "back to an earlier master"
 
 
 def test_a_seed_is_the_same_run_alone_and_among_those_that_share_its_start() -> None:

@@ -14,9 +14,16 @@ from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.ha_mode import FollowState, ReplicaState
-from aerobee.broker.replication.metadata_sync import FILTERS, LOG_END_FIELD, MARK_FIELD, TABLE_FIELD
+from aerobee.broker.replication.metadata_sync import (
+    BEHIND_FIELD,
+    FILTERS,
+    LOG_END_FIELD,
+    MARK_FIELD,
+    TABLE_FIELD,
+)
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.role import Role
+from aerobee.broker.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode
@@ -38,7 +45,9 @@ class SlaveCalls:
         identity: BrokerIdentity,
         state: Callable[[], ReplicationState],
         clock: Clock,
+        unserved: UnservedKinds,
     ) -> None:
+        self._unserved = unserved
         self._offsets = offsets
         self._schedule = schedule
         self._filters = filters
@@ -63,8 +72,9 @@ class SlaveCalls:
         if request.field(TABLE_FIELD) == FILTERS:
             return request.reply(ext={TABLE_FIELD: FILTERS}, body=fastjson.dumps(self._filters.to_dict()))
         mark = self._offsets.change_mark
+        ext = {MARK_FIELD: mark, **self._log_end(), **self._behind("pop")}
         if request.field(MARK_FIELD) == mark:
-            return request.reply(ext={MARK_FIELD: mark, **self._log_end()})
+            return request.reply(ext=ext)
         tree = self._offsets.to_dict()  # copies: it may change while the body is made
         # RocketMQ's slaves do not know this table, and their parser refuses bare keys within what it skips.
         pulled = tree["pullOffsetTable"].items()
@@ -76,14 +86,20 @@ class SlaveCalls:
         if MARK_FIELD in (request.ext or {}):  # a slave of ours
             before[REMOVED] = self._offsets.removed
         body = await dumps_in_turns(before, "offsetTable", table.items(), tree)
-        return request.reply(ext={MARK_FIELD: mark, **self._log_end()}, body=body)
+        return request.reply(ext=ext, body=body)
+
+    def _behind(self, feature: str) -> dict[str, str]:
+        """Offsets are behind the log at a new master that has not read yet what its log says of this feature, and at one that
+        was elected and is no master yet."""
+        is_behind = self._state().role in (Role.SLAVE, Role.FENCED) or self._unserved.has(feature)
+        return {BEHIND_FIELD: "true"} if is_behind else {}
 
     def _log_end(self) -> dict[str, str]:
         return {LOG_END_FIELD: str(self._store.max_physical_offset)}
 
     def delay_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """45: up to where each delay level has delivered, as in delayOffset.json."""
-        return request.reply(body=fastjson.dumps(self._schedule.to_json()))
+        return request.reply(ext=self._behind("delay levels"), body=fastjson.dumps(self._schedule.to_json()))
 
     def ha_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """906: where a slave that comes online finds the HA port, and how much of the log is on the disk."""

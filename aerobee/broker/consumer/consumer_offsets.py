@@ -82,6 +82,7 @@ class ConsumerOffsets:
         self._committed_here: set[tuple[str, str, int]] = (
             set()
         )  # at a slave: by clients; (topic, group, queue id)
+        self._lacks_pops = False  # a master's until it has read in the log what was popped behind `log_end`
         self._copied_from: int | None = None  # at a slave: where its log ended when its master told them
         self._dirty = False
         self._before: Before | None = (
@@ -366,6 +367,8 @@ class ConsumerOffsets:
         that is made there is one step of the interpreter.
         """
         log_end = self._log_end_now() if self._copied_from is None else self._copied_from
+        if (known_to := self.known_to) is not None:
+            log_end = known_to
         has_pop_buffer = self.has_pop_buffer
         version, removed = self.data_version.to_dict(), self.removed
         offsets, pulled = list(self._offsets.items()), list(self._pulled.items())
@@ -423,8 +426,10 @@ class ConsumerOffsets:
         """What is here are a master's offsets: what was popped since shows in the log from `log_offset` on. None: they are
         this broker's own, as those of a master are."""
         if log_offset is None and self._copied_from is not None:
-            self.log_end = self._copied_from
+            self.log_end, self._lacks_pops = self._copied_from, True
             self._committed_here.clear()
+        elif log_offset is not None:
+            self._lacks_pops = False
         self._copied_from = log_offset
 
     def log_cut(self, log_offset: int) -> None:
@@ -432,6 +437,15 @@ class ConsumerOffsets:
         if self._copied_from is None or log_offset < self._copied_from:
             self._copied_from = log_offset
         self.log_end = min(self.log_end, log_offset)
+
+    def pops_are_known(self) -> None:
+        """What the log says of pops behind `log_end` is in the table."""
+        self._lacks_pops = False
+
+    @property
+    def known_to(self) -> int | None:
+        """Up to where in the log pops are in the table of a master that has just become one; None: all of them are."""
+        return self.log_end if self._lacks_pops and self.log_end >= 0 else None
 
     @property
     def change_mark(self) -> str:

@@ -268,6 +268,10 @@ class Pop(Feature):
         )
 
     async def take_over(self) -> None:
+        await self._read_back()
+        self._parts.offsets.pops_are_known()
+
+    async def _read_back(self) -> None:
         store, offsets = self._parts.store, self._parts.offsets
         if store.log.end == self._known_to:
             return  # nobody wrote since load(): a broker that was started again, and leads as before

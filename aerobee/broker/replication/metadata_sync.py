@@ -46,6 +46,7 @@ REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: the SQL92 filters are asked for, not the offsets
 LOG_END_FIELD = "aerobeeLogEnd"  # of a table that is told: where the log ended then; RocketMQ does not say it
+BEHIND_FIELD = "aerobeeBehind"  # of offsets: their master has not read yet what its log says beyond them
 MARK_FIELD = "aerobeeMark"  # of a table: the same mark, the same content; RocketMQ ignores it
 
 
@@ -229,6 +230,8 @@ class MetadataSync:
         log_end = self._store.log.end
         delays = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
         reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: self._offsets_mark})
+        if any(BEHIND_FIELD in (each.ext or {}) for each in (delays, reply)):
+            return  # what was popped and delivered beyond them would count as not done once this broker is master
         table: list[OffsetAt] | None = None
         removed: dict[str, int] | None = None
         if reply.body:

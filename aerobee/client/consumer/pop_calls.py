@@ -71,7 +71,7 @@ async def pop(
     if answer.code in NOTHING:
         return []
     session.checked(answer, address=address, request=request_name(RequestCode.POP_MESSAGE))
-    return decode_popped(answer, queue.topic, group, queue.broker_name)
+    return decode_popped(answer, queue.topic, group, queue.broker_name, session.clock.monotonic())
 
 
 def _message_fields(group: str, message: PoppedMessage) -> dict[str, str]:

@@ -162,8 +162,7 @@ class PopPush:
     async def _run(self, work: tuple[_Place, list[PoppedMessage]]) -> None:
         place, messages = work
         place.cached -= len(messages)
-        now_ms = self._session.clock.now_ms()
-        if messages[0].visible_at_ms <= now_ms:
+        if messages[0].left_s(self._session.clock.monotonic()) <= 0:
             log.info("%s waited longer for a handler than it is invisible: it comes again", messages[0])
             return
         verdict: GiveBack | None = None

@@ -34,11 +34,17 @@ class PoppedMessage(ReceivedMessage):
     towards its broker, and is another one after its invisible time was changed.
     """
 
-    __slots__ = ("handle", "place", "times_before")
+    __slots__ = ("arrived_s", "handle", "place", "times_before")
 
     def __init__(
-        self, message: ReceivedMessage, handle: Handle, place: MessageQueue, times_before: int
+        self,
+        message: ReceivedMessage,
+        handle: Handle,
+        place: MessageQueue,
+        times_before: int,
+        arrived_s: float = 0.0,
     ) -> None:
+        """`arrived_s`: when its answer arrived, by this client's monotonic clock."""
         super().__init__(
             message.topic,
             message.queue,
@@ -52,11 +58,19 @@ class PoppedMessage(ReceivedMessage):
         self.handle = handle
         self.place = place
         self.times_before = times_before
+        self.arrived_s = arrived_s
 
     @property
     def visible_at_ms(self) -> int:
         """When another member may get it, by the broker's clock, ms since the epoch."""
         return self.handle.revive_time
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds for which it stays invisible, as it was popped; `now_s` is this client's monotonic time.
+
+        The wall clocks of client and broker are not compared: they may be hours apart.
+        """
+        return self.arrived_s + self.handle.invisible_ms / 1000 - now_s
 
     @property
     def reconsume_times(self) -> int:
@@ -64,8 +78,13 @@ class PoppedMessage(ReceivedMessage):
         return self.times_before or super().reconsume_times
 
 
-def decode_popped(answer: RemotingCommand, topic: str, group: str, broker_name: str) -> list[PoppedMessage]:
-    """The messages of an answer of code 0. Raises MalformedFrame or MalformedRecord for what is none."""
+def decode_popped(
+    answer: RemotingCommand, topic: str, group: str, broker_name: str, arrived_s: float = 0.0
+) -> list[PoppedMessage]:
+    """The messages of an answer of code 0, which arrived at `arrived_s` by this client's monotonic clock.
+
+    Raises MalformedFrame or MalformedRecord for what is none.
+    """
     starts = parse_start_offsets(answer.field("startOffsetInfo"))
     offsets = parse_message_offsets(answer.field("msgOffsetInfo"))
     counts = parse_order_counts(answer.field("orderCountInfo"))
@@ -95,7 +114,7 @@ def decode_popped(answer: RemotingCommand, topic: str, group: str, broker_name: 
             )
         times = counts.get((NORMAL, f"qo{queue_id}%{offset}"), counts.get((NORMAL, str(queue_id)), 0))
         place = MessageQueue(real_topic(topic, group, handle.retry), broker_name, queue_id)
-        found.append(PoppedMessage(message, handle, place, times))
+        found.append(PoppedMessage(message, handle, place, times, arrived_s))
     return found
 
 

@@ -350,11 +350,11 @@ class SimpleConsumer:
             elif error is not None:
                 raise error
             else:
-                now_ms = self._session.clock.now_ms()
+                now_s = self._session.clock.monotonic()
                 found = [
                     message
                     for message in task.result()
-                    if message.visible_at_ms - now_ms > message.handle.invisible_ms / 2
+                    if message.left_s(now_s) * 1000 > message.handle.invisible_ms / 2
                 ]
         return found
 

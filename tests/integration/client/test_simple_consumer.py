@@ -12,12 +12,14 @@ from aerobee.client import (
     ConsumeFrom,
     ConsumerConfig,
     PoppedMessage,
+    PushConsumer,
     ReceivedMessage,
     Reject,
     RetryLater,
     SimpleConsumerConfig,
     Sql,
 )
+from aerobee.clock import SystemClock
 from aerobee.errors import RemoteError, TopicNotExist, UsageError
 from aerobee.message import Message, MessageQueue
 from aerobee.remoting.client import checked
@@ -207,6 +209,30 @@ async def test_a_push_consumer_pops_when_the_request_mode_says_so(cluster: Local
         assert MessageQueue(TOPIC, cluster.broker_names[0], -1) in consumer.owned
         assert cluster.broker().consumers.group("pushers") is not None
     assert seen == Counter(bodies)
+
+
+class AheadClock(SystemClock):
+    """Its wall time is an hour ahead of the brokers'."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + 3_600_000
+
+
+async def test_members_whose_clock_is_ahead_handle_popped_messages(cluster: LocalCluster) -> None:
+    await use_pop(cluster, "pushers")
+    bodies = await send(cluster, 10)
+    seen: set[bytes] = set()
+    async with PushConsumer(
+        cluster.nameserver_addresses,
+        "pushers",
+        {TOPIC: "*"},
+        lambda message: seen.add(message.body),
+        config=POPS,
+        clock=AheadClock(),
+    ):
+        async with asyncio.timeout(60):
+            while seen < bodies:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def test_without_a_request_mode_it_pulls(cluster: LocalCluster) -> None:

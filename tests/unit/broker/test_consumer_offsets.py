@@ -152,3 +152,19 @@ def test_a_group_takes_over_the_offsets_of_another() -> None:
     offsets.commit("g", "T", 5, 8)
     offsets.clone("g", "h", "T")
     assert offsets.queues_of("h", "T") == {0: 3, 5: 8}
+
+
+def test_a_new_master_says_up_to_where_its_offsets_know_of_pops() -> None:
+    """Its slaves, and its own file after a kill, must not take what it has not read yet for nothing."""
+    file = MemoryFile()
+    offsets = ConsumerOffsets(clock=ManualClock(), file=file, log_end_now=lambda: 900)  # type: ignore[arg-type]
+    offsets.copied(500)
+    offsets.commit("g", "T", 0, 3)
+    assert offsets.known_to is None
+    offsets.copied(None)  # it is master now, and the log has check points of its predecessor up to 900
+    assert offsets.known_to == 500
+    offsets.save()
+    assert file.value is not None
+    assert file.value["aerobeeLogEnd"] == 500
+    offsets.pops_are_known()
+    assert offsets.known_to is None

@@ -1,0 +1,45 @@
+"""Which feature met which fault: how often something of a feature was under way within 100 ms of a fault's moments."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable
+
+WITHIN_S = 0.1
+
+
+class Contacts:
+    """Of one run. A fault has several moments: where it begins, where it becomes another one, and where it is mended."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._uses: dict[str, list[float]] = {}  # feature: seconds, ascending
+        self._faults: list[tuple[str, float]] = []
+
+    def use(self, feature: str) -> None:
+        """Something of this feature happens now."""
+        now, times = self._now(), self._uses.setdefault(feature, [])
+        if not times or times[-1] < now:
+            times.append(now)
+
+    def fault(self, name: str) -> None:
+        """A moment of a fault."""
+        self._faults.append((name, self._now()))
+
+    def clear(self) -> None:
+        """Begin anew: the start that several runs share is over."""
+        self._uses.clear()
+        self._faults.clear()
+
+    def table(self, settings: tuple[str, ...]) -> dict[str, dict[str, int]]:
+        """Feature: fault: moments of the fault with something of the feature within WITHIN_S. `settings` meet each of them."""
+        met: dict[str, Counter[str]] = {}
+        for name, at in self._faults:
+            for feature, times in self._uses.items():
+                index = bisect_left(times, at - WITHIN_S)
+                if index < len(times) and times[index] <= at + WITHIN_S:
+                    met.setdefault(feature, Counter())[name] += 1
+            for setting in settings:
+                met.setdefault(setting, Counter())[name] += 1
+        return {feature: dict(faults) for feature, faults in met.items()}

@@ -1,0 +1,43 @@
+"""The settings and the traffic of random runs, drawn from the seed of their start."""
+
+from __future__ import annotations
+
+import random
+
+from aerobee.simulation.node import Settings
+from aerobee.simulation.traffic import WAYS, Kind, Traffic
+
+STREAMS_MAX = 2
+ALONE_SHARE = 0.15  # of the starts, whose master answers alone
+# allAckInSyncStateSet, inSyncReplicas, minInSyncReplicas
+REPLICAS = (
+    (True, 2, 2),
+    (True, 2, 2),
+    (True, 2, 1),
+    (True, 1, 1),
+    (False, 2, 2),
+    (False, 2, 1),
+    (False, 3, 2),
+)
+KINDS = tuple(kind for kind in Kind if kind not in (Kind.BATCH_QUEUE,))
+WRITER_DELAYS_S = (0.0, 0.0, 0.05, 0.5)
+
+
+def drawn_settings(seed: int) -> Settings:
+    """Equal seeds give equal settings. An odd one has SYNC_FLUSH."""
+    rng = random.Random(f"settings {seed}")
+    all_acks, in_sync, min_in_sync = rng.choice(REPLICAS)
+    waits = rng.random() >= ALONE_SHARE
+    kinds = rng.sample(KINDS, rng.randint(0, STREAMS_MAX))
+    return Settings(
+        sync_disk=bool(seed % 2),
+        waits_for_replicas=waits,
+        all_acks=all_acks,
+        in_sync=in_sync,
+        min_in_sync=min_in_sync,
+        has_ha_key=rng.random() < 0.3,
+        is_indexed=rng.random() < 0.8,
+        writer_delay_s=rng.choice(WRITER_DELAYS_S),
+        features=waits and rng.random() < 0.25,
+        streams=tuple(Traffic(kind, rng.choice(WAYS[kind])) for kind in kinds),
+    )

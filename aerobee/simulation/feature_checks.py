@@ -1,0 +1,33 @@
+"""What must hold in the end of delays, transactions and the POP group of a simulated cluster."""
+
+from __future__ import annotations
+
+from aerobee.simulation.broken import Checker
+from aerobee.simulation.cluster import Cluster
+from aerobee.simulation.features import SEND_TIMEOUT_S, Features
+
+SETTLE_S = 120.0  # brokers ask about open transactions each few seconds, and what was forgotten comes back
+LOOK_AGAIN_S = 3.5  # for what should not come back
+
+
+async def settle(cluster: Cluster, features: Features) -> None:
+    """No more is sent: everything that is due reaches the group, and what is done does not come back. Raises Broken."""
+    features.send_no_more()
+    await cluster.until(
+        lambda: not features.under_way, 2 * SEND_TIMEOUT_S, "a send of a delay or a transaction never ended"
+    )
+    await cluster.until(
+        lambda: not features.missing or features.trouble is not None,
+        SETTLE_S,
+        "delayed or committed messages never reached the POP group",
+        checker=Checker.DELIVERED,
+    )
+    features.look()
+    await cluster.until(
+        lambda: not features.unfinished or features.trouble is not None,
+        SETTLE_S,
+        "what a member of the POP group forgot never came back",
+        checker=Checker.DELIVERED,
+    )
+    await cluster.clock.sleep(LOOK_AGAIN_S)
+    features.look()

@@ -1,0 +1,137 @@
+"""One group that reads one topic of a simulated cluster, in one of the ways of consuming.
+
+Some messages are refused at their first delivery, where the way of consuming brings them again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from aerobee.client import (
+    ConsumeFrom,
+    ConsumerConfig,
+    MessageModel,
+    PullConsumer,
+    PullConsumerConfig,
+    PushConsumer,
+    ReceivedMessage,
+    RetryLater,
+    SimpleConsumer,
+)
+from aerobee.errors import AerobeeError
+from aerobee.message import MessageQueue
+from aerobee.simulation.names import NAME, NAMESERVER_ADDRESSES
+from aerobee.simulation.traffic import Way
+from aerobee.testing.simulated_loop import SimulatedClock
+
+REFUSED_SHARE = 0.04
+AGAIN_S = 0.5  # before what was refused comes again
+INVISIBLE_S = 5.0
+WAIT_S = 2.0
+RETRY_S = 0.5  # after an error
+CONFIGS = {
+    Way.PUSH: ConsumerConfig(consume_from=ConsumeFrom.FIRST),
+    Way.ORDERLY: ConsumerConfig(
+        consume_from=ConsumeFrom.FIRST, orderly=True, suspend_s=0.2, lock_lease_s=5.0
+    ),
+    Way.POP: ConsumerConfig(
+        consume_from=ConsumeFrom.FIRST, client_rebalance=False, pop_invisible_s=INVISIBLE_S, rebalance_s=2.0
+    ),
+    Way.BROADCAST: ConsumerConfig(consume_from=ConsumeFrom.FIRST, model=MessageModel.BROADCASTING),
+}
+
+
+class Reader:
+    """Reads until it is cancelled. `received` is called with each message that is handled; it does not raise."""
+
+    def __init__(
+        self,
+        way: Way,
+        topic: str,
+        received: Callable[[ReceivedMessage], None],
+        *,
+        clock: SimulatedClock,
+        numbers: random.Random,
+        settings: dict[str, Any],
+        directory: str,
+        light_queues: tuple[str, ...] = (),
+    ) -> None:
+        """`directory`: of a broadcasting consumer's offsets, on the real disk. `light_queues` are pulled in place of the topic."""
+        self._way, self._topic, self._received = way, topic, received
+        self._clock, self._numbers, self._settings = clock, numbers, settings
+        self._directory = directory
+        self._light_queues = light_queues
+        self._refused: set[bytes] = set()
+
+    @property
+    def group(self) -> str:
+        return f"{self._topic}-readers"
+
+    async def run(self) -> None:
+        """Read as the way says."""
+        if self._way is Way.SIMPLE:
+            await self._receive()
+        elif self._way is Way.PULL:
+            await self._pull()
+        else:
+            await self._push()
+
+    async def _push(self) -> None:
+        config = replace(CONFIGS[self._way], local_offsets_directory=self._directory)
+        async with PushConsumer(
+            NAMESERVER_ADDRESSES,
+            self.group,
+            subscriptions={self._topic: "*"},
+            handler=self._handle,
+            config=config,
+            **self._settings,
+        ):
+            await self._clock.sleep(float("inf"))
+
+    async def _handle(self, message: ReceivedMessage) -> None:
+        if self._refuses(message):
+            raise RetryLater("refused", after=AGAIN_S)
+        self._received(message)
+
+    def _refuses(self, message: ReceivedMessage) -> bool:
+        """Once at most, and not where nobody would bring it again."""
+        if self._way in (Way.BROADCAST, Way.PULL) or message.body in self._refused:
+            return False
+        if self._numbers.random() >= REFUSED_SHARE:
+            return False
+        self._refused.add(message.body)
+        return True
+
+    async def _receive(self) -> None:
+        async with SimpleConsumer(
+            NAMESERVER_ADDRESSES, self.group, {self._topic: "*"}, **self._settings
+        ) as consumer:
+            while True:
+                try:
+                    for message in await consumer.receive(8, invisible_s=INVISIBLE_S, wait_s=WAIT_S):
+                        if not self._refuses(message):
+                            self._received(message)
+                            await consumer.ack(message)
+                except AerobeeError:
+                    await self._clock.sleep(RETRY_S)
+
+    async def _pull(self) -> None:
+        config = PullConsumerConfig(consume_from=ConsumeFrom.FIRST, pull_hold_s=5.0, rebalance_s=2.0)
+        async with PullConsumer(
+            NAMESERVER_ADDRESSES, self.group, config=config, **self._settings
+        ) as consumer:
+            while True:
+                try:
+                    if self._light_queues:
+                        await consumer.assign([MessageQueue(name, NAME, 0) for name in self._light_queues])
+                    else:
+                        await consumer.subscribe(self._topic)
+                    break
+                except AerobeeError:
+                    await self._clock.sleep(RETRY_S)
+            while True:
+                for message in await consumer.poll(1.0):
+                    self._received(message)

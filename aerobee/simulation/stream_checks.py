@@ -1,0 +1,93 @@
+"""What must hold of a stream in the end, by what its clients were told."""
+
+from __future__ import annotations
+
+import itertools
+
+from aerobee.client import ReceivedMessage
+from aerobee.client.received import decode_messages
+from aerobee.message import MessageQueue
+from aerobee.simulation.broken import Broken, Checker
+from aerobee.simulation.message_checks import check_acknowledged, check_once, check_order
+from aerobee.simulation.names import NAME
+from aerobee.simulation.node import Node
+from aerobee.simulation.stream import LIGHT_QUEUES, QUEUES, Stream
+from aerobee.simulation.traffic import Kind, Way
+from aerobee.store.stored_message import GetStatus
+
+
+def check_stream(stream: Stream, master: Node, waits_for_replicas: bool) -> None:
+    """Raise Broken when what the master has does not keep what its clients were told."""
+    topic = stream.traffic.topic
+    stored = {
+        (queue_id, offset): message
+        for queue_id in range(QUEUES)
+        for offset, message in read_queue(master, topic, queue_id).items()
+    }
+    for message in stored.values():
+        sent = stream.sent.get(message.body)
+        if sent is None:
+            raise Broken(
+                Checker.NOTHING_UNSENT, f"{topic}: {message.body[:24]!r} is stored, and nobody sent it"
+            )
+        stream.check_content(sent, message)
+    promised = [each for each in stream.sent.values() if each.is_promised(waits_for_replicas)]
+    bodies = {place: message.body for place, message in stored.items()}
+    check_acknowledged(promised, bodies)
+    check_once(stream.sent.values(), bodies)
+    check_order(promised, bodies)
+    if stream.traffic.kind is Kind.LIGHT:
+        _check_light_queues(stream, master, set(bodies.values()))
+    if stream.traffic.way is Way.ORDERLY and waits_for_replicas:
+        _check_arrivals(stream)
+    stream.look()
+
+
+def missing(stream: Stream, waits_for_replicas: bool) -> list[bytes]:
+    """What was promised and not handled by the group."""
+    return [
+        each.body
+        for each in stream.sent.values()
+        if each.is_promised(waits_for_replicas) and each.body not in stream.received
+    ]
+
+
+def read_queue(node: Node, topic: str, queue_id: int) -> dict[int, ReceivedMessage]:
+    """Offset: message of everything that the broker has of a queue, batches unwrapped."""
+    store = node.process.store
+    found: dict[int, ReceivedMessage] = {}
+    offset = store.min_offset(topic, queue_id)
+    queue = MessageQueue(topic, NAME, queue_id)
+    while True:
+        result = store.get_messages(topic, queue_id, offset, count_max=32)
+        if result.status is not GetStatus.FOUND:
+            return found
+        for message in decode_messages(result.body, queue):
+            found[message.queue_offset] = message
+        offset = result.next_offset
+
+
+def _check_light_queues(stream: Stream, master: Node, stored: set[bytes]) -> None:
+    """Each stored message is in each of its light queues once."""
+    for name in LIGHT_QUEUES:
+        found = [message.body for message in read_queue(master, name, 0).values()]
+        wanted = {
+            body for body in stored if name in stream.sent[body].properties["INNER_MULTI_DISPATCH"].split(",")
+        }
+        if len(found) != len(set(found)) or set(found) != wanted:
+            odd = sorted(set(found) ^ wanted)[:3]
+            raise Broken(
+                Checker.ACKNOWLEDGED,
+                f"{name} has {len(found)} messages, {len(wanted)} are stored for it; the difference begins with {odd}",
+            )
+
+
+def _check_arrivals(stream: Stream) -> None:
+    """An orderly group handles what it had not handled yet in the order of the queue."""
+    for queue_id, offsets in stream.first_arrivals.items():
+        for before, after in itertools.pairwise(offsets):
+            if after < before:
+                raise Broken(
+                    Checker.ORDER,
+                    f"{stream.traffic.topic}: in queue {queue_id} the message at {after} was first handled after that at {before}",
+                )

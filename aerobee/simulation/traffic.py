@@ -1,0 +1,52 @@
+"""What kinds of message a simulated cluster carries beside the ordinary ones, and how they are consumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """A kind of message or of topic. The value is its name in reports."""
+
+    PLAIN = "ordinary"
+    ORDERED = "ordered by key"
+    BATCH = "batch"
+    BATCH_QUEUE = "batch queue"  # a topic of queue.type=BatchCQ
+    STATIC = "static topic"
+    LIGHT = "light queue"
+    DEDUP = "deduplicated"
+    MESSAGE_LEVEL = "level of a message"  # ACK_LEVEL
+    TOPIC_LEVEL = "level of a topic"  # ack.level
+
+
+class Way(Enum):
+    """How a group consumes. The value is its name in reports."""
+
+    PUSH = "push"
+    ORDERLY = "orderly push"
+    POP = "pop push"  # the broker assigns the queues, in request mode POP
+    SIMPLE = "simple"
+    PULL = "pull"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One stream: a topic of its own, a producer, and a group that reads it."""
+
+    kind: Kind
+    way: Way
+
+    @property
+    def topic(self) -> str:
+        return self.kind.value.replace(" ", "-")
+
+
+PULLED = (Way.PUSH, Way.ORDERLY, Way.PULL, Way.BROADCAST)
+# Batch queues and static topics are not popped, as in RocketMQ.
+WAYS = {kind: tuple(Way) for kind in Kind} | {
+    Kind.BATCH_QUEUE: PULLED,
+    Kind.STATIC: PULLED,
+    Kind.ORDERED: (Way.ORDERLY, Way.ORDERLY, Way.PULL, Way.PUSH),
+}

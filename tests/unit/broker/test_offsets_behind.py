@@ -1,0 +1,56 @@
+"""Answers to slaves of a broker whose offsets are behind its log: elected and no master yet, or not read up to the end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from aerobee.broker.admin.replication import SlaveCalls
+from aerobee.broker.role import Role
+from aerobee.broker.unserved import UnservedKinds
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+
+
+def _calls(role: Role, unserved: UnservedKinds) -> SlaveCalls:
+    return SlaveCalls(
+        offsets=SimpleNamespace(  # type: ignore[arg-type]
+            change_mark="1",
+            to_dict=lambda: {
+                "dataVersion": {},
+                "groupTopicMap": {},
+                "offsetTable": {},
+                "pullOffsetTable": {},
+            },
+        ),
+        schedule=SimpleNamespace(to_json=dict),  # type: ignore[arg-type]
+        filters=SimpleNamespace(),  # type: ignore[arg-type]
+        store=SimpleNamespace(max_physical_offset=7),  # type: ignore[arg-type]
+        identity=SimpleNamespace(),  # type: ignore[arg-type]
+        state=lambda: SimpleNamespace(role=role),  # type: ignore[arg-type,return-value]
+        clock=SimpleNamespace(),  # type: ignore[arg-type]
+        unserved=unserved,
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "waiting", "behind"),
+    [
+        (Role.MASTER, (), (False, False)),
+        (Role.MASTER, ("pop",), (True, False)),
+        (Role.MASTER, ("delay levels",), (False, True)),
+        (Role.SLAVE, (), (True, True)),
+        (Role.FENCED, (), (True, True)),
+        (Role.ACTING, (), (False, False)),
+    ],
+)
+async def test_offsets_that_are_behind_the_log_say_so(
+    role: Role, waiting: tuple[str, ...], behind: tuple[bool, bool]
+) -> None:
+    unserved = UnservedKinds()
+    unserved.put(waiting, "it has just become master")
+    calls = _calls(role, unserved)
+    offsets = await calls.all_offsets(None, RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET))  # type: ignore[arg-type]
+    delays = calls.delay_offsets(None, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET))  # type: ignore[arg-type]
+    assert ("aerobeeBehind" in (offsets.ext or {}), "aerobeeBehind" in (delays.ext or {})) == behind
