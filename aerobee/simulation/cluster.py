@@ -377,11 +377,17 @@ class Cluster:
         """Make the topics, and what else the clients of a random run need."""
         await self.create_topic()
         for stream in self.streams:
-            await stream.prepare(self)
+            master = self.master()
+            assert master is not None
+            await stream.prepare(master, self.settings.writer_delay_s)
         if self.settings.features:
             await self.create_topic(TASKS, TASK_QUEUES)
             self.features = Features(
-                random.Random(self.rng.getrandbits(64)), self.clock, self.network, self.contacts.use
+                random.Random(self.rng.getrandbits(64)),
+                self.clock,
+                self.network,
+                self.contacts.use,
+                leaves_open=self.settings.leaves_open,
             )
         wanted = {TOPIC, *(stream.traffic.topic for stream in self.streams)}
         wanted |= {TASKS} if self.features is not None else set()

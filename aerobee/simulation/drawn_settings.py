@@ -38,6 +38,7 @@ def drawn_settings(seed: int) -> Settings:
         has_ha_key=rng.random() < 0.3,
         is_indexed=rng.random() < 0.8,
         writer_delay_s=rng.choice(WRITER_DELAYS_S),
+        leaves_open=False,
         features=waits and rng.random() < 0.25,
         streams=tuple(Traffic(kind, rng.choice(WAYS[kind])) for kind in kinds),
     )

@@ -65,13 +65,16 @@ class Features(Party):
         clock: SimulatedClock,
         network: SimulatedNetwork,
         on_use: Callable[[str], None] = lambda name: None,
+        *,
+        leaves_open: bool = True,
     ) -> None:
-        """`on_use` hears the name of each feature whenever something of it happens."""
+        """`leaves_open`: some transactions are decided only when a broker asks. `on_use` hears the name of each feature whenever something of it happens."""
         super().__init__("features", rng, clock, network)
         self.tasks: dict[bytes, Task] = {}
         self.trouble: Broken | None = None
         self.is_clock_set = False  # by more than a drift: nobody can say what is early
         self._on_use = on_use
+        self._leaves_open = leaves_open
         self.under_way = 0  # sends without an answer
         self._is_over = asyncio.Event()
         self._senders: list[asyncio.Task[None]] = []
@@ -177,7 +180,8 @@ class Features(Party):
                 await self._pause(rng.uniform(0.05, PAUSE_S_MAX))
                 task = self._new("transaction")
                 task.wanted = rng.choice((TransactionState.COMMIT, TransactionState.ROLLBACK))
-                said = task.wanted if rng.random() < 0.7 else TransactionState.UNKNOWN
+                is_said = rng.random() < 0.7 or not self._leaves_open
+                said = task.wanted if is_said else TransactionState.UNKNOWN
                 task.due_s = float("inf")
 
                 def decide(_: Message, argument: object, task: Task = task) -> TransactionState:

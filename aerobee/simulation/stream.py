@@ -11,7 +11,6 @@ import asyncio
 import random
 import tempfile
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from aerobee.client import Admin, Producer, ProducerConfig, ReceivedMessage, SendResult
 from aerobee.errors import AerobeeError
@@ -19,14 +18,12 @@ from aerobee.message import Message, MessageQueue, parse_offset_message_id
 from aerobee.remoting.body.topic_config import BATCH, QUEUE_TYPE, TopicConfig
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.names import NAME, NAMESERVER_ADDRESSES, broker_at
+from aerobee.simulation.node import Node
 from aerobee.simulation.party import Party, Sent
 from aerobee.simulation.reader import Reader
 from aerobee.simulation.traffic import Kind, Traffic, Way
 from aerobee.testing.simulated_loop import SimulatedClock
 from aerobee.testing.simulated_network import SimulatedNetwork
-
-if TYPE_CHECKING:
-    from aerobee.simulation.cluster import Cluster
 
 QUEUES = 2
 KEYS = 3  # of an ordered stream
@@ -71,12 +68,10 @@ class Stream(Party):
 
     # --- its life
 
-    async def prepare(self, cluster: Cluster) -> None:
-        """Make its topic, and what else it needs, at the master."""
+    async def prepare(self, master: Node, writer_delay_s: float) -> None:
+        """Make its topic, and what else it needs, at the master. `writer_delay_s`: so long small files take."""
         kind, topic = self.traffic.kind, self.traffic.topic
         if kind is not Kind.STATIC:
-            master = cluster.master()
-            assert master is not None
             attributes = ATTRIBUTES.get(kind, {})
             await master.process.topics.put_beside(
                 [TopicConfig(topic, QUEUES, QUEUES, attributes=attributes)]
@@ -88,7 +83,7 @@ class Stream(Party):
                 if self.traffic.way is Way.POP:
                     await admin.set_request_mode(f"{topic}-readers", topic, "POP")
             # A slave copies again after ten times as long as the last time took, and waits for its small files in between.
-            await self._clock.sleep(COPIED_S + COPIED_DELAYS * cluster.settings.writer_delay_s)
+            await self._clock.sleep(COPIED_S + COPIED_DELAYS * writer_delay_s)
 
     def begin(self) -> None:
         """Send and read from now on."""
