@@ -17,6 +17,8 @@ from aerobee.broker.delay import schedule
 from aerobee.broker.fastpath import delivery
 from aerobee.broker.send import timer_properties
 from aerobee.broker.timer import slots_at_hand, timer_feature
+from aerobee.broker.timer.clock_set_back import ClockSetBack
+from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.store.timer_files import TimerFiles
 from aerobee.store.timer_log import TimerLog
@@ -47,7 +49,11 @@ def test_delayed_messages_come_once_and_not_early_whenever_the_broker_dies() -> 
 
 
 def test_no_delayed_message_is_lost_or_repeated_when_the_clock_is_set() -> None:
-    for seed in [FIRST_SEED] if FIRST_SEED else range(1, max(1, SEEDS // 4) + 1):
+    set_clocks([FIRST_SEED] if FIRST_SEED else range(1, max(1, SEEDS // 4) + 1))
+
+
+def set_clocks(seeds: Iterable[int]) -> None:
+    for seed in seeds:
         print(f"seed {seed}")
         clocks(seed)
 
@@ -118,3 +124,26 @@ def test_the_lives_notice_a_broken_promise(
     mutation(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017 an AssertionError, or what the broken state leads to
         live((*range(1, MUTATION_SEEDS), KNOWN_TO_NOTICE))
+
+
+def leave_what_the_clock_dated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClockSetBack, "new_due", lambda *what: None)
+
+
+def write_over_another_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimerWheel, "is_free", lambda wheel, time_ms, read_time_ms: True)
+
+
+def forget_what_was_delivered_ahead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimerProgress, "was_handled", lambda progress, physical_offset: False)
+
+
+@pytest.mark.parametrize(
+    "mutation", [leave_what_the_clock_dated, write_over_another_time, forget_what_was_delivered_ahead]
+)
+def test_a_mistake_with_clocks_is_noticed(
+    mutation: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation(monkeypatch)
+    with pytest.raises(AssertionError):
+        set_clocks(range(1, 401))
