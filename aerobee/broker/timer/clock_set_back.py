@@ -28,7 +28,7 @@ from aerobee.broker.timer.waiting_slot import WaitingSlot
 from aerobee.broker.topic_table import REVIVE_PREFIX
 from aerobee.clock import Clock, WallSteps
 from aerobee.store.timer_files import TimerFiles
-from aerobee.store.timer_log import DELETE, ROLL, TimerUnit
+from aerobee.store.timer_log import DELETE, TimerUnit
 
 log = logging.getLogger(__name__)
 
@@ -180,8 +180,8 @@ class ClockSetBack:
             again = self._slots.unit(
                 now, out_ms, new_due, unit.physical_offset, unit.message_size, unit.topic_hash
             )
-            # One that would be stored again on its way waits in its old slot.
-            if not again.magic & ROLL and again.slot_time != time_ms:
+            # One that is to be stored again on its way gets its new time then.
+            if again.slot_time != time_ms:
                 moved.append(again)
         gone.update(unit.physical_offset for unit in moved)
         if gone:
