@@ -27,9 +27,10 @@ from aerobee.ha.controller.commands import (
 from aerobee.ha.controller.election import choose
 from aerobee.ha.packed import array, array_of, integer, pack, text, unpack
 
-GROUPS_MAX = (
-    1 << 16
-)  # who reaches a controller can apply for ids; each group takes about 1 KB in memory and in snapshots
+# Every peer that reaches a controller without a key can apply for ids. A snapshot is packed in one piece, and far smaller than
+# RaftConfig.snapshot_bytes_max allows: a state that has no snapshot would end its controllers.
+GROUPS_MAX = 1 << 16
+STATE_BYTES_MAX = 16 << 20  # 40,000 groups of three brokers; of what group_bytes() counts
 _VERSION = 1
 
 
@@ -75,6 +76,7 @@ class ControllerState:
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        self._bytes = 0  # of all groups, by group_bytes()
 
     # -- reads
 
@@ -120,6 +122,7 @@ class ControllerState:
             raise MalformedFrame(f"a controller's state is of version {version!r:.40}")
         found = [_decode_group(each) for each in array(groups, "groups", GROUPS_MAX)]
         self.groups = {group.broker_name: group for group in found}
+        self._bytes = sum(map(group_bytes, self.groups.values()))
 
     # -- commands
 
@@ -144,8 +147,28 @@ class ControllerState:
         return Outcome(ControllerCode.INVALID_REQUEST, f"{type(command).__name__} is no command", group)
 
     def _keep(self, group: Group) -> Group:
+        self._forget(group.broker_name)
         self.groups[group.broker_name] = group
+        self._bytes += group_bytes(group)
         return group
+
+    def _forget(self, broker_name: str) -> None:
+        if (known := self.groups.pop(broker_name, None)) is not None:
+            self._bytes -= group_bytes(known)
+
+    def _full(self, group: Group) -> Outcome | None:
+        """The refusal when the state has no room for `group` in place of the group of its name."""
+        known = self.groups.get(group.broker_name)
+        before = group_bytes(known) if known is not None else 0
+        if (known is None and len(self.groups) >= GROUPS_MAX) or (
+            self._bytes - before + group_bytes(group) > STATE_BYTES_MAX
+        ):
+            return Outcome(
+                ControllerCode.INVALID_REQUEST,
+                f"the controllers know {len(self.groups)} broker names, {self._bytes} bytes, of at most {GROUPS_MAX} and "
+                f"{STATE_BYTES_MAX}: remove brokers that are gone (aerobee ha forget)",
+            )
+        return None
 
     def _apply_broker_id(self, command: ApplyBrokerId) -> Outcome:
         group = self.groups.get(command.broker_name) or Group(
@@ -161,15 +184,10 @@ class ControllerState:
                 f"{group.next_id}",
                 group,
             )
-        if group.broker_name not in self.groups and len(self.groups) >= GROUPS_MAX:
-            return Outcome(
-                ControllerCode.INVALID_REQUEST,
-                f"{GROUPS_MAX} broker names are known: forget those that are gone (aerobee ha forget)",
-            )
         address = command.check_code.split(";")[0]
         replicas = {**group.replicas, command.broker_id: Replica(address, command.check_code)}
-        kept = self._keep(replace(group, next_id=command.broker_id + 1, replicas=replicas))
-        return Outcome(ControllerCode.SUCCESS, group=kept)
+        grown = replace(group, next_id=command.broker_id + 1, replicas=replicas)
+        return self._full(grown) or Outcome(ControllerCode.SUCCESS, group=self._keep(grown))
 
     def _register(self, command: RegisterBroker, group: Group | None) -> Outcome:
         replica = group.replicas.get(command.broker_id) if group is not None else None
@@ -181,7 +199,8 @@ class ControllerState:
             )
         if replica.address != command.address:
             replicas = {**group.replicas, command.broker_id: replace(replica, address=command.address)}
-            group = self._keep(replace(group, replicas=replicas))
+            moved = replace(group, replicas=replicas)
+            return self._full(moved) or Outcome(ControllerCode.SUCCESS, group=self._keep(moved))
         return Outcome(ControllerCode.SUCCESS, group=group)
 
     def _alter(self, command: AlterSyncStateSet, group: Group) -> Outcome:
@@ -266,7 +285,7 @@ class ControllerState:
             return Outcome(ControllerCode.INVALID_CLEAN_BROKER_METADATA, remark, group)
         replicas = {each: replica for each, replica in group.replicas.items() if each not in gone}
         if not replicas:
-            del self.groups[group.broker_name]
+            self._forget(group.broker_name)
             return Outcome(ControllerCode.SUCCESS, is_role_changed=bool(group.master_id))
         in_sync = group.in_sync - gone
         is_masterless = group.master_id in gone
@@ -281,6 +300,19 @@ class ControllerState:
             )
         )
         return Outcome(ControllerCode.SUCCESS, group=kept, is_role_changed=is_masterless)
+
+
+def group_bytes(group: Group) -> int:
+    """How much of STATE_BYTES_MAX a group takes: its texts in UTF-8 and, for numbers and lengths, 64 bytes and 48 a broker."""
+    return (
+        64
+        + len(group.cluster_name.encode())
+        + len(group.broker_name.encode())
+        + sum(
+            48 + len(each.address.encode()) + len(each.check_code.encode())
+            for each in group.replicas.values()
+        )
+    )
 
 
 def _decode_group(value: object) -> Group:

@@ -15,6 +15,7 @@ from aerobee.ha.controller.state import Group
 from aerobee.remoting.fastjson import dumps, loads, loads_object
 
 NAMES_MAX = 10_000  # groups asked for in one call
+ROWS_MAX = 20_000  # brokers in one answer: some 20 ms of the event loop
 _DIALECT_BYTES_MAX = 64 * 1024
 ID_MAX = (1 << 31) - 1
 
@@ -49,7 +50,15 @@ def elected_body(group: Group, *, with_brokers: bool) -> bytes:
 def replicas_body(
     groups: Iterable[Group], is_alive: Callable[[str, int], bool], ha_address: Callable[[str, int], str]
 ) -> bytes:
-    """BrokerReplicasInfo: who of each group is in sync and who is not. `haAddress` is there of brokers that say it, Aerobee's."""
+    """BrokerReplicasInfo: the brokers of each group, in sync or not, with `haAddress` where a broker (Aerobee's) reports it.
+
+    Raises MalformedFrame when the groups have more than ROWS_MAX brokers.
+    """
+    groups = list(groups)
+    if (count := sum(len(group.replicas) for group in groups)) > ROWS_MAX:
+        raise MalformedFrame(
+            f"{count} brokers are in these groups, at most {ROWS_MAX} in one answer: name fewer groups"
+        )
     table = {}
     for group in groups:
         rows: dict[int, dict[str, Any]] = {
@@ -78,7 +87,7 @@ def replicas_body(
 
 
 def read_names(body: bytes) -> list[str]:
-    """The broker names of a GET_SYNC_STATE_DATA. Raises MalformedFrame."""
+    """The broker names of a GET_SYNC_STATE_DATA, each once. Raises MalformedFrame."""
     if not body:
         return []
     found = loads(body, _DIALECT_BYTES_MAX)
@@ -88,7 +97,7 @@ def read_names(body: bytes) -> list[str]:
         or not all(isinstance(each, str) for each in found)
     ):
         raise MalformedFrame(f"the body is {body[:80]!r}, expected at most {NAMES_MAX} broker names")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def master_fields(group: Group, *, with_set_epoch: bool = True) -> dict[str, str]:

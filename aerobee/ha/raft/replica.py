@@ -10,6 +10,7 @@ A storage that fails ends the replica: nothing of the step that failed is sent, 
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -21,6 +22,8 @@ from aerobee.ha.raft.log import RaftStorage
 from aerobee.ha.raft.messages import Message
 from aerobee.ha.raft.node import RaftNode
 from aerobee.ha.raft.outgoing import Effects
+
+log = logging.getLogger(__name__)
 
 
 class StateMachine(Protocol):
@@ -67,6 +70,7 @@ class Replica:
         """`send` hands a message to the network, which may lose it; it must not call back into this replica."""
         self.node = node
         self.applied_index = 0
+        self._too_large_at = 0  # the entry whose state was too large for a snapshot
         self.failure: StoreError | None = None
         self._storage = storage
         self._machine = machine
@@ -196,5 +200,15 @@ class Replica:
 
     def _compact_if_due(self) -> None:
         interval = self.node.config.snapshot_interval_entries
-        if self.applied_index - self.node.log.snapshot_index >= interval:
-            self.node.compact(self.applied_index, self._machine.snapshot())
+        if self.applied_index - max(self.node.log.snapshot_index, self._too_large_at) < interval:
+            return
+        data = self._machine.snapshot()
+        if len(data) > self.node.config.snapshot_bytes_max:
+            # The log keeps what no snapshot can: it grows, and the member serves until the state is smaller.
+            log.error(
+                "the state after entry %d is %d bytes, more than a snapshot may have (%d): the log is not shortened",
+                *(self.applied_index, len(data), self.node.config.snapshot_bytes_max),
+            )
+            self._too_large_at = self.applied_index
+            return
+        self.node.compact(self.applied_index, data)

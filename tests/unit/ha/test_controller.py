@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from aerobee.errors import MalformedFrame
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.commands import (
+    REPLICAS_MAX,
     AlterSyncStateSet,
     ApplyBrokerId,
     Candidate,
@@ -26,8 +28,10 @@ from aerobee.ha.controller.commands import (
 from aerobee.ha.controller.election import choose
 from aerobee.ha.controller.leases import CLOCK_DRIFT_RATIO_MAX, MasterLeases
 from aerobee.ha.controller.liveness import CLOSED_GRACE_MS, TIMEOUT_MS, BrokerLiveness, Heartbeat
-from aerobee.ha.controller.state import ControllerState, Group, Outcome
+from aerobee.ha.controller.state import STATE_BYTES_MAX, ControllerState, Group, Outcome, group_bytes
+from aerobee.ha.controller.state import Replica as KnownReplica
 from aerobee.ha.packed import pack
+from aerobee.ha.quorum.bodies import read_names, replicas_body
 from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import Membership
 from aerobee.ha.raft.node import RaftNode
@@ -255,6 +259,54 @@ def test_names_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ControllerCode.SUCCESS,
     ]
     assert sorted(state.groups) == ["a", "b"]
+
+
+def test_brokers_without_end_are_refused_before_a_snapshot_is_too_large() -> None:
+    state, code = ControllerState(), "x" * 1024
+
+    def fill(name: str) -> int:
+        """How many ids of a name are given out."""
+        for broker_id in range(1, REPLICAS_MAX + 1):
+            command = ApplyBrokerId(broker_name=name, cluster_name="c", broker_id=broker_id, check_code=code)
+            if state.carry_out(command).code is not ControllerCode.SUCCESS:
+                return broker_id - 1
+        return REPLICAS_MAX
+
+    assert [fill(name) == REPLICAS_MAX for name in "abcdefghi"][-1] is False
+    assert len(state.snapshot()) <= STATE_BYTES_MAX < RaftConfig().snapshot_bytes_max // 2
+    again = ControllerState()
+    again.restore(state.snapshot())
+    assert fill("z") == 0
+    large = ApplyBrokerId(broker_name="z", cluster_name="c", broker_id=1, check_code=code)
+    assert again.carry_out(large).code is ControllerCode.INVALID_REQUEST, (
+        "a restored state has the same bound"
+    )
+    clean = CleanBrokerMetadata(broker_name="a", broker_ids=(), is_cleaning_living_allowed=True, alive=())
+    assert state.carry_out(clean).code is ControllerCode.SUCCESS
+    assert fill("z") > 0, "what is removed makes room"
+
+
+def test_the_bound_counts_at_least_what_a_snapshot_has() -> None:
+    state = ControllerState()
+    for number in range(1, 300):
+        name = f"é{number}" * 10
+        state.carry_out(
+            ApplyBrokerId(broker_name=name, cluster_name="c", broker_id=1, check_code="ü" * number)
+        )
+    assert len(state.snapshot()) <= sum(map(group_bytes, state.groups.values()))
+
+
+def test_a_name_asked_for_many_times_is_answered_once() -> None:
+    assert read_names(orjson.dumps(["g"] * 10_000)) == ["g"]
+
+
+def test_an_answer_has_a_bound_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aerobee.ha.quorum.bodies.ROWS_MAX", 2)
+    group = Group(
+        cluster_name="c", broker_name="g", replicas={n: KnownReplica("h:1", "h:1;1") for n in range(1, 4)}
+    )
+    with pytest.raises(MalformedFrame, match="name fewer groups"):
+        replicas_body([group], lambda name, broker_id: True, lambda name, broker_id: "")
 
 
 def test_a_broker_without_an_id_must_apply_and_one_with_an_id_may_move() -> None:
@@ -673,3 +725,25 @@ class Controllers(RuleBasedStateMachine):
 
 
 TestControllers = Controllers.TestCase
+
+
+def test_a_state_that_is_too_large_for_a_snapshot_ends_no_member(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = RaftFiles("/controller", disk=SimulatedDisk(random.Random(1)))
+    assert files.open().is_new
+    config = RaftConfig(snapshot_bytes_max=1_000, snapshot_interval_entries=4)
+    recovered = files.initialize(Membership(("n0",)))
+    node = RaftNode("n0", config, recovered, now_ms=0, random=lambda: 0.5)
+    state, size = ControllerState(), 2_000
+    monkeypatch.setattr(state, "snapshot", lambda: bytes(size))
+    replica = Replica(node, files, state, send=print)
+    replica.tick(10_000)
+    for number in range(9):
+        replica.propose(b"%d" % number, lambda outcome, result: None, 10_000)
+    assert node.log.snapshot_index == 0
+    assert len(caplog.records) == 2, "it says so at each interval, not at each entry"
+    size = 10
+    for number in range(4):
+        replica.propose(b"%d" % number, lambda outcome, result: None, 10_000)
+    assert node.log.snapshot_index > 0, "the log is shortened when the state is small again"
