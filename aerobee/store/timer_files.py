@@ -11,14 +11,14 @@ What a checkpoint promises is on the disk before the checkpoint is: units, then 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 
 from aerobee.errors import StoreFull
 from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.disk import Disk
 from aerobee.store.timer_checkpoint import TimerCheckpoint, TimerCheckpointFile
-from aerobee.store.timer_log import DELETE, UNIT_BYTES, TimerLog, TimerUnit
+from aerobee.store.timer_log import DELETE, UNIT_BYTES, UNITS_PER_STEP, TimerLog, TimerUnit
 from aerobee.store.timer_wheel import TimerSlot, TimerWheel
 
 _NO_POSITION = -1
@@ -43,7 +43,21 @@ class TimerFiles:
     def load(
         self, *, log_end: int, queue_max: int, queue_offset_of: Callable[[int], int | None]
     ) -> TimerCheckpoint | None:
-        """Open the files and settle them. Blocking. None when there never was a timer message.
+        """As opening(), blocking."""
+        steps = self.opening(log_end=log_end, queue_max=queue_max, queue_offset_of=queue_offset_of)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                checkpoint: TimerCheckpoint | None = end.value
+                return checkpoint
+
+    def opening(
+        self, *, log_end: int, queue_max: int, queue_offset_of: Callable[[int], int | None]
+    ) -> Generator[None, None, TimerCheckpoint | None]:
+        """Open the files and settle them, in steps of some milliseconds. None when there never was a timer message.
+
+        Nothing else uses the files meanwhile. One that is not finished leaves what a crash leaves: close(), then begin anew.
 
         `log_end` and `queue_max` are the ends of the commit log and of the timer topic's queue; `queue_offset_of`
         tells the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
@@ -52,7 +66,8 @@ class TimerFiles:
         checkpoint = self._checkpoints.read()
         self.log.load(checkpoint.log_file_size if checkpoint is not None else self.log.file_size)
         wheel_fault = self.wheel.load()
-        if checkpoint is not None and (fault := self._log_fault(checkpoint)):
+        fault = "" if checkpoint is None else (yield from self._log_fault(checkpoint))
+        if checkpoint is not None and fault:
             _logger.warning(
                 "the timer log is damaged (%s): every timer message that is still in the commit log is looked at again, and "
                 "what was delivered is left out",
@@ -66,24 +81,24 @@ class TimerFiles:
             )
             self._checkpoints.write(fresh)
             self.log.clear()
-            self._mend(0, log_end)
+            yield from self._mend(0, log_end)
             return fresh
         if checkpoint is None:
             # No message is known to have a unit: all are read again from the queue.
             if self.log.fault:
                 self.log.clear()
-            self.log.set_end(self.log.min_position)
-            self._mend(0, log_end)
+            yield from self.log.setting_end(self.log.min_position)
+            yield from self._mend(0, log_end)
             return None
         end = max(self.log.min_position, checkpoint.log_flushed)
         queue_offset = checkpoint.queue_offset
         if checkpoint.scan_from < 0:
-            end, queue_offset = self._adopt(end, queue_offset, queue_offset_of)
-        self.log.set_end(end)
+            end, queue_offset = yield from self._adopt(end, queue_offset, queue_offset_of)
+        yield from self.log.setting_end(end)
         settled = replace(
             checkpoint, log_flushed=end, queue_offset=min(queue_offset, queue_max), is_closed=False
         )
-        changed = self._mend(checkpoint.read_time_ms, log_end)
+        changed = yield from self._mend(checkpoint.read_time_ms, log_end)
         if checkpoint.is_closed and queue_offset <= queue_max:
             self._checkpoints.write(settled)  # from here on slots change
             if changed or wheel_fault:
@@ -93,10 +108,10 @@ class TimerFiles:
                     changed,
                 )
         else:
-            self.wheel.rewrite()
+            yield from self.wheel.rewriting()
         return settled
 
-    def _log_fault(self, checkpoint: TimerCheckpoint) -> str:
+    def _log_fault(self, checkpoint: TimerCheckpoint) -> Generator[None, None, str]:
         """What is wrong with the part of the timer log that the checkpoint counts; empty when nothing is."""
         log, end = self.log, checkpoint.log_flushed
         if not end:
@@ -107,35 +122,42 @@ class TimerFiles:
             return f"it is gone, though config/timercheck counts {end} bytes of it"
         if 0 <= checkpoint.log_min < log.min_position:
             return f"it began at {checkpoint.log_min}, and its first file is that of {log.min_position} now"
-        whole = log.whole_until(end)
+        whole = yield from log.finding_whole(end)
         return "" if whole >= end else f"what stands at {whole} of {end} is no unit"
 
     def _adopt(
         self, end: int, queue_offset: int, queue_offset_of: Callable[[int], int | None]
-    ) -> tuple[int, int]:
+    ) -> Generator[None, None, tuple[int, int]]:
         """RocketMQ's units behind its checkpoint: where they end, and the next message to read."""
         last = -1
-        for position, unit in self.log.units(end):
+        for count, (position, unit) in enumerate(self.log.units(end), 1):
+            if not count % UNITS_PER_STEP:
+                yield
             end, last = position + UNIT_BYTES, unit.physical_offset
         known = queue_offset_of(last) if last >= 0 else None
         return end, max(queue_offset, known + 1) if known is not None else queue_offset
 
-    def _mend(self, read_time_ms: int, log_end: int) -> int:
-        """Returns how many slots were changed. Make every slot still to come point to its last unit. About a microsecond a unit.
+    def _mend(self, read_time_ms: int, log_end: int) -> Generator[None, None, int]:
+        """Returns how many slots were changed. Make every slot still to come point to its last unit. About a microsecond a unit, in
+        steps.
 
         A power loss keeps any of the slots written since the checkpoint, and any of those written here: nothing but
         the units says which are missing. Dying in the middle leaves work for the next start, nothing else.
         """
         changed: set[int] = set()
-        for slot in self.wheel.slots():
-            unit = self.log.read(slot.last)
-            if slot.time_ms >= read_time_ms and (unit is None or self._slot_of(unit) != slot.time_ms):
-                self.wheel.clear(slot.time_ms)
-                changed.add(slot.time_ms)
+        for piece in self.wheel.slot_pieces():
+            for slot in piece:
+                unit = self.log.read(slot.last)
+                if slot.time_ms >= read_time_ms and (unit is None or self._slot_of(unit) != slot.time_ms):
+                    self.wheel.clear(slot.time_ms)
+                    changed.add(slot.time_ms)
+            yield
         if self.log.end == self.log.min_position:
             return len(changed)
         self.wheel.make()
-        for position, unit in self.log.units(self.log.min_position):
+        for count, (position, unit) in enumerate(self.log.units(self.log.min_position), 1):
+            if not count % UNITS_PER_STEP:
+                yield
             if position >= self.log.end:
                 break
             slot_time = self._slot_of(unit)

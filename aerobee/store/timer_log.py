@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from aerobee.errors import ConfigError, StoreFull
@@ -35,6 +35,7 @@ DEFAULT, ROLL, DELETE = 1, 2, 4
 _MAGIC_MAX = 15  # RocketMQ takes any of the four low bits
 _RESERVE_STEP_BYTES = 1 << 20
 _READ_UNITS = 4096
+UNITS_PER_STEP = 1024  # some 2 ms
 
 
 class TimerUnit(NamedTuple):
@@ -272,6 +273,11 @@ class TimerLog:
 
     def set_end(self, end: int) -> None:
         """Make `end` the end: later files go, later bytes become zero. Raises StoreFull."""
+        for _ in self.setting_end(end):
+            pass
+
+    def setting_end(self, end: int) -> Iterator[None]:
+        """As set_end(), in steps of a MiB."""
         while self._files and self._files[-1].base >= max(end, 1):
             file = self._files.pop()
             file.mapped.close()
@@ -288,7 +294,11 @@ class TimerLog:
                 self._reserve(tail, stop)
                 tail.mapped.buffer[at:stop] = bytes(stop - at)
             at = stop
-        tail.mapped.rewrite(0, min(self.file_size, end - tail.base))
+            yield
+        used = min(self.file_size, end - tail.base)
+        for at in range(0, used, _RESERVE_STEP_BYTES):
+            tail.mapped.rewrite(at, min(used, at + _RESERVE_STEP_BYTES))
+            yield
 
     def clear(self) -> None:
         """Delete every file, also what load() left out; the log is empty and begins at 0."""
@@ -300,10 +310,12 @@ class TimerLog:
         self.end = 0
         self.fault = ""
 
-    def whole_until(self, end: int) -> int:
-        """Up to where whole units and blanks stand from the first file on, at most `end`."""
+    def finding_whole(self, end: int) -> Generator[None, None, int]:
+        """Up to where whole units and blanks stand from the first file on, at most `end`; in steps of UNITS_PER_STEP."""
         at = self.min_position
-        for position, _ in self.units(at):
+        for count, (position, _) in enumerate(self.units(at), 1):
+            if not count % UNITS_PER_STEP:
+                yield
             if position >= end:
                 break
             at = position + UNIT_BYTES

@@ -23,7 +23,7 @@ from aerobee.store.zeros import is_zero
 
 SLOT = struct.Struct(">qqqii")
 SLOT_BYTES = SLOT.size
-_PIECE_BYTES = 1 << 18
+_PIECE_BYTES = 1 << 16  # 2,048 slots
 _PAGE_BYTES = 4096
 
 
@@ -151,18 +151,25 @@ class TimerWheel:
 
     def slots(self) -> Iterator[TimerSlot]:
         """Every slot that was ever used and not used again, in the file's order. Reads the disk, not the mapping."""
+        for piece in self.slot_pieces():
+            yield from piece
+
+    def slot_pieces(self) -> Iterator[list[TimerSlot]]:
+        """As slots(), in pieces of at most 2,048; those of unused parts of the file are empty."""
         file = self._file
         size = self.slot_count * SLOT_BYTES
         for start in range(0, size if file is not None else 0, _PIECE_BYTES):
             assert file is not None
             data = file.read(start, min(size, start + _PIECE_BYTES))
+            piece: list[TimerSlot] = []
             for at in range(0, len(data), _PAGE_BYTES):
                 page = data[at : at + _PAGE_BYTES]
                 if is_zero(page):
                     continue
                 for number, first, last, count, _ in SLOT.iter_unpack(page):
                     if number:
-                        yield TimerSlot(number * self.precision_ms, first, last, count)
+                        piece.append(TimerSlot(number * self.precision_ms, first, last, count))
+            yield piece
 
     def sync(self) -> None:
         """Make the slots durable. Any thread. Raises OSError."""
@@ -173,8 +180,8 @@ class TimerWheel:
             self._has_new_name = False
         self._file.sync(0, self.slot_count * SLOT_BYTES)
 
-    def rewrite(self) -> None:
-        """Write the used pages again: a failed sync of an earlier run may have left them only in the cache."""
+    def rewriting(self) -> Iterator[None]:
+        """Write the used pages again, in steps: a failed sync of an earlier run may have left them only in the cache."""
         if self._file is not None:
             size = self.slot_count * SLOT_BYTES
             for start in range(0, size, _PIECE_BYTES):
@@ -183,6 +190,7 @@ class TimerWheel:
                 for at in range(0, len(data), _PAGE_BYTES):
                     if not is_zero(data[at : at + _PAGE_BYTES]):
                         self._file.rewrite(start + at, min(stop, start + at + _PAGE_BYTES))
+                yield
 
     def close(self) -> None:
         """Unmap the file."""

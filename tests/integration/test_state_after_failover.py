@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from aerobee.broker.broker import Broker
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.replication.metadata_sync import MetadataSync
+from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.service import Transactions
 from aerobee.clock import SystemClock
 from aerobee.errors import StoreError
@@ -21,6 +24,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads
+from aerobee.store.timer_log import TimerLog, TimerUnit
 from tests.integration.broker_calls import send_request
 from tests.integration.pop_requests import Popped, ack, pop, pop_request
 from tests.integration.test_replication import Pair, figures, log_bytes, same
@@ -268,6 +272,49 @@ async def test_messages_for_later_come_once_after_two_failovers(
         await failover.switch(other)
     await wait_until(lambda: set(keys(b, "t")) >= set(sent), "all came", timeout_s=60)
     assert sorted(keys(b, "t")) == sorted(sent)
+
+
+async def test_the_event_loop_gets_its_turn_while_the_timer_wheel_is_opened(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel that has to be written again from its units: a few of them, then what else the broker does."""
+    await failover.begin()
+    a, b = failover.a, failover.b
+    for number in range(60):
+        await send(failover, a, f"t{number}", f"TIMER_DELAY_MS\x01{2000 + number}\x02")
+    timer = next(each for each in a.features if isinstance(each, Timers))
+    await wait_until(lambda: timer._service.progress.queue_offset == 60, "in the wheel")
+    await wait_until(lambda: timer._saver.current.queue_offset == 60, "in the checkpoint", timeout_s=60)
+    await failover.switch(b)
+    await wait_until(lambda: len(keys(b, "t")) == 60, "delivered", timeout_s=60)
+    await same(a, b)
+    for name in ("store.timer_files", "store.timer_log"):
+        monkeypatch.setattr(f"aerobee.{name}.UNITS_PER_STEP", 4)
+    turn, opened_in = 0, list[int]()
+    units = TimerLog.units
+
+    def counted(log: TimerLog, start: int) -> Iterator[tuple[int, TimerUnit]]:
+        for each in units(log, start):
+            opened_in.append(turn)
+            yield each
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    turns = asyncio.create_task(count_turns())
+    monkeypatch.setattr(TimerLog, "units", counted)
+    failover.lead(a)
+    await wait_until(lambda: served(a), "everything is served")
+    turns.cancel()
+    assert len(opened_in) >= 120, "looked at for damage, then for the slots"
+    assert max(Counter(opened_in).values()) <= 8
+    await failover.follow(b, a)
+    await send(failover, a, "end", "TIMER_DELAY_MS\x01300\x02")
+    await wait_until(lambda: "end" in keys(a, "t"), "delivered", timeout_s=60)
+    assert sorted(keys(a, "t")) == sorted(["end", *(f"t{number}" for number in range(60))])
 
 
 async def test_timers_come_once_when_the_log_was_cut(failover: Failover) -> None:

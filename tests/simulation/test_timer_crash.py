@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pytest
 
@@ -89,7 +89,7 @@ def save_before_the_log_is_safe(patch: pytest.MonkeyPatch) -> None:
 
 def leave_the_wheel_unsynced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimerWheel, "sync", lambda wheel: None)
-    patch.setattr(TimerFiles, "_mend", lambda files, read_time_ms, log_end: files.wheel.make())
+    mend_no_slots(patch)
 
 
 def leave_the_timer_log_unsynced(patch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,12 @@ def leave_the_timer_log_unsynced(patch: pytest.MonkeyPatch) -> None:
 
 
 def mend_no_slots(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TimerFiles, "_mend", lambda files, read_time_ms, log_end: files.wheel.make())
+    def mend(files: TimerFiles, read_time_ms: int, log_end: int) -> Generator[None, None, int]:
+        files.wheel.make()
+        yield
+        return 0
+
+    patch.setattr(TimerFiles, "_mend", mend)
 
 
 def deliver_a_millisecond_early(patch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 from aerobee.broker.delay.delivery_scan import deliveries_between
 from aerobee.broker.delay.redelivery import WaitingMessage
@@ -34,6 +35,7 @@ _QUEUE_OFFSET_AT = 20
 WARM_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
 LATE_MS = 60_000  # a message is not given its unit later than this after its time
 RECORD_BYTES = 4_096  # what is read of each; longer ones are rare
+RECORDS_PER_STEP = 256
 
 
 class Timers(Feature):
@@ -93,6 +95,7 @@ class Timers(Feature):
             clock=parts.clock,
         )
         self._checkpoint: TimerCheckpoint | None = None
+        self._was_due: set[int] = set()  # physical offsets of what counts as delivered by its time alone
         self._has_run = False
         self._rates = (parts.clock.monotonic(), 0, 0)
         store.on_arrival(self._service.on_appended, WHEEL_TIMER_TOPIC)
@@ -178,16 +181,18 @@ class Timers(Feature):
     def load(self) -> None:
         if not self._is_enabled:
             return
-        scan_from = self._load_files()
+        for _ in self._opening():
+            pass
+        scan_from = self._scan_start()
         log_files, end = self._store.log, self._store.appended
         self._use(scan_from, delivered_sources(log_files, scan_from, end))
 
-    def _load_files(self) -> int:
-        """Open the files, blocking; return from where on the log may hold deliveries that they do not count."""
+    def _opening(self) -> Generator[None, None, None]:
+        """Open the files, in steps of some milliseconds."""
         store, disk = self._store, self._parts.disk
         queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
         try:
-            checkpoint = self._files.load(
+            self._checkpoint = yield from self._files.opening(
                 log_end=store.appended,
                 queue_max=queue.max_offset if queue is not None else 0,
                 queue_offset_of=self._queue_offset_at,
@@ -197,8 +202,7 @@ class Timers(Feature):
             raise StoreError(f"the timer's files cannot be opened: {error}") from error
         if tree is not None and self._files.rebuilt_from is None:  # else they are counted again
             self._service.progress.pending.load(tree)
-        self._checkpoint = checkpoint
-        return self._scan_start(checkpoint)
+        self._was_due = yield from self._finding_due()
 
     def _use(self, scan_from: int, delivered: set[int]) -> None:
         """Go on from the files; `delivered` is what the log from `scan_from` on says."""
@@ -207,10 +211,10 @@ class Timers(Feature):
             queue_offset=checkpoint.queue_offset if checkpoint is not None else 0,
             read_time=checkpoint.read_time_ms if checkpoint is not None else 0,
             scan_from=scan_from,
-            handled=delivered | self._delivered_before() | self._parts.escaped.sources,
+            handled=delivered | self._was_due | self._parts.escaped.sources,
         )
 
-    def _delivered_before(self) -> set[int]:
+    def _finding_due(self) -> Generator[None, None, set[int]]:
         """When the timer log was damaged: what was due long before the time that its checkpoint had reached.
 
         Deliveries of RocketMQ carry no marks. What Aerobee delivered is known by its marks besides.
@@ -221,6 +225,8 @@ class Timers(Feature):
             return set()
         sources: set[int] = set()
         for offset in range(queue.min_offset, min(queue.max_offset, checkpoint.queue_offset)):
+            if not offset % RECORDS_PER_STEP:
+                yield
             entry = queue.entry(offset)
             data = self._store.read_record(entry[0]) if isinstance(entry, tuple) else None
             if data is None or not isinstance(entry, tuple):
@@ -233,9 +239,9 @@ class Timers(Feature):
                 sources.add(entry[0])
         return sources
 
-    def _scan_start(self, checkpoint: TimerCheckpoint | None) -> int:
+    def _scan_start(self) -> int:
         """Where in the commit log deliveries may lie that the checkpoint does not count."""
-        store = self._store
+        store, checkpoint = self._store, self._checkpoint
         if checkpoint is not None:
             # RocketMQ's deliveries carry no marks: there is nothing to find.
             return min(checkpoint.scan_from, store.appended) if checkpoint.scan_from >= 0 else store.appended
@@ -257,7 +263,9 @@ class Timers(Feature):
         if not self._is_enabled:
             return
         self._files.close()
-        scan_from, end = self._load_files(), self._store.appended
+        for _ in self._opening():
+            await asyncio.sleep(0)
+        scan_from, end = self._scan_start(), self._store.appended
         self._use(scan_from, await deliveries_between(self._store, scan_from, end))
 
     def resign(self) -> None:

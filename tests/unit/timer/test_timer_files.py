@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from aerobee.store.config import StoreConfig
 from aerobee.store.disk import RealDisk
 from aerobee.store.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
 from aerobee.store.timer_files import TimerFiles
-from aerobee.store.timer_log import DELETE, UNIT_BYTES, TimerLog, TimerUnit
+from aerobee.store.timer_log import DELETE, UNIT_BYTES, UNITS_PER_STEP, TimerLog, TimerUnit
 from aerobee.store.timer_wheel import TimerWheel
 from aerobee.testing.simulated_disk import SimulatedDisk
 
@@ -196,6 +197,92 @@ def test_a_lost_wheel_is_made_again_from_the_units(disk: SimulatedDisk) -> None:
     disk.remove("/store/timerwheel")
     disk.crash()
     assert sorted(open_again(disk).wheel.slots()) == sorted(before)
+
+
+@pytest.mark.parametrize(
+    "harm", ["none", "wheel gone", "wheel zeroed", "never saved", "RocketMQ's", "log zeroed"]
+)
+def test_files_are_opened_in_steps_that_are_short(
+    disk: SimulatedDisk, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that becomes master opens them while it serves: between two steps its event loop gets its turn."""
+    size = 1 << 20
+    files = new_files(disk, mapped_file_size_timer_log=size)
+    files.load(log_end=1, queue_max=1, queue_offset_of=lambda offset: None)
+    for place in range(10_000):
+        files.add(BASE_MS + place % 50 * 1000, unit(BASE_MS + place % 50 * 1000, place))
+    if harm != "never saved":
+        files.save(
+            TimerCheckpoint(
+                read_time_ms=BASE_MS,
+                log_flushed=UNIT_BYTES if harm == "RocketMQ's" else files.log.end,
+                queue_offset=1 if harm == "RocketMQ's" else 10_000,
+                counter=1,
+                scan_from=-1 if harm == "RocketMQ's" else 7,
+            )
+        )
+    wanted = sorted(files.wheel.slots())
+    if harm == "wheel gone":
+        disk.remove("/store/timerwheel")
+    elif harm in ("wheel zeroed", "log zeroed"):
+        path = "/store/timerwheel" if harm == "wheel zeroed" else "/store/timerlog/" + "0" * 20
+        disk.replace_file(path, bytes(len(disk.content(path))))
+    files = new_files(disk, mapped_file_size_timer_log=size)
+    looked, most, steps = 0, 0, 0
+    units, read = TimerLog.units, TimerLog.read
+
+    def counted(log: TimerLog, start: int) -> Iterator[tuple[int, TimerUnit]]:
+        nonlocal looked
+        for each in units(log, start):
+            looked += 1
+            yield each
+
+    def counted_read(log: TimerLog, position: int) -> TimerUnit | None:
+        nonlocal looked
+        looked += 1
+        return read(log, position)
+
+    monkeypatch.setattr(TimerLog, "units", counted)
+    monkeypatch.setattr(TimerLog, "read", counted_read)
+    for _ in files.opening(log_end=1 << 40, queue_max=10_000, queue_offset_of=lambda offset: offset):
+        steps, most, looked = steps + 1, max(most, looked), 0
+    assert max(most, looked) <= 2 * UNITS_PER_STEP
+    if harm in ("never saved", "log zeroed"):
+        assert list(files.wheel.slots()) == []
+    else:
+        assert steps > 10
+        assert sorted(files.wheel.slots()) == wanted
+
+
+def test_opening_that_is_given_up_at_any_step_is_begun_anew(disk: SimulatedDisk) -> None:
+    """As of a broker that lost its mastership while it took over."""
+    files = new_files(disk, mapped_file_size_timer_log=1 << 20)
+    files.load(log_end=1, queue_max=1, queue_offset_of=lambda offset: None)
+    for place in range(5_000):
+        files.add(BASE_MS + place % 50 * 1000, unit(BASE_MS + place % 50 * 1000, place))
+    files.save(
+        TimerCheckpoint(
+            read_time_ms=BASE_MS,
+            log_flushed=files.log.end,
+            queue_offset=5_000,
+            counter=1,
+            scan_from=7,
+            is_closed=True,
+        )
+    )
+    wanted = sorted(files.wheel.slots())
+    files.wheel.put(BASE_MS, -1, 1 << 40, 3)
+    for given_up in range(30):
+        files.close()
+        steps = files.opening(log_end=1 << 40, queue_max=5_000, queue_offset_of=lambda offset: offset)
+        for _ in range(given_up):
+            next(steps, None)
+        steps.close()
+    files.close()
+    checkpoint = files.load(log_end=1 << 40, queue_max=5_000, queue_offset_of=lambda offset: offset)
+    assert checkpoint is not None
+    assert (checkpoint.queue_offset, checkpoint.scan_from, checkpoint.read_time_ms) == (5_000, 7, BASE_MS)
+    assert sorted(files.wheel.slots()) == wanted
 
 
 def test_a_lost_timer_log_means_reading_the_queue_again(disk: SimulatedDisk) -> None:
