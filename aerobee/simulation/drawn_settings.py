@@ -8,6 +8,7 @@ from aerobee.simulation.node import Settings
 from aerobee.simulation.traffic import WAYS, Kind, Traffic
 
 STREAMS_MAX = 2
+FEATURES_SHARE = 0.25  # of the starts whose group waits for replicas
 ALONE_SHARE = 0.15  # of the starts, whose master answers alone
 # allAckInSyncStateSet, inSyncReplicas, minInSyncReplicas
 REPLICAS = (
@@ -28,6 +29,7 @@ def drawn_settings(seed: int) -> Settings:
     rng = random.Random(f"settings {seed}")
     all_acks, in_sync, min_in_sync = rng.choice(REPLICAS)
     waits = rng.random() >= ALONE_SHARE
+    features = waits and rng.random() < FEATURES_SHARE
     kinds = rng.sample(KINDS, rng.randint(0, STREAMS_MAX))
     return Settings(
         sync_disk=bool(seed % 2),
@@ -39,6 +41,7 @@ def drawn_settings(seed: int) -> Settings:
         is_indexed=rng.random() < 0.8,
         writer_delay_s=rng.choice(WRITER_DELAYS_S),
         leaves_open=False,
-        features=waits and rng.random() < 0.25,
+        features=features,
+        changes_masters=not features,
         streams=tuple(Traffic(kind, rng.choice(WAYS[kind])) for kind in kinds),
     )

@@ -26,7 +26,7 @@ QUIET_S_MAX = 4.0  # between two faults
 DOWN_S_MAX = 8.0
 BEHIND_S_MAX = 25.0  # longer than a replica may be behind and stay in the set
 SHORTEST_MAX_S = 2.0  # longest that a fault of a short life may last
-CHANGING_SHARE = 0.6  # of the lives in which one master follows another
+CHANGING_SHARE = 0.8  # of the lives in which one master follows another
 CHANGES = 3
 CHANGE_TRIES_MAX = 8  # faults of such a life
 SHORTEST_QUIET_S = 1.0  # longest that a short life waits for one
@@ -52,7 +52,7 @@ class Nemesis:
         end = cluster.clock.monotonic() + seconds
         longest_s = max(SHORTEST_MAX_S, seconds / 2)  # a short life has short faults
         quiet_s_max = min(QUIET_S_MAX, max(SHORTEST_QUIET_S, seconds / 2))
-        wanted = CHANGES if cluster.settings.controllers and rng.random() < CHANGING_SHARE else 0
+        wanted = CHANGES if cluster.settings.changes_masters and rng.random() < CHANGING_SHARE else 0
         while cluster.clock.monotonic() < end or (cluster.changes < wanted and self.count < CHANGE_TRIES_MAX):
             cluster.raise_broken()
             # Each fault has random numbers of its own, so that one can be left out and the others stay what they are.

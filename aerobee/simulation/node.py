@@ -24,6 +24,7 @@ class Settings:
         True  # else a master and two slaves by their files (SYNC_MASTER, SLAVE), and nobody is elected
     )
     features: bool = False  # with delays, transactions and POP
+    changes_masters: bool = True  # random lives may have several changes of master, on purpose
     leaves_open: bool = True  # some transactions are decided only when a broker asks
     # Of a group that waits for replicas:
     all_acks: bool = True  # allAckInSyncStateSet

@@ -18,6 +18,7 @@ import pytest
 
 from aerobee.simulation import run
 from aerobee.simulation.cluster import Cluster
+from aerobee.simulation.coverage import COLUMNS, FEATURES, MUST_MEET, empty_pairs, summed
 from aerobee.simulation.fleet import run_all, run_groups
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.run import groups_of, run_group, run_seed, start_of
@@ -26,6 +27,7 @@ from tests.simulation.cluster_mutations import HISTORIES, MUTATIONS, SEEDS_TO_NO
 
 SEEDS = min(int(os.environ.get("AEROBEE_SEEDS", "0")), 100_000) or 2_000
 LONG_SEEDS = 12
+MANY = 2_000  # runs in which each feature meets each fault that matters
 SCENARIO_SEEDS = 1
 MINUTES, LONG_MINUTES = 0.02, 0.2
 JOBS = 2
@@ -48,6 +50,7 @@ def test_clusters_keep_their_promises(count: int, minutes: float) -> None:
     """Many short lives, with a fault or two each, and some with faults upon faults."""
     seen: set[int] = set()
     acknowledged = often = returned = 0
+    outcomes: list[Outcome] = []
     for outcome in run_groups(
         groups_of(range(count)), lambda group: run_group(group, minutes=minutes), jobs=JOBS
     ):
@@ -56,10 +59,21 @@ def test_clusters_keep_their_promises(count: int, minutes: float) -> None:
         often += outcome.masters >= 3
         returned += outcome.returns > 0
         seen.add(outcome.seed)
+        outcome.story.clear()
+        outcomes.append(outcome)
     assert seen == set(range(count))
     assert acknowledged > 10 * count
     assert often > count / 2, "three changes of master or more"
     assert returned > count / 4, "back to an earlier master"
+    if count >= MANY:
+        assert not empty_pairs(summed(outcomes))
+
+
+def test_a_pair_that_never_met_is_told() -> None:
+    met = {feature: dict.fromkeys((faults[0] for faults in COLUMNS.values()), 1) for feature in FEATURES}
+    assert empty_pairs(summed([Outcome(0, met=met)])) == []
+    del met[FEATURES[0]][COLUMNS[MUST_MEET[0]][0]]
+    assert empty_pairs(summed([Outcome(0, met=met)])) == [(FEATURES[0], MUST_MEET[0])]
 
 
 def test_a_seed_is_the_same_run_alone_and_among_those_that_share_its_start() -> None:

@@ -82,6 +82,7 @@ class ConsumerOffsets:
         self._committed_here: set[tuple[str, str, int]] = (
             set()
         )  # at a slave: by clients; (topic, group, queue id)
+        self.counts_cut_off = False  # at a slave whose log was cut, until it has its master's
         self._lacks_pops = False  # a master's until it has read in the log what was popped behind `log_end`
         self._copied_from: int | None = None  # at a slave: where its log ended when its master told them
         self._dirty = False
@@ -437,6 +438,7 @@ class ConsumerOffsets:
         if self._copied_from is None or log_offset < self._copied_from:
             self._copied_from = log_offset
         self.log_end = min(self.log_end, log_offset)
+        self.counts_cut_off = True
 
     def pops_are_known(self) -> None:
         """What the log says of pops behind `log_end` is in the table."""

@@ -280,7 +280,9 @@ class MetadataSync:
             is_from_here=lambda each: (
                 removed is not None or offsets.committed_here(each.topic, each.group, each.queue_id)
             ),
+            counts_cut_off=offsets.counts_cut_off,
         )
+        offsets.counts_cut_off = False
         for each in found.removed:
             offsets.remove_queue(each.group, each.topic, each.queue_id)
         for each in found.taken:

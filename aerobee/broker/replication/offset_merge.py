@@ -56,9 +56,12 @@ class OffsetMerge:
         *,
         own_count: int = 0,
         is_from_here: Callable[[OffsetAt], bool] = lambda each: True,
+        counts_cut_off: bool = False,
     ) -> Merge:
         """Compare the master's whole table with the offsets here; `query(group, topic, queue_id)` tells those, `own` are all of
         them (topic, group, queue id, offset), `own_count` in number. `is_from_here` says of one that the master does not have whether it was committed here.
+        `counts_cut_off`: the end of this log was cut off, and what is here may count messages and check points of pops that went
+        with it: the master's values are taken whatever is here, and nothing is given to it.
         """
         taken: list[OffsetAt] = []
         removed: list[OffsetAt] = []
@@ -73,6 +76,9 @@ class OffsetMerge:
             known += mine is not None
             if each.group.startswith(SYSTEM_GROUP_PREFIX):
                 if mine != each.offset:  # the brokers' own progress: nobody commits it here
+                    taken.append(each)
+            elif counts_cut_off:
+                if mine != each.offset:
                     taken.append(each)
             elif (
                 mine is None
@@ -95,7 +101,7 @@ class OffsetMerge:
             if not was_away:
                 if key in seen:
                     removed.append(each)
-            elif len(given_back) < PUSHED_MAX and is_from_here(each):
+            elif not counts_cut_off and len(given_back) < PUSHED_MAX and is_from_here(each):
                 given_back.append(each)
         self._seen, self._was_away = now, False
         return Merge(taken, given_back, removed)

@@ -108,3 +108,18 @@ def test_what_a_client_commits_beside_the_master_is_left_alone() -> None:
     assert merged(table, {"g": 5}) == ([], [])
     table.offsets["t", "new", 0] = 30
     assert merged(table, {"g": 6}) == ([], [])
+
+
+def test_offsets_of_a_log_that_was_cut_are_the_masters() -> None:
+    """A deposed master popped up to 4, and its check point was cut off: 4 here would skip a message at the next master."""
+    merge = OffsetMerge()
+    here = {("g", "T", 0): 2, ("mine", "T", 0): 7}
+    merge.merge([OffsetAt("T", "g", 0, 2)], lambda *key: here.get(key))
+    merge.master_lost()
+    here["g", "T", 0] = 4
+    own = [("T", "g", 0, 4), ("T", "mine", 0, 7)]
+    found = merge.merge(
+        [OffsetAt("T", "g", 0, 3)], lambda *key: here.get(key), own, own_count=2, counts_cut_off=True
+    )
+    assert found.taken == [OffsetAt("T", "g", 0, 3)]
+    assert found.given_back == []
