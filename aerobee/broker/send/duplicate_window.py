@@ -44,6 +44,7 @@ class DuplicateWindow(Feature):
         self._timer: Timer | None = None
         self._reading: Iterator[Record | None] | None = None
         self._reading_end = 0
+        self._is_started = False  # sends note their keys
 
     def load(self) -> None:
         """Read the keys of the window, blocking. Files without any key are passed over by one search."""
@@ -69,6 +70,7 @@ class DuplicateWindow(Feature):
 
     def start(self) -> None:
         self.stop()
+        self._is_started = True
 
     def follow(self) -> None:
         self.stop()
@@ -76,8 +78,10 @@ class DuplicateWindow(Feature):
 
     def resign(self) -> None:
         self.stop()
-        self._reading = None
-        self.known_to = self._log.end
+        # Else this master had not taken over yet, and the log is known as far as it was searched.
+        if self._is_started:
+            self.known_to = self._log.end
+        self._is_started, self._reading = False, None
 
     def log_cut(self, log_offset: int) -> None:
         self._duplicates.cut(log_offset)

@@ -211,6 +211,40 @@ def test_a_window_that_follows_the_log_knows_what_a_restart_would(tmp_path: Path
     sending.close()
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_keys_are_known_after_a_mastership_that_ended_before_they_were_read(
+    tmp_path: Path, has_begun: bool
+) -> None:
+    """A slave is made master and slave again before it has a lease, or while it reads; then it leads."""
+    sending = Sending(tmp_path, config())
+    window = window_of(sending)
+    window.load()
+    window.follow()
+    first = send(sending, keyed("order-1"))
+    sending.duplicates.cut(0)  # as if it had been copied: in the log, and noted by nobody yet
+
+    async def begin() -> None:
+        taking_over = asyncio.create_task(window.take_over())
+        await asyncio.sleep(0)
+        taking_over.cancel()
+
+    if has_begun:
+        for number in range(200):  # more than is read at a time
+            send(sending, keyed(f"k{number}", f"U{number}"))
+        last = send(sending, keyed("order-2", "V"))
+        sending.duplicates.cut(0)
+        asyncio.run(begin())
+        assert len(sending.duplicates) < 200
+    window.resign()
+    window.follow()
+    asyncio.run(window.take_over())
+    window.start()
+    assert place(send(sending, keyed("order-1", "U2"))) == place(first)
+    if has_begun:
+        assert place(send(sending, keyed("order-2", "U3"))) == place(last)
+    sending.close()
+
+
 def test_a_cut_forgets_the_keys_behind_it(sending: Sending) -> None:
     send(sending, keyed("kept"))
     end = sending.store.log.end
