@@ -28,7 +28,7 @@ except ImportError:
     uvloop = None  # type: ignore[assignment]
 
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer
-from aerobee.client.codec import NATIVE, PYTHON, VARIABLE, native_codec
+from aerobee.client.session.codec import NATIVE, PYTHON, VARIABLE, native_codec
 from aerobee.errors import ConfigError
 from aerobee.message import Message
 

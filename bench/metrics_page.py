@@ -25,17 +25,17 @@ from time import perf_counter
 
 import aiohttp
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.exporter import lag_sampler
-from aerobee.client.producer.send_header import SendTemplate
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.client.session.send_header import SendTemplate
 from aerobee.collector import own_process
 from aerobee.message import MessageQueue
 from aerobee.monitoring.http_server import HttpServer
 from aerobee.monitoring.page import PageMaker
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 
 
 class LoopHold:

@@ -21,10 +21,10 @@ from pathlib import Path
 from aerobee.broker.fastpath.choice import choose_backend
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.clock import SystemClock
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
 
 HERE = Path(__file__).resolve().parent
 PIECE_BYTES = 32 << 10

@@ -162,9 +162,9 @@ async def fast_path(backend: str) -> None:
 
 async def count(backend: str, shape: str, bursts_counted: str) -> None:
     with contextlib.suppress(ImportError):  # not in older versions
-        from aerobee.broker import metrics
         from aerobee.broker.fastpath import fast_path
         from aerobee.broker.fastpath.fast_path import FastPath
+        from aerobee.broker.metrics import metrics
         from aerobee.remoting.loop_watch import LoopWatch
 
         # Under valgrind everything takes so long that it would be noted; `max` is code of C's that takes the same arguments.

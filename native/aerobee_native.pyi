@@ -15,7 +15,7 @@ from aerobee.broker.fastpath.seam import (
     Stamp,
     TransactionHooks,
 )
-from aerobee.client.producer.send_header import Ids
+from aerobee.client.session.send_header import Ids
 from aerobee.message import Message
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.message_store import MessageStore

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import pytest
 
-from aerobee.ops.commands import run_cli
+from aerobee.ops.commands.tree import run_cli
 
 
 class Ran(tuple[int, str, str]):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.state.config import BrokerConfig
 
 settings.register_profile("no time limits", deadline=None)
 settings.load_profile("no time limits")

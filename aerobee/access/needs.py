@@ -25,7 +25,7 @@ GET, LIST = frozenset({Action.GET}), frozenset({Action.LIST})
 SUB_OR_GET, SUB_OR_UPDATE = SUB | GET, SUB | UPDATE
 ROUTE = PUB | SUB | GET
 POP_RETRY_SEPARATOR = "+"
-MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names light queues (store/queue_table.py)
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names light queues (store/queue/queue_table.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aerobee.client.admin.admin import Admin
     from aerobee.client.admin.offsets import OffsetMove, OffsetTarget
-    from aerobee.client.config import (
+    from aerobee.client.base.config import (
         AdminConfig,
         Blocked,
         ClientConfig,
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
         PullConsumerConfig,
         SimpleConsumerConfig,
     )
+    from aerobee.client.base.received import ReceivedMessage
+    from aerobee.client.base.results import SendResult, SendStatus
+    from aerobee.client.base.verdict import Reject, RetryLater, reject, retry
     from aerobee.client.consumer.allocation import (
         Allocation,
         average,
@@ -35,40 +38,37 @@ if TYPE_CHECKING:
     from aerobee.client.consumer.push_consumer import PushConsumer
     from aerobee.client.consumer.simple_consumer import SimpleConsumer
     from aerobee.client.consumer.subscription import Sql
-    from aerobee.client.consumer.verdict import Reject, RetryLater, reject, retry
     from aerobee.client.producer.producer import Producer, Selector, by_key
     from aerobee.client.producer.transaction import TransactionResult, TransactionState
     from aerobee.client.producer.transaction_producer import TransactionConfig, TransactionProducer
-    from aerobee.client.received import ReceivedMessage
-    from aerobee.client.results import SendResult, SendStatus
     from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer, SyncPushConsumer
 
 _HOME = {
     "Admin": "aerobee.client.admin.admin",
-    "AdminConfig": "aerobee.client.config",
+    "AdminConfig": "aerobee.client.base.config",
     "Allocation": "aerobee.client.consumer.allocation",
-    "Blocked": "aerobee.client.config",
-    "ClientConfig": "aerobee.client.config",
-    "Compression": "aerobee.client.config",
-    "ConsumeFrom": "aerobee.client.config",
-    "ConsumerConfig": "aerobee.client.config",
-    "MessageModel": "aerobee.client.config",
+    "Blocked": "aerobee.client.base.config",
+    "ClientConfig": "aerobee.client.base.config",
+    "Compression": "aerobee.client.base.config",
+    "ConsumeFrom": "aerobee.client.base.config",
+    "ConsumerConfig": "aerobee.client.base.config",
+    "MessageModel": "aerobee.client.base.config",
     "OffsetMove": "aerobee.client.admin.offsets",
     "OffsetTarget": "aerobee.client.admin.offsets",
     "PoppedMessage": "aerobee.client.consumer.popped",
     "Producer": "aerobee.client.producer.producer",
-    "ProducerConfig": "aerobee.client.config",
+    "ProducerConfig": "aerobee.client.base.config",
     "PullConsumer": "aerobee.client.consumer.pull_consumer",
-    "PullConsumerConfig": "aerobee.client.config",
+    "PullConsumerConfig": "aerobee.client.base.config",
     "PushConsumer": "aerobee.client.consumer.push_consumer",
-    "ReceivedMessage": "aerobee.client.received",
-    "Reject": "aerobee.client.consumer.verdict",
-    "RetryLater": "aerobee.client.consumer.verdict",
+    "ReceivedMessage": "aerobee.client.base.received",
+    "Reject": "aerobee.client.base.verdict",
+    "RetryLater": "aerobee.client.base.verdict",
     "Selector": "aerobee.client.producer.producer",
-    "SendResult": "aerobee.client.results",
-    "SendStatus": "aerobee.client.results",
+    "SendResult": "aerobee.client.base.results",
+    "SendStatus": "aerobee.client.base.results",
     "SimpleConsumer": "aerobee.client.consumer.simple_consumer",
-    "SimpleConsumerConfig": "aerobee.client.config",
+    "SimpleConsumerConfig": "aerobee.client.base.config",
     "Sql": "aerobee.client.consumer.subscription",
     "SyncAdmin": "aerobee.client.sync",
     "SyncProducer": "aerobee.client.sync",
@@ -85,8 +85,8 @@ _HOME = {
     "fixed": "aerobee.client.consumer.allocation",
     "machine_room": "aerobee.client.consumer.allocation",
     "machine_room_nearby": "aerobee.client.consumer.allocation",
-    "reject": "aerobee.client.consumer.verdict",
-    "retry": "aerobee.client.consumer.verdict",
+    "reject": "aerobee.client.base.verdict",
+    "retry": "aerobee.client.base.verdict",
 }
 
 __all__ = [

@@ -23,21 +23,21 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from aerobee.client.admin.admin import Admin
-from aerobee.client.config import (
+from aerobee.client.base.config import (
     AdminConfig,
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
     PullConsumerConfig,
 )
+from aerobee.client.base.observer import ConsumeObserver, SendObserver
+from aerobee.client.base.received import ReceivedMessage, Settles, attach
+from aerobee.client.base.results import SendResult
+from aerobee.client.base.verdict import GiveBack
 from aerobee.client.consumer.consumption import Handler
 from aerobee.client.consumer.pull_consumer import PullConsumer
 from aerobee.client.consumer.push_consumer import PushConsumer
-from aerobee.client.consumer.verdict import GiveBack
-from aerobee.client.observer import ConsumeObserver, SendObserver
 from aerobee.client.producer.producer import Producer, Selector
-from aerobee.client.received import ReceivedMessage, Settles, attach
-from aerobee.client.results import SendResult
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue
 

@@ -17,8 +17,8 @@ from aerobee.console.fields import Fields, Outcome, Run, integer, text
 from aerobee.console.users import Role
 from aerobee.errors import UsageError
 from aerobee.message import check_group_name, check_topic_name
-from aerobee.ops.offset import parse_target
-from aerobee.ops.times import moment_text, span_ms
+from aerobee.ops.commands.offset import parse_target
+from aerobee.ops.terminal.times import moment_text, span_ms
 from aerobee.words import plural
 
 REDRIVE_MAX = 200

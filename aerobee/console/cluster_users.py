@@ -12,7 +12,7 @@ from dataclasses import replace
 from aerobee.access.policies import SUBJECT_PREFIX, Acl, Decision, PolicyEntry, PolicyType
 from aerobee.access.resource import Action, cluster, parse_action, parse_resource
 from aerobee.client import Admin, ClientConfig
-from aerobee.client.results import BrokerInfo
+from aerobee.client.base.results import BrokerInfo
 from aerobee.console.users import Role, User
 from aerobee.errors import UsageError
 

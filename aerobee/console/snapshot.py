@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from aerobee.client import Admin
-from aerobee.client.results import BrokerInfo, ConsumerProgress
+from aerobee.client.base.results import BrokerInfo, ConsumerProgress
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX

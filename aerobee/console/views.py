@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aerobee.client import Admin, ReceivedMessage
-from aerobee.client.trace_record import TRACE_TOPIC
+from aerobee.client.base.trace_record import TRACE_TOPIC
 from aerobee.clock import Clock
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot, group_row, topic_row
@@ -19,11 +19,11 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.message import check_group_name
-from aerobee.ops.consume import shown_document
-from aerobee.ops.setting_meanings import SettingMeaning, broker_settings
-from aerobee.ops.trace import event_document
-from aerobee.ops.why_facts import gather_group, gather_message
-from aerobee.ops.why_rules import findings
+from aerobee.ops.commands.consume import shown_document
+from aerobee.ops.commands.trace import event_document
+from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
+from aerobee.ops.diagnosis.why_rules import findings
+from aerobee.ops.settings.setting_meanings import SettingMeaning, broker_settings
 
 BODY_MAX = 65_536  # bytes of a body that a page is given
 FOUND_MAX = 64

@@ -14,8 +14,8 @@ from aerobee.nameserver.config import (
 )
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.settings_calls import SettingsCalls, SettingsRules
-from aerobee.store.disk import Disk
-from aerobee.store.json_file import save_settings_file
+from aerobee.store.files.disk import Disk
+from aerobee.store.files.json_file import save_settings_file
 
 RULES = SettingsRules(
     update=RequestCode.UPDATE_NAMESRV_CONFIG,

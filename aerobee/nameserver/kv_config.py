@@ -15,8 +15,8 @@ from types import MappingProxyType
 import orjson
 
 from aerobee.remoting.peer_bounds import PeerBounds
-from aerobee.store.disk import Disk
-from aerobee.store.json_file import load_config_file, save_config_file
+from aerobee.store.files.disk import Disk
+from aerobee.store.files.json_file import load_config_file, save_config_file
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 

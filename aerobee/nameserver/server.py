@@ -40,7 +40,7 @@ from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.server import Listener, RemotingServer, connections_max, parse_listeners
 from aerobee.remoting.tls import ServerTls
 from aerobee.remoting.unread_replies import UnreadReplies
-from aerobee.store.disk import Disk, RealDisk
+from aerobee.store.files.disk import Disk, RealDisk
 
 log = logging.getLogger("aerobee.nameserver")
 DEFAULT_LISTENER = "default"

@@ -21,7 +21,7 @@ def main() -> None:
     own_process()
     previous = signal.signal(signal.SIGINT, _leave)
     _open_standard_streams()
-    commands = import_module("aerobee.ops.commands")
+    commands = import_module("aerobee.ops.commands.tree")
     signal.signal(signal.SIGINT, previous)
     sys.exit(commands.run_cli(sys.argv[1:]))
 

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from aerobee.client.config import MessageModel
+from aerobee.client.base.config import MessageModel
 from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, committed_offset, end_offset
 from aerobee.errors import (
     AerobeeError,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 
-from aerobee.client.results import QueueStats
+from aerobee.client.base.results import QueueStats
 from aerobee.errors import AerobeeError, RemoteError, TransportError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from aerobee.placement.cluster import PlacementAdmin, Settings

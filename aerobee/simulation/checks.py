@@ -11,7 +11,7 @@ from aerobee.simulation.names import GROUP, QUEUES, TOPIC
 from aerobee.simulation.node import Node
 from aerobee.simulation.party import Sent
 from aerobee.simulation.stream_checks import check_stream, missing
-from aerobee.store.stored_message import GetStatus
+from aerobee.store.log.stored_message import GetStatus
 
 SETTLE_S = 90.0  # longest that the cluster may take after the last fault until everything is well
 

@@ -23,9 +23,9 @@ from aerobee.message import Message, MessageQueue, parse_offset_message_id
 from aerobee.simulation.broken import Broken
 from aerobee.simulation.names import GROUP, NAME, NAMESERVER_ADDRESSES, QUEUES, TOPIC, broker_at
 from aerobee.simulation.party import Party, Sent
+from aerobee.simulation.simulated_loop import SimulatedClock
+from aerobee.simulation.simulated_network import SimulatedNetwork
 from aerobee.simulation.traffic import Kind, Way
-from aerobee.testing.simulated_loop import SimulatedClock
-from aerobee.testing.simulated_network import SimulatedNetwork
 
 PRODUCERS = 2
 BURST_MAX = 6

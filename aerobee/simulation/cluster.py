@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
-from aerobee.broker.role import RoleState
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.role import RoleState
 from aerobee.errors import AerobeeError
-from aerobee.ha.quorum.config import ControllerConfig
-from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.controller.config import ControllerConfig
+from aerobee.ha.controller.controller import Controller
 from aerobee.host_port import join_address
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
@@ -50,12 +50,12 @@ from aerobee.simulation.names import (
 )
 from aerobee.simulation.node import Node, Settings
 from aerobee.simulation.party import Party
+from aerobee.simulation.simulated_disk import PowerCut
+from aerobee.simulation.simulated_loop import LaggingExecutor, SimulatedClock
+from aerobee.simulation.simulated_network import SimulatedNetwork
 from aerobee.simulation.stream import Stream
 from aerobee.simulation.watch import WATCH_S, Watch
-from aerobee.store.config import BrokerRole, FlushDiskType, StoreConfig
-from aerobee.testing.simulated_disk import PowerCut
-from aerobee.testing.simulated_loop import LaggingExecutor, SimulatedClock
-from aerobee.testing.simulated_network import SimulatedNetwork
+from aerobee.store.files.config import BrokerRole, FlushDiskType, StoreConfig
 
 ELECT_TIMEOUT_S = 30.0
 CHECK_INTERVAL_MS = 2_000  # between two questions about an open transaction

@@ -24,8 +24,8 @@ from aerobee.message import Message
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.names import NAMESERVER_ADDRESSES
 from aerobee.simulation.party import Party
-from aerobee.testing.simulated_loop import SimulatedClock
-from aerobee.testing.simulated_network import SimulatedNetwork
+from aerobee.simulation.simulated_loop import SimulatedClock
+from aerobee.simulation.simulated_network import SimulatedNetwork
 
 TASKS, TASK_QUEUES, POP_GROUP = "tasks", 2, "poppers"
 LEVELS_S = (1.0, 5.0)  # of delay levels 1 and 2

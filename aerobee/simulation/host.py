@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from aerobee.clock import Timer
-from aerobee.testing.simulated_disk import ALL_LOST_OR_SOME_KEPT, SimulatedDisk
-from aerobee.testing.simulated_loop import SimulatedClock, SimulatedTimer, SlowExecutor
-from aerobee.testing.simulated_network import Endpoint, SimulatedNetwork
+from aerobee.simulation.simulated_disk import ALL_LOST_OR_SOME_KEPT, SimulatedDisk
+from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedTimer, SlowExecutor
+from aerobee.simulation.simulated_network import Endpoint, SimulatedNetwork
 
 DRIFT_MAX = 0.01  # clocks run at most so much faster or slower than the simulation's
 LATE_S = (

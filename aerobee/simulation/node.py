@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerobee.simulation.host import Host
+from aerobee.simulation.simulated_loop import LaggingExecutor
 from aerobee.simulation.traffic import Traffic
-from aerobee.testing.simulated_loop import LaggingExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import Any
 from aerobee.client import ClientConfig
 from aerobee.simulation.host import Host
 from aerobee.simulation.names import LOCAL
-from aerobee.testing.simulated_loop import SimulatedClock
-from aerobee.testing.simulated_network import SimulatedNetwork
+from aerobee.simulation.simulated_loop import SimulatedClock
+from aerobee.simulation.simulated_network import SimulatedNetwork
 
 
 @dataclass(slots=True)

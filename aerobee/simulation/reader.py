@@ -24,8 +24,8 @@ from aerobee.client import (
 from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue
 from aerobee.simulation.names import NAME, NAMESERVER_ADDRESSES
+from aerobee.simulation.simulated_loop import SimulatedClock
 from aerobee.simulation.traffic import Way
-from aerobee.testing.simulated_loop import SimulatedClock
 
 REFUSED_SHARE = 0.04
 AGAIN_S = 0.5  # before what was refused comes again

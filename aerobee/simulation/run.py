@@ -27,8 +27,8 @@ from aerobee.simulation.nemesis import Nemesis
 from aerobee.simulation.node import Settings
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.scenarios import Scenario
-from aerobee.testing.simulated_disk import PowerCut
-from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop, StoodStill
+from aerobee.simulation.simulated_disk import PowerCut
+from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop, StoodStill
 
 SHARED_STARTS = 32  # seeds: one start for the even ones and one for the odd ones
 LOOK_CPU_S = 60.0  # of this process, in which some simulated time passes

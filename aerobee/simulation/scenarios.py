@@ -15,7 +15,7 @@ from typing import Any
 
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.errors import AerobeeError
-from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.ha.stream.sync_state_set import SyncStateSet
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.feature_scenarios import features_under_faults

@@ -21,9 +21,9 @@ from aerobee.simulation.names import NAME, NAMESERVER_ADDRESSES, broker_at
 from aerobee.simulation.node import Node
 from aerobee.simulation.party import Party, Sent
 from aerobee.simulation.reader import Reader
+from aerobee.simulation.simulated_loop import SimulatedClock
+from aerobee.simulation.simulated_network import SimulatedNetwork
 from aerobee.simulation.traffic import Kind, Traffic, Way
-from aerobee.testing.simulated_loop import SimulatedClock
-from aerobee.testing.simulated_network import SimulatedNetwork
 
 QUEUES = 2
 KEYS = 3  # of an ordered stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from aerobee.client import ReceivedMessage
-from aerobee.client.received import decode_messages
+from aerobee.client.base.received import decode_messages
 from aerobee.message import MessageQueue
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.message_checks import check_acknowledged, check_once, check_order
@@ -13,7 +13,7 @@ from aerobee.simulation.names import NAME
 from aerobee.simulation.node import Node
 from aerobee.simulation.stream import LIGHT_QUEUES, QUEUES, Stream
 from aerobee.simulation.traffic import Kind, Way
-from aerobee.store.stored_message import GetStatus
+from aerobee.store.log.stored_message import GetStatus
 
 
 def check_stream(stream: Stream, master: Node, waits_for_replicas: bool) -> None:

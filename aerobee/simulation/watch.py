@@ -17,7 +17,7 @@ from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.names import GROUP, QUEUES, TOPIC
 from aerobee.simulation.node import Node, Settings
 from aerobee.simulation.party import Sent
-from aerobee.testing.simulated_loop import SimulatedClock
+from aerobee.simulation.simulated_loop import SimulatedClock
 
 WATCH_S = 0.25
 

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from rich.console import Console
 from rich.table import Table
 
-from aerobee.client.config import ClientConfig
+from aerobee.client.base.config import ClientConfig
 from aerobee.errors import ConfigError
 from aerobee.message import MessageQueue
 from aerobee.monitoring.lag_state import SEVERITY, WINDOW_MS

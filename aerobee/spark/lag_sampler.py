@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 
 from aerobee.client.admin.admin import Admin
-from aerobee.client.config import ClientConfig
-from aerobee.client.results import QueueProgress
+from aerobee.client.base.config import ClientConfig
+from aerobee.client.base.results import QueueProgress
 from aerobee.client.sync import LoopThread
 from aerobee.errors import AerobeeError, ConsumerNotOnline, RemoteError, TopicNotExist
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue

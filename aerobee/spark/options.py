@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from aerobee.client.config import ClientConfig
+from aerobee.client.base.config import ClientConfig
 from aerobee.client.consumer.subscription import SQL_PREFIX, Subscription, subscribe
-from aerobee.client.nameservers import parse_addresses
+from aerobee.client.session.nameservers import parse_addresses
 from aerobee.errors import ConfigError, UsageError
 from aerobee.message import MessageQueue, check_group_name, check_topic_name
 from aerobee.spark.offsets import EARLIEST, LATEST, Offsets, parse_assignment, parse_offsets

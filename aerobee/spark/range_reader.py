@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from aerobee.client.consumer.queue_pull import FLAG_SUBSCRIPTION
 from aerobee.client.consumer.subscription import SQL_PREFIX, subscribe
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError, RemoteSystemError, RouteError, SystemBusy, remote_error
 from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.codes import RequestCode, ResponseCode

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable
 from types import ModuleType
 
-from aerobee.client.codec import NATIVE, PYTHON, VARIABLE
+from aerobee.client.session.codec import NATIVE, PYTHON, VARIABLE
 from aerobee.errors import ConfigError
 from aerobee.message import MessageQueue
 from aerobee.spark.rows import NativeRows, PythonRows, Rows

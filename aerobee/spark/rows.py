@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from aerobee.client.received import ReceivedMessage, decode_messages
+from aerobee.client.base.received import ReceivedMessage, decode_messages
 from aerobee.errors import MalformedRecord
 from aerobee.message import MessageQueue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aerobee.client.config import ClientConfig, ProducerConfig
+from aerobee.client.base.config import ClientConfig, ProducerConfig
 from aerobee.errors import ConfigError
 from aerobee.message import check_group_name, check_topic_name
 from aerobee.spark.options import (

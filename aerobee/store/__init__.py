@@ -1,10 +1,10 @@
 """Floor 1: the store. Formats of RocketMQ's store directory and their input and output."""
 
-from aerobee.store.config import BrokerRole, FlushDiskType, StoreConfig
-from aerobee.store.disk import Disk, RealDisk
+from aerobee.store.files.config import BrokerRole, FlushDiskType, StoreConfig
+from aerobee.store.files.disk import Disk, RealDisk
+from aerobee.store.log.stored_message import AppendResult, GetResult, GetStatus, QueryResult, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.recovery_report import RecoveryReport
-from aerobee.store.stored_message import AppendResult, GetResult, GetStatus, QueryResult, StoredMessage
+from aerobee.store.recovery.recovery_report import RecoveryReport
 
 __all__ = [
     "AppendResult",

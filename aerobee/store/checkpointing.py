@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from aerobee.errors import StoreError
-from aerobee.store.checkpoint import Checkpoint, next_checkpoint
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import Disk
-from aerobee.store.durability import Durability
-from aerobee.store.log_appender import LogAppender
-from aerobee.store.queue_bounds import BoundsKeeper
-from aerobee.store.queue_table import AnyQueue
+from aerobee.store.append.durability import Durability
+from aerobee.store.append.log_appender import LogAppender
+from aerobee.store.append.writability import Writability
+from aerobee.store.files.checkpoint import Checkpoint, next_checkpoint
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import Disk
+from aerobee.store.queue.queue_bounds import BoundsKeeper
+from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.store.store_files import StoreFiles
-from aerobee.store.writability import Writability
 
 
 class Checkpointing:

@@ -21,27 +21,27 @@ from aerobee.clock import Clock
 from aerobee.errors import RecordInvalid, StoreError, StoreFull
 from aerobee.message import TRANSACTION_MASK
 from aerobee.shared_task import to_its_end
+from aerobee.store.append.durability import Durability
+from aerobee.store.append.log_appender import LogAppender
+from aerobee.store.append.raw_appender import RawAppender
+from aerobee.store.append.visibility import Visibility
+from aerobee.store.append.writability import Writability
 from aerobee.store.checkpointing import Checkpointing
-from aerobee.store.config import StoreConfig
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.disk import Disk, open_failed
-from aerobee.store.durability import Durability
-from aerobee.store.key_query import KeyQueries
-from aerobee.store.log_appender import LogAppender
-from aerobee.store.log_cleaner import LogCleaner
-from aerobee.store.log_cut import LogCut, last_record
-from aerobee.store.queue_mender import QueueMender
-from aerobee.store.queue_table import AnyQueue
-from aerobee.store.queue_upkeep import QueueUpkeep
-from aerobee.store.raw_appender import RawAppender
-from aerobee.store.reader import MessageReader
-from aerobee.store.recovery_report import RecoveryReport
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import Disk, open_failed
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.queue_table import AnyQueue
+from aerobee.store.read.key_query import KeyQueries
+from aerobee.store.read.reader import MessageReader
+from aerobee.store.read.store_reads import StoreReads
+from aerobee.store.read.warmer import Warmer
+from aerobee.store.recovery.log_cut import LogCut, last_record
+from aerobee.store.recovery.queue_mender import QueueMender
+from aerobee.store.recovery.recovery_report import RecoveryReport
 from aerobee.store.store_files import StoreFiles
-from aerobee.store.store_reads import StoreReads
-from aerobee.store.stored_message import AppendResult, StoredMessage
-from aerobee.store.visibility import Visibility
-from aerobee.store.warmer import Warmer
-from aerobee.store.writability import Writability
+from aerobee.store.upkeep.log_cleaner import LogCleaner
+from aerobee.store.upkeep.queue_upkeep import QueueUpkeep
 from aerobee.thread_pool import start_threads
 
 _DEFAULT_HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"  # 127.0.0.1:10911

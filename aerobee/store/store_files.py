@@ -8,23 +8,23 @@ from __future__ import annotations
 import os
 
 from aerobee.errors import RecordInvalid
-from aerobee.store.abort_file import remove_abort_file, was_aborted, write_abort_file
-from aerobee.store.checkpoint import CheckpointFile, without_queues
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.config import StoreConfig
-from aerobee.store.cut_intent import CutIntentFile, head_crc
-from aerobee.store.disk import Disk
-from aerobee.store.dispatch import DispatchRecord
-from aerobee.store.key_index import KeyIndex
-from aerobee.store.log_cut import DIRECTORY, LogCut, check_cut, cut_log
-from aerobee.store.log_scanner import LogScanner
-from aerobee.store.queue_bounds import written_sizes
-from aerobee.store.queue_files import FilePool
-from aerobee.store.queue_flush import QueueFlusher
-from aerobee.store.queue_table import QueueTable
-from aerobee.store.recovery import Recovery
-from aerobee.store.recovery_report import RecoveryReport
-from aerobee.store.store_lock import StoreLock
+from aerobee.store.files.abort_file import remove_abort_file, was_aborted, write_abort_file
+from aerobee.store.files.checkpoint import CheckpointFile, without_queues
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import Disk
+from aerobee.store.files.store_lock import StoreLock
+from aerobee.store.index.key_index import KeyIndex
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.dispatch import DispatchRecord
+from aerobee.store.log.log_scanner import LogScanner
+from aerobee.store.queue.queue_bounds import written_sizes
+from aerobee.store.queue.queue_files import FilePool
+from aerobee.store.queue.queue_table import QueueTable
+from aerobee.store.recovery.cut_intent import CutIntentFile, head_crc
+from aerobee.store.recovery.log_cut import DIRECTORY, LogCut, check_cut, cut_log
+from aerobee.store.recovery.recovery import Recovery
+from aerobee.store.recovery.recovery_report import RecoveryReport
+from aerobee.store.upkeep.queue_flush import QueueFlusher
 
 
 class StoreFiles:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.client.admin.admin import Admin
-from aerobee.client.config import (
+from aerobee.client.base.config import (
     AdminConfig,
     ClientConfig,
     ConsumerConfig,
@@ -45,7 +45,7 @@ from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 from aerobee.testing.fields import fields_of
 
 log = logging.getLogger("aerobee.testing")

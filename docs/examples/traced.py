@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
 from aerobee import ConsumeFrom, ConsumerConfig, Message, Producer, PushConsumer, ReceivedMessage
-from aerobee.client.otel import OpenTelemetry
+from aerobee.client.tracing.otel import OpenTelemetry
 
 provider = TracerProvider()
 provider.add_span_processor(

@@ -1,5 +1,5 @@
 //! Appender: the one place that writes a record, its queue entry, its index entries and the log's end, as
-//! aerobee/store/log_appender.py does for the Python code.
+//! aerobee/store/append/log_appender.py does for the Python code.
 //!
 //! A burst works on copies of the numbers that the Python objects hold (the log's end, a queue's next offset, ...).
 //! `settle` writes them into the objects before any call that may look at them, and at the burst's end. The order of an
@@ -107,7 +107,7 @@ impl Appender {
             index_object: index.unbind(),
             index: Index::default(),
             errors: Errors::new(py)?,
-            queue_type: py.import("aerobee.store.consume_queue")?.getattr("ConsumeQueue")?.unbind(),
+            queue_type: py.import("aerobee.store.queue.consume_queue")?.getattr("ConsumeQueue")?.unbind(),
             store: store.clone().unbind(),
             store_host,
             topics: Topics::default(),

@@ -1,6 +1,6 @@
 //! What a client spends its time on beside calls: ids, frames of sends, and answers to them (client_reply.rs).
 //!
-//! aerobee/client/unique_id.py and send_header.py are the definition, tests/unit/client/test_client_codec.py holds both to
+//! aerobee/client/base/unique_id.py and send_header.py are the definition, tests/unit/client/test_client_codec.py holds both to
 //! it. Whatever is not ordinary is left to the definition, which knows every case and raises what is to be raised.
 
 use pyo3::IntoPyObjectExt;

@@ -1,4 +1,4 @@
-//! Answers to sends, a whole read at once. aerobee/client/producer/send_replies.py is the definition: it says which answers are
+//! Answers to sends, a whole read at once. aerobee/client/session/send_replies.py is the definition: it says which answers are
 //! ordinary. This one takes fewer, those written without blanks and escapes as brokers do; what it leaves goes the usual
 //! way and ends the same.
 

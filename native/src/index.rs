@@ -1,4 +1,4 @@
-//! Entries of the key index, written once a burst (layout in aerobee/store/index_file.py).
+//! Entries of the key index, written once a burst (layout in aerobee/store/index/index_file.py).
 
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! How long requests took, counted in the steps of aerobee/broker/metrics.py's Latency.
+//! How long requests took, counted in the steps of aerobee/broker/metrics/metrics.py's Latency.
 
 use std::time::Duration;
 

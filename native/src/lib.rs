@@ -1,6 +1,6 @@
 //! The native backend of Aerobee's fast path. aerobee/broker/fastpath/ says what it does; the same tests and a differential
 //! fuzz (tests/fuzz/fastpath_differential.py) hold both. And of the client's codec: client*.rs, the native form of
-//! aerobee/client/codec.py's parts, held by tests/fuzz/client_differential.py.
+//! aerobee/client/session/codec.py's parts, held by tests/fuzz/client_differential.py.
 //!
 //! Files only use those that stand above them in this list, which a test reads (tests/unit/test_native_floors.py). The fast
 //! path does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched
@@ -62,9 +62,9 @@ mod batch_entries;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 21;
+const FAST_PATH_VERSION: u32 = 22;
 
-/// The same number as aerobee.client.codec.CODEC_VERSION: of what the client's parts take and return.
+/// The same number as aerobee.client.session.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;
 
 #[pymodule]

@@ -28,7 +28,7 @@ const ENTRY_BYTES: usize = 20;
 const FILLER_SIZE: i32 = i32::MAX;
 const HOLD_MS_MAX: i64 = 300_000;
 const RECENT_ENTRIES: i64 = 1024; // so near to the end, a queue's entries are in memory
-const SCATTERED_COUNT_MAX: i64 = 32; // both as in aerobee/store/config.py
+const SCATTERED_COUNT_MAX: i64 = 32; // both as in aerobee/store/files/config.py
 const RUN_BYTES_MAX: i64 = 2 << 20;
 
 /// The family.

@@ -1,5 +1,5 @@
 //! RawAppender: a master's log bytes, with the queue and index entries that belong to them. RawAppender.append of
-//! aerobee/store/raw_appender.py is the definition; what is not ordinary is left to it, from its first record on.
+//! aerobee/store/append/raw_appender.py is the definition; what is not ordinary is left to it, from its first record on.
 //!
 //! The order is the definition's: records are read and judged; room in the index, the queues and the log; the bytes; the
 //! log's end; queue entries; index entries; who waits is told. Nothing can fail for a master's reasons after the first byte.
@@ -98,7 +98,7 @@ impl RawAppender {
                 index_files: index.getattr("is_enabled")?.is_truthy()?.then_some(files),
                 index_object: index.unbind(),
                 index: Index::default(),
-                queue_type: py.import("aerobee.store.consume_queue")?.getattr("ConsumeQueue")?.unbind(),
+                queue_type: py.import("aerobee.store.queue.consume_queue")?.getattr("ConsumeQueue")?.unbind(),
                 errors: Errors::new(py)?,
                 bytes: Vec::new(),
                 plan: Plan::default(),

@@ -1,4 +1,4 @@
-//! The layout of a record in the commit log (aerobee/store/record_layout.py), written and taken apart.
+//! The layout of a record in the commit log (aerobee/store/log/record_layout.py), written and taken apart.
 
 use crate::outcome::{Outcome, Stop};
 

@@ -9,7 +9,7 @@ use pyo3::types::{PyList, PyString, PyTuple};
 use crate::text::{java_hash_from, positive};
 use crate::window::Window;
 
-/// Sizes of records, bytes: a larger one is counted behind the last of these that it exceeds (broker/metrics.py).
+/// Sizes of records, bytes: a larger one is counted behind the last of these that it exceeds (broker/metrics/metrics.py).
 pub const SIZE_ENDS: [usize; 6] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 
 /// Where a record of that size is counted; None: most are no larger than the first.

@@ -34,11 +34,11 @@ from typing import Any
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, ConfigError
 from aerobee.message import INNER_BATCH, TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_properties
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import MappedFile, RealDisk
-from aerobee.store.dispatch import ScanKind, scan_record
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import MappedFile, RealDisk
+from aerobee.store.log.dispatch import ScanKind, scan_record
+from aerobee.store.log.stored_message import GetStatus, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import GetStatus, StoredMessage
 
 DATA = Path(__file__).parents[1] / "data" / "store"
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.message import MessageQueue
 from aerobee.nameserver import NameServer
 from aerobee.nameserver.config import NameServerConfig
@@ -31,7 +31,7 @@ from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.message_queue import queue_to_dict
 from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
 from aerobee.remoting.command import RemotingCommand
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.log.stored_message import StoredMessage
 from tests.abuse.stranger import Stranger, broker_at
 
 QUEUES_ATTACKED = 65_536

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.client import PushConsumer
 from aerobee.clock import AdvancingClock
 from aerobee.config import build, properties_text, read_properties, to_properties
@@ -26,7 +26,7 @@ from aerobee.nameserver.server import NameServer
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Endpoint
 from aerobee.remoting.frame import FrameDecoder, encode_frame
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 from tests.survival.hostile_frames import Fault, TappedNetwork
 
 VICTIM, GOOD_GROUP = "victim", "good"

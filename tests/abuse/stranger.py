@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from tests.integration.broker_calls import make_broker

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.command import RemotingCommand

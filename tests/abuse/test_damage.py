@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.errors import StoreError
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.disk import RealDisk
 from tests.abuse import damage
 from tests.abuse.damage import Base, make_ours, read_queue
 

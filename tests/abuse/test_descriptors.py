@@ -14,12 +14,12 @@ import pytest
 
 from aerobee.clock import SystemClock
 from aerobee.errors import StoreFull
-from aerobee.store.config import StoreConfig
-from aerobee.store.descriptors import SpareDescriptors, raise_limit
-from aerobee.store.disk import RealDisk
-from aerobee.store.json_file import save_config_file
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.descriptors import SpareDescriptors, raise_limit
+from aerobee.store.files.disk import RealDisk
+from aerobee.store.files.json_file import save_config_file
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 LIMIT = 512

@@ -17,10 +17,10 @@ PRELUDE = """
 import asyncio, os, sys
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.log.stored_message import StoredMessage
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 ROOT = sys.argv[1]
 

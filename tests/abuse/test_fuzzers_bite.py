@@ -22,10 +22,10 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.fastpath import shared as fast_shared
 from aerobee.broker.fastpath.choice import VARIABLE
 from aerobee.broker.send import request_reply, send_service
-from aerobee.store import queue_table
-from aerobee.store.queue_mender import QueueMender
-from aerobee.store.queue_rebuild import QueueRebuild
-from aerobee.store.recovery import Recovery
+from aerobee.store.queue import queue_table
+from aerobee.store.recovery.queue_mender import QueueMender
+from aerobee.store.recovery.queue_rebuild import QueueRebuild
+from aerobee.store.recovery.recovery import Recovery
 from tests.abuse import damage, semantic_fuzzer
 from tests.survival.hostile_frames import Fault
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.replication import keyed_connection, tls_connection
 from aerobee.broker.replication.classic_mode import SLAVES_MAX
 from aerobee.broker.replication.unproven_connections import UNPROVEN_MAX

@@ -9,8 +9,8 @@ import pytest
 
 from aerobee.errors import RecordInvalid
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
 from tests.abuse.stranger import Stranger, broker_at, files_below
 
 ESCAPES = (

@@ -11,7 +11,7 @@ import pytest
 
 from aerobee.broker.fastpath.choice import VARIABLE
 from aerobee.remoting.command import RemotingCommand
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.log.stored_message import StoredMessage
 from tests.abuse.stranger import Stranger, broker_at
 from tests.fakes import FakePeer
 from tests.integration.pop_requests import pop_request

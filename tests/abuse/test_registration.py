@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.registration_parts import PART_BYTES_MAX, PART_TOPICS_MAX, parts_of
+from aerobee.broker.membership.registration_parts import PART_BYTES_MAX, PART_TOPICS_MAX, parts_of
 from aerobee.nameserver import NameServer, registration_calls
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.remoting.body.data_version import DataVersion

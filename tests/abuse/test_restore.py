@@ -11,12 +11,12 @@ from typing import cast
 
 import pytest
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import TRANSACTION_PREPARED
-from aerobee.ops.commands import run_cli
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import MappedFile, RealDisk
+from aerobee.ops.commands.tree import run_cli
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import MappedFile, RealDisk
 from aerobee.store.verify.checker import verify
 from aerobee.store.verify.repair import repair
 from aerobee.store.verify.restore import records_of_directory, restore

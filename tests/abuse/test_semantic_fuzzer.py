@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.nameserver import NameServer
 from aerobee.testing import LocalCluster
 from tests.abuse import semantic_fuzzer, semantic_judges

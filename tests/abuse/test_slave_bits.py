@@ -18,8 +18,8 @@ import pytest
 from aerobee.broker.fastpath.choice import choose_backend
 from aerobee.clock import ManualClock
 from aerobee.errors import RecordInvalid
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
 from aerobee.store.message_store import MessageStore
 from tests.abuse.damage import HOST, message, read_queue
 

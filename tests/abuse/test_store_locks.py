@@ -8,8 +8,8 @@ import pytest
 
 from aerobee.clock import SystemClock
 from aerobee.errors import StoreLocked
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
 from aerobee.store.message_store import MessageStore
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.ops.commands import run_cli
-from aerobee.store.config import StoreConfig
+from aerobee.ops.commands.tree import run_cli
+from aerobee.store.files.config import StoreConfig
 from aerobee.store.verify.checker import verify
 from aerobee.store.verify.repair import repair
 from tests.abuse.damage import Base, make_ours, read_queue

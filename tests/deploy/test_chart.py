@@ -14,8 +14,13 @@ from typing import Any
 import pytest
 
 from aerobee.config import parse_properties
-from aerobee.ops.container import role_flags
-from aerobee.ops.settings import BrokerSettings, NameServerSettings, broker_settings, nameserver_settings
+from aerobee.ops.servers.container import role_flags
+from aerobee.ops.settings.settings import (
+    BrokerSettings,
+    NameServerSettings,
+    broker_settings,
+    nameserver_settings,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "aerobee"

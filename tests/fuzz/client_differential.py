@@ -24,10 +24,10 @@ import orjson
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from aerobee.client.codec import Codec, native_codec, python_codec
-from aerobee.client.producer.send_header import SendTemplate, decode_send_reply
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.unique_id import UniqueIds
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.unique_id import UniqueIds
+from aerobee.client.session.codec import Codec, native_codec, python_codec
+from aerobee.client.session.send_header import SendTemplate, decode_send_reply
 from aerobee.errors import AerobeeError
 from aerobee.message import Message, MessageQueue, encode_record, pack_host
 from aerobee.remoting.command import RemotingCommand

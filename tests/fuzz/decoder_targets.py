@@ -26,11 +26,11 @@ from aerobee.remoting.binary_header import decode_binary_header, encode_binary_h
 from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.json_header import decode_json_header, encode_json_header
-from aerobee.store.batch_consume_queue import BatchConsumeQueue, BatchEntry
-from aerobee.store.checkpoint import decode_checkpoint
-from aerobee.store.config import BATCH_QUEUE_ENTRY_BYTES
-from aerobee.store.consume_queue import ENTRY_BYTES, ConsumeQueue
-from aerobee.store.dispatch import (
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.files.checkpoint import decode_checkpoint
+from aerobee.store.files.config import BATCH_QUEUE_ENTRY_BYTES
+from aerobee.store.index.index_file import HEADER_BYTES, INDEX_ENTRY_BYTES, IndexFile, key_hash
+from aerobee.store.log.dispatch import (
     SCHEDULE_TOPIC,
     DispatchRecord,
     ScanKind,
@@ -39,11 +39,11 @@ from aerobee.store.dispatch import (
     index_texts,
     scan_record,
 )
-from aerobee.store.extended_queue import ExtendedQueue, QueueExtension
-from aerobee.store.index_file import HEADER_BYTES, INDEX_ENTRY_BYTES, IndexFile, key_hash
-from aerobee.store.queue_files import FilePool
-from aerobee.store.timer_checkpoint import decode_timer_checkpoint
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue, BatchEntry
+from aerobee.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
+from aerobee.store.queue.extended_queue import ExtendedQueue, QueueExtension
+from aerobee.store.queue.queue_files import FilePool
+from aerobee.store.timer.timer_checkpoint import decode_timer_checkpoint
 
 BINARY = SerializeType.ROCKETMQ.value
 FRAME_BYTES_MAX = 4096

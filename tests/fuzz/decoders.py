@@ -28,12 +28,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aerobee.message import encode_properties, encode_record, pack_host
-from aerobee.store.batch_consume_queue import BATCH_ENTRY
-from aerobee.store.checkpoint import Checkpoint
-from aerobee.store.consume_queue import ENTRY
-from aerobee.store.extended_queue import ADDRESS_BASE, UNIT
-from aerobee.store.index_file import HEADER, INDEX_ENTRY
-from aerobee.store.timer_checkpoint import TimerCheckpoint
+from aerobee.store.files.checkpoint import Checkpoint
+from aerobee.store.index.index_file import HEADER, INDEX_ENTRY
+from aerobee.store.queue.batch_consume_queue import BATCH_ENTRY
+from aerobee.store.queue.consume_queue import ENTRY
+from aerobee.store.queue.extended_queue import ADDRESS_BASE, UNIT
+from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
 from tests.captures import capture_names, captured
 from tests.fuzz.decoder_targets import EXTENSION_FILE_BYTES, INDEX_SLOTS, QUEUE_FILE_BYTES, TARGETS
 

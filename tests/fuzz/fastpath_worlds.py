@@ -8,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.ack_level import AckLevel
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import PYTHON, choose_backend
 from aerobee.broker.fastpath.seam import (
     Authorization,
@@ -18,11 +16,13 @@ from aerobee.broker.fastpath.seam import (
     Transaction,
     TransactionSettings,
 )
-from aerobee.broker.feature import PutHook
-from aerobee.broker.property_names import TIMER_REQUESTS, TRAN_MSG
 from aerobee.broker.pull.held_pulls import HeldPull
+from aerobee.broker.state.ack_level import AckLevel
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.feature import PutHook
+from aerobee.broker.state.property_names import TIMER_REQUESTS, TRAN_MSG
+from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.timer_hook import TimerHook
-from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.broker.transaction.half_message import is_half, to_half
 from aerobee.broker.transaction.transaction_table import OpenTransaction
@@ -34,9 +34,9 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.request_stats import FAST_ROW_COUNT, FAST_ROWS, ROW_NUMBERS
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.queue_table import AnyQueue
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.log.stored_message import StoredMessage
+from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.queue_table import AnyQueue
 from tests.fakes import FakePeer
 from tests.fuzz.fastpath_bursts import GROUPS, TOPICS, captured_groups, captured_topics
 from tests.fuzz.fastpath_guarded import AccessWorld

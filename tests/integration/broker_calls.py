@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import Record, decode_records
 from aerobee.remoting.command import RemotingCommand
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 
 STORE: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 22,

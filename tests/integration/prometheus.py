@@ -20,11 +20,11 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage, TransactionState, reject
-from aerobee.ha.quorum.config import ControllerConfig
-from aerobee.ha.quorum.controller import Controller
-from aerobee.store.config import BrokerRole
+from aerobee.ha.controller.config import ControllerConfig
+from aerobee.ha.controller.controller import Controller
+from aerobee.store.files.config import BrokerRole
 from aerobee.testing import LocalCluster
 from tests.integration.databases import free_port
 from tests.waiting import wait_until

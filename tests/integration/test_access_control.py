@@ -18,11 +18,11 @@ from aerobee import Message, Producer
 from aerobee.access.config import AccessConfig
 from aerobee.access.keepers import UserKeeper
 from aerobee.access.rocks_table import RocksTable
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.fastpath.choice import VARIABLE, choose_backend
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.client.admin.admin import Admin
-from aerobee.client.config import ClientConfig
+from aerobee.client.base.config import ClientConfig
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError, ConfigError
 from aerobee.nameserver.config import NameServerConfig
@@ -32,7 +32,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import Credentials
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 from tests.integration.pop_requests import ack, change, pop
 
 USERS = AccessConfig(

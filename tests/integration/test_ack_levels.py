@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.client import Producer, SendStatus
 from aerobee.clock import SystemClock
 from aerobee.errors import MessageIllegal
@@ -21,9 +21,9 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.store.config import StoreConfig
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.files.config import StoreConfig
 from aerobee.testing.local_cluster import LocalCluster
-from aerobee.testing.simulated_disk import SimulatedDisk
 from tests.integration.broker_calls import STORE, pull_request, records_of, send_request
 from tests.integration.test_replication import Pair, same
 

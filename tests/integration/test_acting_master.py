@@ -12,9 +12,9 @@ import pytest
 
 from aerobee.broker.acting.acting_master import ActingMaster
 from aerobee.broker.acting.escape_bridge import EscapeBridge, Escaping
-from aerobee.broker.broker import Broker
-from aerobee.broker.role import Role
-from aerobee.broker.topic_table import HALF_TOPIC
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.role import Role
+from aerobee.broker.state.topic_table import HALF_TOPIC
 from aerobee.clock import SystemClock
 from aerobee.message import decode_records
 from aerobee.nameserver.config import NameServerConfig

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.transaction.service import Transactions
 from aerobee.errors import StoreError
 from aerobee.message import Message
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.disk import RealDisk
 from aerobee.store.message_store import MessageStore
 from aerobee.testing import LocalCluster
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from aerobee import Message
 from aerobee.client import ConsumeFrom, ConsumerConfig, Producer
 from aerobee.message import INNER_BATCH, NEED_UNWRAP, decode_records
 from aerobee.remoting.frame import decode_frame
-from aerobee.store.batch_consume_queue import BatchConsumeQueue
+from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue
 from aerobee.testing.local_cluster import LocalCluster
 from tests.fakes import FakePeer
 from tests.waiting import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.clock import SystemClock
 from aerobee.errors import ConnectFailed, StoreLocked, TransportError
 from aerobee.network import AsyncioNetwork

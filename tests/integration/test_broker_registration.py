@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
 from aerobee.nameserver.config import NameServerConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aerobee import Message, SyncProducer
-from aerobee.ops.commands import run_cli
+from aerobee.ops.commands.tree import run_cli
 from aerobee.remoting.codes import RequestCode
 from aerobee.testing import ThreadedCluster
 from tests.abuse.stranger import Stranger

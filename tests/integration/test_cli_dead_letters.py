@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, PushConsumer, reject
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.testing import ThreadedCluster
 from tests.cli import Run, make_run
 from tests.waiting import wait_for

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.ops.listening import free_ports
+from aerobee.ops.servers.listening import free_ports
 
 WITHIN_S = 40.0
 Start = Callable[..., subprocess.Popen[str]]

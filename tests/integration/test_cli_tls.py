@@ -16,7 +16,7 @@ import pytest
 from aerobee.client import ClientConfig, SyncProducer
 from aerobee.errors import ConfigError
 from aerobee.message import Message
-from aerobee.ops.listening import free_ports
+from aerobee.ops.servers.listening import free_ports
 from tests.cli import Run, make_run
 from tests.integration.certificates import Identity, identity
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from aerobee.ops import clients, ha, shared_options
-from aerobee.ops.commands import run_cli
-from aerobee.ops.examples import EXAMPLES
+from aerobee.ops.commands import ha
+from aerobee.ops.commands.examples import EXAMPLES
+from aerobee.ops.commands.tree import run_cli
+from aerobee.ops.options import clients, shared_options
 from aerobee.testing import ThreadedCluster
 
 NO_ANSWER_S = 0.3  # of the peer that never says anything

@@ -8,7 +8,7 @@ import pytest
 
 from aerobee.message import decode_records, java_hash
 from aerobee.remoting.codes import RequestCode, ResponseCode
-from aerobee.store.key_query import CANDIDATES_MAX
+from aerobee.store.read.key_query import CANDIDATES_MAX
 from tests.abuse.stranger import Stranger, broker_at
 
 TIME_MAX = str(2**63 - 1)

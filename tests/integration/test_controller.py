@@ -18,14 +18,14 @@ from aerobee.config import build, read_properties
 from aerobee.errors import AerobeeError, StoreError, StoreLocked
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.commands import REPLICAS_MAX
-from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
-from aerobee.ha.quorum.config_calls import config_calls
-from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.controller.config import ControllerConfig, LiveControllerConfig
+from aerobee.ha.controller.config_calls import config_calls
+from aerobee.ha.controller.controller import Controller
 from aerobee.ha.raft.messages import AppendRequest, encode_message
 from aerobee.host_port import split_address
 from aerobee.network import AsyncioNetwork
-from aerobee.ops.ha import QuorumAdmin
-from aerobee.ops.listening import free_ports
+from aerobee.ops.commands.ha import QuorumAdmin
+from aerobee.ops.servers.listening import free_ports
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -34,7 +34,7 @@ from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.proven_client import prove
 from aerobee.remoting.request_proof import PROOF
 from aerobee.remoting.signature import Credentials
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.disk import RealDisk
 from tests.fakes import FakePeer
 from tests.waiting import wait_until
 

@@ -13,20 +13,20 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
-from aerobee.broker.role import Role
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.role import Role
 from aerobee.client import Admin, Producer
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError, NoPermission
-from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.controller.controller import Controller
 from aerobee.message import Message
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.signature import Credentials
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 from tests.integration.broker_calls import STORE, pull_request, records_of
 from tests.integration.test_access_control import USERS, client
 from tests.integration.test_controller import configs, leader_of

@@ -12,11 +12,11 @@ import pytest
 
 from aerobee.errors import RemoteError
 from aerobee.ha.controller.codes import ControllerCode
-from aerobee.ha.quorum.controller import Controller
-from aerobee.ops.controller import make_controller
-from aerobee.ops.listening import free_ports
-from aerobee.ops.nameserver import start_nameserver
-from aerobee.ops.settings import ControllerSettings, controller_settings, nameserver_settings
+from aerobee.ha.controller.controller import Controller
+from aerobee.ops.servers.controller import make_controller
+from aerobee.ops.servers.listening import free_ports
+from aerobee.ops.servers.nameserver import start_nameserver
+from aerobee.ops.settings.settings import ControllerSettings, controller_settings, nameserver_settings
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_mode import NO_LEASE, AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ha_address_behind
 from aerobee.broker.replication.replica_claims import SLAVES_MAX
-from aerobee.broker.role import Role
+from aerobee.broker.state.role import Role
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, StoreError
+from aerobee.ha.controller.controller import Controller
 from aerobee.ha.controller.liveness import Heartbeat
-from aerobee.ha.epoch_file import EpochEntry
-from aerobee.ha.handshake import Handshake, HandshakeReply
-from aerobee.ha.quorum.controller import Controller
-from aerobee.ha.transfer_header import StateReport, TransferFrame
+from aerobee.ha.stream.epoch_file import EpochEntry
+from aerobee.ha.stream.handshake import Handshake, HandshakeReply
+from aerobee.ha.stream.transfer_header import StateReport, TransferFrame
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.network import AsyncioNetwork
@@ -33,8 +33,8 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads
-from aerobee.store.config import FlushDiskType
-from aerobee.store.timer_checkpoint import TimerCheckpoint
+from aerobee.store.files.config import FlushDiskType
+from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
 from tests.integration.broker_calls import make_broker, records_of, send_request
 from tests.integration.certificates import Identity, identity
 from tests.integration.test_controller import configs, leader_of

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, reject, retry
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.consumer.dead_letter import DeadLetterFilter
-from aerobee.client.received import ReceivedMessage
 from aerobee.message import Message
 from aerobee.testing import LocalCluster
 from tests.waiting import wait_until

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from aerobee.client import ReceivedMessage
+from aerobee.client.base.received import decode_messages
 from aerobee.client.dedup import deduplicated
-from aerobee.client.received import decode_messages
 from aerobee.clock import ManualClock
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue, encode_properties, encode_record, pack_host

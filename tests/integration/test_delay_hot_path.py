@@ -18,8 +18,8 @@ from aerobee.clock import AdvancingClock
 from aerobee.message import decode_record
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.recall_handle import decode_recall_handle
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import AppendResult, StoredMessage
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.test_transaction_hot_path import BACKENDS, HOT, SLOW, TOPIC, Wire
 from tests.waiting import wait_until

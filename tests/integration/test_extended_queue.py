@@ -15,26 +15,26 @@ from pathlib import Path
 import pytest
 
 from aerobee import Message
-from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.config_file import ConfigFile
 from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, Sql
 from aerobee.clock import ManualClock, SystemClock
 from aerobee.message import decode_records, java_hash
 from aerobee.remoting.body.subscription import SubscriptionData
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
-from aerobee.store.extended_queue import (
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
+from aerobee.store.log.stored_message import GetStatus, StoredMessage
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queue.extended_queue import (
     ADDRESS_MAX,
     BitmapAccept,
     ExtendedQueue,
     ExtensionUnit,
     QueueExtension,
 )
-from aerobee.store.message_store import MessageStore
-from aerobee.store.queue_files import FilePool
-from aerobee.store.stored_message import GetStatus, StoredMessage
+from aerobee.store.queue.queue_files import FilePool
 from aerobee.testing.local_cluster import LocalCluster
 from tests.waiting import wait_until
 

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from aerobee.client import Producer, ProducerConfig
-from aerobee.client.results import SendStatus
+from aerobee.client.base.results import SendStatus
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError
 from aerobee.host_port import join_address
 from aerobee.message import Message
 from aerobee.network import AsyncioNetwork
-from aerobee.ops.ha import QuorumAdmin
+from aerobee.ops.commands.ha import QuorumAdmin
 from aerobee.remoting.client import RemotingClient
 from tests.integration.broker_calls import pull_request, records_of
 from tests.ports import free_block

@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 from aerobee.access.rocks_table import RocksTable
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import SystemClock
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
@@ -21,9 +21,9 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
-from aerobee.store.json_file import save_config_file, save_settings_file
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
+from aerobee.store.files.json_file import save_config_file, save_settings_file
 
 SECRET = 'innerClientAuthenticationCredentials={"accessKey":"inner","secretKey":"innersecret"}\n'
 

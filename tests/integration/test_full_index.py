@@ -9,8 +9,8 @@ import pytest
 
 from aerobee.message import decode_records
 from aerobee.remoting.codes import RequestCode
-from aerobee.store.index_file import IndexFile
-from aerobee.store.key_index import KeyIndex
+from aerobee.store.index.index_file import IndexFile
+from aerobee.store.index.key_index import KeyIndex
 from tests.abuse.stranger import Stranger, broker_at
 
 STORE = {"max_index_num": 16, "max_hash_slot_num": 16}

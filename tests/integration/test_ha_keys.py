@@ -16,13 +16,13 @@ from aerobee.broker.replication import tls_connection
 from aerobee.broker.replication.tls_connection import HaTls, TlsNetwork
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
-from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.controller.controller import Controller
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import Credentials
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 from tests.integration.broker_calls import make_broker
 from tests.integration.certificates import Identity, identity
 from tests.integration.test_controller import configs, leader_of

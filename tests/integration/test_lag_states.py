@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.results import QueueStats
+from aerobee.client.base.results import QueueStats
 from aerobee.message import Message, MessageQueue
 from aerobee.spark.lag_rows import evaluate
 from aerobee.spark.lag_sampler import ClusterSampler, sample_cluster

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.client.config import ConsumeFrom, ConsumerConfig
-from aerobee.client.results import SendStatus
+from aerobee.client.base.config import ConsumeFrom, ConsumerConfig
+from aerobee.client.base.results import SendStatus
 from aerobee.clock import AdvancingClock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import Message
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.disk import RealDisk
 from aerobee.testing import LocalCluster, ThreadedCluster
 from tests.waiting import wait_until
 

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from aerobee import Message
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage, TransactionState
 from aerobee.clock import SystemClock
-from aerobee.ha.quorum.config import ControllerConfig
-from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.controller.config import ControllerConfig
+from aerobee.ha.controller.controller import Controller
 from aerobee.message import MessageQueue
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.route_table import BrokerIdentity, Registration

@@ -20,11 +20,11 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from prometheus_client.parser import text_string_to_metric_families
 
 from aerobee import Message
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import ManualClock
 from aerobee.errors import ConfigError
-from aerobee.ha.quorum.config import ControllerConfig
-from aerobee.ha.quorum.controller import Controller
+from aerobee.ha.controller.config import ControllerConfig
+from aerobee.ha.controller.controller import Controller
 from aerobee.monitoring.export import Export
 from aerobee.monitoring.exposition import number_text
 from aerobee.monitoring.health import Health

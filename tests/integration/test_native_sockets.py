@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.fastpath.choice import choose_backend
 from aerobee.message import decode_records
 from aerobee.remoting.codes import RequestCode, ResponseCode

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aerobee.client import Blocked, ConsumeFrom, ConsumerConfig, RetryLater, reject
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue
 from aerobee.testing import LocalCluster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
 from tests.integration.broker_calls import make_broker, pull_request, records_of, send_request

@@ -10,13 +10,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import AdvancingClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 from tests.integration.broker_calls import STORE, send_request
 from tests.integration.pop_requests import Popped, ack, ack_request, change, pop, pop_request, popped
 from tests.waiting import wait_until

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.errors import StoreFull
 from aerobee.message import Message
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand

@@ -16,7 +16,7 @@ from aerobee.clock import SystemClock
 from aerobee.config import Setting, build
 from aerobee.errors import ConfigError, ConnectFailed, ConnectionLost
 from aerobee.network import AsyncioNetwork, Network
-from aerobee.ops.settings import TlsSettings
+from aerobee.ops.settings.settings import TlsSettings
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection

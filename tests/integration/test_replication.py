@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
-from aerobee.ha.transfer_header import encode_report
+from aerobee.ha.stream.transfer_header import encode_report
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode

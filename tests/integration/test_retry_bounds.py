@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, RetryLater, SimpleConsumerConfig
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.consumer import group_retries
-from aerobee.client.received import ReceivedMessage
 from aerobee.errors import RemoteError
 from aerobee.message import Message
 from aerobee.remoting.client import RemotingClient

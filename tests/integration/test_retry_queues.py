@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, TransactionState, reject
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.message import Message, MessageQueue
 from aerobee.remoting.client import RemotingClient
 from aerobee.testing import LocalCluster

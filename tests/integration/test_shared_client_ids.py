@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aerobee.client import ClientConfig, ConsumeFrom, ConsumerConfig
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.message import Message
-from aerobee.ops.doctor import examine
-from aerobee.ops.why_facts import gather_group
-from aerobee.ops.why_rules import findings
+from aerobee.ops.diagnosis.doctor import examine
+from aerobee.ops.diagnosis.why_facts import gather_group
+from aerobee.ops.diagnosis.why_rules import findings
 from aerobee.testing import LocalCluster
 from tests.waiting import wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.topic_config import TopicConfig

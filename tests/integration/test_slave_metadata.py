@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.topic_table import COPIED_TO_FIELD, TopicTable
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.topic_table import COPIED_TO_FIELD, TopicTable
 from aerobee.clock import ManualClock, SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads_object
-from aerobee.store.consume_queue import ENTRY, FILLER_SIZE
-from aerobee.store.extended_queue import ExtendedQueue
+from aerobee.store.queue.consume_queue import ENTRY, FILLER_SIZE
+from aerobee.store.queue.extended_queue import ExtendedQueue
 from tests.integration.broker_calls import pull_request, records_of, send_request
 from tests.integration.test_replication import Pair, same
 from tests.waiting import wait_until

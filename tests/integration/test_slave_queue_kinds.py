@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aerobee import Message
-from aerobee.broker.broker import Broker
-from aerobee.client.producer.send_header import encode_batch_entry
+from aerobee.broker.assembly.broker import Broker
+from aerobee.client.session.send_header import encode_batch_entry
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.topic_config import TopicConfig

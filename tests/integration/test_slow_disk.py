@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.send import new_topics
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
 from tests.waiting import wait_until
 
 WAIT_S = 20.0

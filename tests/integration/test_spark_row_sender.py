@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.producer.send_header import encode_batch_entry
+from aerobee.client.session.send_header import encode_batch_entry
 from aerobee.message import Message
 from aerobee.spark import row_sender
 from aerobee.spark.cluster_view import ClusterView

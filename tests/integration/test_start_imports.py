@@ -35,9 +35,9 @@ NOT_IN_A_PLAIN_BROKER = (
     "aerobee.client",
     "aerobee.console",
     "aerobee.ha.controller",
-    "aerobee.ha.quorum.config",
-    "aerobee.ha.quorum.controller",
-    "aerobee.ha.transfer_header",
+    "aerobee.ha.controller.config",
+    "aerobee.ha.controller.controller",
+    "aerobee.ha.stream.transfer_header",
     "aerobee.ha.raft.node",
     "aerobee.monitoring",
     "aerobee.nameserver.route_table",
@@ -63,7 +63,7 @@ NOT_IN_A_PLAIN_BROKER = (
 # `aerobee up` has a NameServer, too, which may show its health, asks it once who has registered, and prints in colour.
 OF_UP_ALONE = (
     "aerobee.client",
-    "aerobee.ha.quorum.config",
+    "aerobee.ha.controller.config",
     "aerobee.monitoring",
     "aerobee.nameserver",
     "rich",
@@ -72,18 +72,18 @@ NOT_IN_UP = (
     "aerobee.client.admin",
     "aerobee.client.consumer",
     "aerobee.client.producer",
-    "aerobee.client.session",
+    "aerobee.client.session.session",
     *(name for name in NOT_IN_A_PLAIN_BROKER if not name.startswith(OF_UP_ALONE)),
 )
 # Starts a broker as the command does, and writes what is loaded when it serves.
 PLAIN_BROKER = """
 import asyncio, json, sys
 from aerobee.ops import commands
-from aerobee.ops.commands import _load
+from aerobee.ops.commands.tree import _load
 _load("broker")
 from aerobee.config import Setting
-from aerobee.ops.broker import start_broker
-from aerobee.ops.settings import broker_settings
+from aerobee.ops.servers.broker import start_broker
+from aerobee.ops.settings.settings import broker_settings
 
 async def main():
     given = {"storePathRootDir": sys.argv[1], "bindAddress": "127.0.0.1", "listenPort": "0", **json.loads(sys.argv[2])}
@@ -98,7 +98,7 @@ asyncio.run(main())
 UP = """
 import json, sys
 from aerobee.ops import commands
-from aerobee.ops.commands import _load
+from aerobee.ops.commands.tree import _load
 _load("up")
 from aerobee.ops import up
 

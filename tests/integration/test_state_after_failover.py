@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.timer.timer_feature import Timers
@@ -24,7 +24,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads
-from aerobee.store.timer_log import TimerLog, TimerUnit
+from aerobee.store.timer.timer_log import TimerLog, TimerUnit
 from tests.integration.broker_calls import send_request
 from tests.integration.pop_requests import Popped, ack, pop, pop_request
 from tests.integration.test_replication import Pair, figures, log_bytes, same

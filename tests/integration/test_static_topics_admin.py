@@ -13,7 +13,7 @@ import pytest
 from aerobee import Message
 from aerobee.client import ConsumeFrom, ConsumerConfig, ReceivedMessage
 from aerobee.client.admin.static_topics import StaticTopicCalls
-from aerobee.client.static_plan import StaticTopic
+from aerobee.client.base.static_plan import StaticTopic
 from aerobee.errors import AerobeeError, TopicNotExist, UsageError
 from aerobee.testing import LocalCluster, ThreadedCluster
 from tests.cli import Run, make_run

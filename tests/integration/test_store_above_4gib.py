@@ -17,11 +17,11 @@ import pytest
 
 from aerobee.clock import SystemClock
 from aerobee.message import MAGIC_BLANK, decode_record, decode_records, encode_properties
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
-from aerobee.store.index_file import key_hash
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
+from aerobee.store.index.index_file import key_hash
+from aerobee.store.log.stored_message import GetStatus, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import GetStatus, StoredMessage
 from aerobee.store.verify.checker import verify
 from tests.integration.test_store_rocketmq import Archive, read_queue
 

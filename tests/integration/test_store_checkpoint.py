@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aerobee.store.checkpoint import decode_checkpoint
+from aerobee.store.files.checkpoint import decode_checkpoint
 from tests.integration.test_store_directory import message, new_store
 
 

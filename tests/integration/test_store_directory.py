@@ -16,10 +16,10 @@ import pytest
 from aerobee.clock import ManualClock, SystemClock
 from aerobee.errors import RecordInvalid, StoreError, StoreFull, StoreLocked, StoreNotWritable
 from aerobee.message import decode_records
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk, RealMappedFile
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk, RealMappedFile
+from aerobee.store.log.stored_message import GetStatus, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import GetStatus, StoredMessage
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 
@@ -512,7 +512,7 @@ def test_a_file_system_is_synced_by_one_of_its_directories(
             ctypes.set_errno(code)
             return -1 if code else 0
 
-    monkeypatch.setattr("aerobee.store.disk._libc", Libc())
+    monkeypatch.setattr("aerobee.store.files.disk._libc", Libc())
     disk = RealDisk()
     disk.sync_all(str(tmp_path))
     found = tmp_path.stat()

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import AdvancingClock
 from aerobee.message import Record, decode_record
 from tests.integration.test_store_rocketmq import Archive

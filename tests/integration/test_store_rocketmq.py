@@ -12,11 +12,11 @@ import pytest
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
 from aerobee.message import decode_record, decode_records, encode_properties
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
-from aerobee.store.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
+from aerobee.store.index.index_file import INDEX_ENTRY, INDEX_ENTRY_BYTES
+from aerobee.store.log.stored_message import GetStatus, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import GetStatus, StoredMessage
 
 DATA = Path(__file__).parent.parent / "data" / "store"
 SMALL = ("clean-shutdown", "killed", "batch-consume-queue")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
-from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.client import Admin, Producer
 from aerobee.clock import AdvancingClock
 from aerobee.errors import MessageIllegal, NoPermission, QueryNotFound, RemoteError, SendFailed, UsageError
@@ -21,8 +21,8 @@ from aerobee.message import Message, Record, decode_record
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.recall_handle import decode_recall_handle
-from aerobee.store.config import StoreConfig
-from aerobee.store.timer_checkpoint import decode_timer_checkpoint
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.timer.timer_checkpoint import decode_timer_checkpoint
 from aerobee.testing import LocalCluster
 from tests.captures import captured
 from tests.waiting import wait_until

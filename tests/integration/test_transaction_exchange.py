@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import AdvancingClock
 from aerobee.message import Record, decode_record, decode_records
 from aerobee.network import AsyncioNetwork
@@ -22,7 +22,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.frame import decode_frame
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 from tests.captures import captured
 from tests.integration.broker_calls import STORE, pull_request
 from tests.integration.test_store_rocketmq import Archive

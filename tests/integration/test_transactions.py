@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aerobee import Message, MessageQueue, TransactionState
+from aerobee.client.base.results import SendStatus
 from aerobee.client.producer.transaction_producer import TransactionProducer
-from aerobee.client.results import SendStatus
 from aerobee.errors import SendFailed, UsageError
 from aerobee.testing.local_cluster import LocalCluster
 from tests.waiting import wait_until

@@ -13,8 +13,8 @@ import pytest
 
 from aerobee.access.config import AccessConfig
 from aerobee.errors import ConfigError
-from aerobee.ops.listening import free_ports
-from aerobee.ops.up_access import own_keys, require_inner_keys, what_commands_need
+from aerobee.ops.servers.listening import free_ports
+from aerobee.ops.servers.up_access import own_keys, require_inner_keys, what_commands_need
 
 USER = '{"username":"root","password":"root-secret-1"}'
 INNER = '{"accessKey":"brokers","secretKey":"brokers-secret"}'

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.ops.listening import free_ports
+from aerobee.ops.servers.listening import free_ports
 from tests.waiting import wait_until
 
 WITHIN_S = 120.0  # a process is started for the first page, on a machine that may be busy

@@ -25,8 +25,8 @@ from aerobee.broker.send.send_header import SendHeader
 from aerobee.broker.send.send_service import SendOutcome
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder, encode_frame
-from aerobee.store.log_appender import LaidOut
-from aerobee.store.stored_message import AppendResult, GetResult, StoredMessage
+from aerobee.store.append.log_appender import LaidOut
+from aerobee.store.log.stored_message import AppendResult, GetResult, StoredMessage
 from aerobee.testing.local_cluster import LocalCluster
 from tests.unit.broker.sending import send_frame
 from tests.unit.test_floors import FLOORS
@@ -40,7 +40,7 @@ FORMS = (
 CODECS = frozenset(
     {
         "message.py", "remoting/frame.py", "remoting/command.py", "remoting/json_header.py", "remoting/binary_header.py",
-        "store/record_layout.py", "store/stored_message.py", "broker/fastpath/request.py",
+        "store/log/record_layout.py", "store/log/stored_message.py", "broker/fastpath/request.py",
     }
 )  # fmt: skip
 WATCHES = frozenset({"remoting/loop_watch.py"})  # called when a step took long, which may happen to any

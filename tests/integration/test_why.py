@@ -16,8 +16,8 @@ from aerobee.client import (
     TransactionState,
 )
 from aerobee.message import Message, MessageQueue
-from aerobee.ops.why_facts import gather_group, gather_message
-from aerobee.ops.why_rules import Finding, findings
+from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
+from aerobee.ops.diagnosis.why_rules import Finding, findings
 from aerobee.remoting.client import RemotingClient
 from aerobee.testing import LocalCluster
 from tests.integration.pop_requests import pop_request, popped

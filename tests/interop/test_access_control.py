@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from aerobee import Message, Producer
-from aerobee.client.config import ClientConfig
+from aerobee.client.base.config import ClientConfig
 from aerobee.errors import AerobeeError
 from tests.interop.rocketmq import (
     CLASS_PATH,

@@ -15,7 +15,7 @@ from aerobee.client import (
     PullConsumerConfig,
     PushConsumer,
 )
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.errors import AerobeeError, ConsumerNotOnline, QueryNotFound, TopicNotExist
 from aerobee.message import Message, MessageQueue
 from tests.interop.rocketmq import Cluster, Driver

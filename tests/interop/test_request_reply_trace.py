@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer, ReceivedMessage
-from aerobee.client.trace_record import TraceKind
+from aerobee.client.base.trace_record import TraceKind
 from aerobee.message import Message
 from tests.interop.rocketmq import Cluster, Driver
 from tests.interop.test_java_client import make_topic

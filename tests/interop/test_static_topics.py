@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer
-from aerobee.client.static_plan import StaticTopic
+from aerobee.client.base.static_plan import StaticTopic
 from aerobee.message import Message
 from tests.interop.conftest import targets
 from tests.interop.rocketmq import Driver, call

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.topic_table import COPIED_TO_FIELD
+from aerobee.broker.state.topic_table import COPIED_TO_FIELD
 from tests.interop.conftest import targets
 from tests.interop.rocketmq import (
     Broker,

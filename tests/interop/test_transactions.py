@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aerobee import Message, TransactionProducer, TransactionState
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from tests.interop.rocketmq import Broker, Cluster, Driver, DriverError, JavaClient, NameServer
 from tests.interop.test_java_client import make_topic
 from tests.waiting import wait_for

@@ -27,18 +27,18 @@ from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.transaction import end as end_transaction
 from aerobee.broker.transaction.check import Checker as TransactionChecks
 from aerobee.broker.transaction.transaction_table import Outcome
+from aerobee.client.base.publish_route import TopicRoute
 from aerobee.client.consumer.process_queue import ProcessQueue
-from aerobee.client.publish_route import TopicRoute
-from aerobee.client.route_cache import RouteCache
+from aerobee.client.session.route_cache import RouteCache
 from aerobee.errors import TransportError
 from aerobee.ha.controller import election, state
 from aerobee.ha.controller.leases import MasterLeases
-from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.ha.stream.sync_state_set import SyncStateSet
 from aerobee.message import TRANSACTION_ROLLBACK
 from aerobee.simulation.broken import Checker
 from aerobee.simulation.run import run_seed
 from aerobee.simulation.scenarios import SCENARIOS
-from aerobee.store.durability import Durability
+from aerobee.store.append.durability import Durability
 
 Break = Callable[[], AbstractContextManager[Any]]
 

@@ -15,21 +15,21 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from aerobee.broker import features
-from aerobee.broker.broker import Broker
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.assembly import features
+from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.client import ClientConfig, ConsumeFrom, ConsumerConfig, Producer, PushConsumer
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.nameserver.server import NameServer
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.store.config import StoreConfig
-from aerobee.testing.simulated_disk import SimulatedDisk
-from aerobee.testing.simulated_loop import InlineExecutor, SimulatedClock, SimulatedLoop
-from aerobee.testing.simulated_network import SimulatedNetwork
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_loop import InlineExecutor, SimulatedClock, SimulatedLoop
+from aerobee.simulation.simulated_network import SimulatedNetwork
+from aerobee.store.files.config import StoreConfig
 
 TOPIC = "orders"
 GROUP = "G"

@@ -22,15 +22,17 @@ from typing import Any
 from unittest import mock
 
 from aerobee.errors import StoreFull
-from aerobee.store import checkpointing, dispatch, log_scanner, queue_upkeep, store_files
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.durability import Durability
-from aerobee.store.index_file import INDEX_ENTRY_BYTES, IndexFile
-from aerobee.store.key_index import KeyIndex
-from aerobee.store.log_appender import LogAppender
-from aerobee.store.queue_files import FilePool
-from aerobee.testing import simulated_disk
+from aerobee.simulation import simulated_disk
+from aerobee.store import checkpointing, store_files
+from aerobee.store.append.durability import Durability
+from aerobee.store.append.log_appender import LogAppender
+from aerobee.store.index.index_file import INDEX_ENTRY_BYTES, IndexFile
+from aerobee.store.index.key_index import KeyIndex
+from aerobee.store.log import dispatch, log_scanner
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.queue_files import FilePool
+from aerobee.store.upkeep import queue_upkeep
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

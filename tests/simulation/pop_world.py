@@ -24,10 +24,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.bounds import Bounds
-from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
@@ -36,17 +33,20 @@ from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.fastpath.pop import PopBursts
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.pull.held_pulls import HeldPulls
-from aerobee.broker.role import Role, RoleState
 from aerobee.broker.send.light_queue import light_entries
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.state.bounds import Bounds
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.role import Role, RoleState
+from aerobee.broker.state.topic_table import TopicTable
+from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.broker.timer.timer_feature import Timers
-from aerobee.broker.topic_table import TopicTable
-from aerobee.broker.unserved import UnservedKinds
 from aerobee.client.consumer.popped import PoppedMessage, decode_popped
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
@@ -54,10 +54,10 @@ from aerobee.message import encode_properties
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import FrameDecoder, encode_frame
-from aerobee.store.config import StoreConfig
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
 from tests.simulation.store_world import InlineExecutor
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"

@@ -17,7 +17,7 @@ from aerobee.ha.raft.entry import FIRST_TERM, Entry, EntryKind, Membership
 from aerobee.ha.raft.messages import AppendReply, AppendRequest, Message, StandNow, VoteReply, VoteRequest
 from aerobee.ha.raft.node import RaftNode
 from aerobee.ha.raft.storage import RaftFiles
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
 from tests.simulation.raft_world import DRIFT, ELECTION_TIMEOUT_MS, Host, Operation, World
 
 Match = Callable[[Message], bool]

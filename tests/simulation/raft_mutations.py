@@ -29,7 +29,7 @@ from aerobee.ha.raft.node import RaftNode
 from aerobee.ha.raft.replica import Replica
 from aerobee.ha.raft.roles import Role
 from aerobee.ha.raft.storage import RaftFiles
-from aerobee.testing.simulated_disk import SimulatedMappedFile
+from aerobee.simulation.simulated_disk import SimulatedMappedFile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

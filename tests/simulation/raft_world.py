@@ -32,7 +32,7 @@ from aerobee.ha.raft.messages import Message, decode_message, encode_message
 from aerobee.ha.raft.node import RaftNode
 from aerobee.ha.raft.replica import Outcome, Replica
 from aerobee.ha.raft.storage import RaftFiles
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
 
 GROUP = "simulated"
 ELECTION_TIMEOUT_MS = 200

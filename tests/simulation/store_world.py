@@ -21,10 +21,10 @@ from typing import Any
 from aerobee.clock import ManualClock
 from aerobee.errors import MalformedRecord, StoreError, StoreFull, StoreNotWritable
 from aerobee.message import decode_records, encode_properties
-from aerobee.store.config import StoreConfig
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import GetStatus, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import GetStatus, StoredMessage
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 ROUNDS = 5

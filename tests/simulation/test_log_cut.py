@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from aerobee.errors import StoreError
-from aerobee.store.checkpoint import decode_checkpoint
-from aerobee.testing.simulated_disk import PowerCut
+from aerobee.simulation.simulated_disk import PowerCut
+from aerobee.store.files.checkpoint import decode_checkpoint
 from tests.simulation.store_world import World
 from tests.simulation.test_queue_ends import KEY, append, queue_of
 

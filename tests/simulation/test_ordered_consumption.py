@@ -14,7 +14,7 @@ from collections import defaultdict
 import pytest
 
 from aerobee.client import reject
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from tests.simulation.consumer_world import GROUP, TOPIC, Fault, Member, World, run
 
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "200"))

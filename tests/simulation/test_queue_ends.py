@@ -12,7 +12,7 @@ import pytest
 
 from aerobee.errors import StoreError
 from aerobee.message import decode_records
-from aerobee.testing.simulated_disk import PowerCut
+from aerobee.simulation.simulated_disk import PowerCut
 from tests.simulation.store_world import World
 
 KEY = ("orders", 0)

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.client import retry
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.message import decode_record
 from tests.simulation.consumer_world import GROUP, TOPIC, Fault, Member, World, run
 

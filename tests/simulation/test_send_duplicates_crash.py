@@ -12,12 +12,12 @@ import os
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.errors import StoreError
 from aerobee.message import decode_record, encode_properties
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.log.stored_message import StoredMessage
 from tests.simulation.store_world import HOST, World
 
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))

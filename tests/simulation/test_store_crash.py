@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import pytest
 
 from aerobee.errors import StoreError, StoreFull, StoreNotWritable
-from aerobee.testing.simulated_disk import PowerCut
+from aerobee.simulation.simulated_disk import PowerCut
 from tests.simulation.mutations import MUTATIONS, Mutation, first_to_notice
 from tests.simulation.store_world import ROUNDS, SCENARIOS, World, run_seed
 

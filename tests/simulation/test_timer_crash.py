@@ -20,9 +20,9 @@ from aerobee.broker.timer import slots_at_hand, timer_feature
 from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.timer_saver import TimerSaver
-from aerobee.store.timer_files import TimerFiles
-from aerobee.store.timer_log import TimerLog
-from aerobee.store.timer_wheel import TimerWheel
+from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.store.timer.timer_log import TimerLog
+from aerobee.store.timer.timer_wheel import TimerWheel
 from tests.simulation.timer_world import clocks, crashes
 
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))

@@ -16,22 +16,22 @@ from concurrent.futures import Executor, Future
 from types import SimpleNamespace
 from typing import Any, cast
 
-from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pull.held_pulls import HeldPulls
-from aerobee.broker.role import Role, RoleState
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.light_queue import light_entries
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.role import Role, RoleState
+from aerobee.broker.state.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, TopicTable
 from aerobee.broker.timer.timer_feature import Timers
-from aerobee.broker.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, TopicTable
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.message import Record, decode_record, encode_properties
@@ -39,10 +39,10 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.recall_handle import RecallHandle, decode_recall_handle
-from aerobee.store.config import StoreConfig
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 LEVELS = "1s 2s 4s"

@@ -18,21 +18,21 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.admission.record_access import RecordAccess
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.parts import anybody_may_send
-from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.record_access import RecordAccess
-from aerobee.broker.role import Role, RoleState
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.parts.parts import anybody_may_send
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.producer_registry import ProducerRegistry
+from aerobee.broker.state.role import Role, RoleState
+from aerobee.broker.state.topic_table import TopicTable
+from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.broker.transaction.service import Transactions
-from aerobee.broker.unserved import UnservedKinds
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.message import (
@@ -43,10 +43,10 @@ from aerobee.message import (
     encode_properties,
 )
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
-from aerobee.store.config import StoreConfig
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
 from tests.fakes import FakePeer
 from tests.simulation.store_world import InlineExecutor
 

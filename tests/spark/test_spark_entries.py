@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.codec import native_codec
-from aerobee.client.producer.send_header import encode_batch_entry
-from aerobee.client.unique_id import UniqueIds
+from aerobee.client.base.unique_id import UniqueIds
+from aerobee.client.session.codec import native_codec
+from aerobee.client.session.send_header import encode_batch_entry
 from aerobee.errors import ConfigError
 from aerobee.spark.entry_codec import BatchLayout, LaidOutBatch, TopicRows
 from aerobee.spark.sink_rows import outgoing_row

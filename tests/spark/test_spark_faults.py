@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.config import ProducerConfig
+from aerobee.client.base.config import ProducerConfig
 from aerobee.client.sync import SyncProducer
 from aerobee.errors import AerobeeError
 from aerobee.message import Message, MessageQueue

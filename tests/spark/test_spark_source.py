@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import aerobee.spark
-from aerobee.client.config import ConsumeFrom, ConsumerConfig
+from aerobee.client.base.config import ConsumeFrom, ConsumerConfig
 from aerobee.message import Message, MessageQueue
 from aerobee.testing.threaded_cluster import ThreadedCluster
 from tests.spark.streams import Stream, names, source_options, values

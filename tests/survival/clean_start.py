@@ -32,10 +32,10 @@ import servers  # noqa: E402
 
 from aerobee.clock import SystemClock  # noqa: E402
 from aerobee.message import encode_properties, pack_host  # noqa: E402
-from aerobee.store.config import StoreConfig  # noqa: E402
-from aerobee.store.disk import RealDisk  # noqa: E402
+from aerobee.store.files.config import StoreConfig  # noqa: E402
+from aerobee.store.files.disk import RealDisk  # noqa: E402
+from aerobee.store.log.stored_message import StoredMessage  # noqa: E402
 from aerobee.store.message_store import MessageStore  # noqa: E402
-from aerobee.store.stored_message import StoredMessage  # noqa: E402
 from tests.survival.process_figures import look_at  # noqa: E402
 
 TOPIC = "large"

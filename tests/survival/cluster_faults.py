@@ -58,7 +58,7 @@ from aerobee.client import (
 )
 from aerobee.errors import AerobeeError
 from aerobee.message import Message, MessageQueue, parse_offset_message_id
-from aerobee.ops.ha import opened
+from aerobee.ops.commands.ha import opened
 from aerobee.simulation.broken import Broken
 from aerobee.simulation.checks import (
     check_acknowledged,

@@ -30,7 +30,7 @@ SEND_S = (0.1, 1.2)  # a kill falls at random into this span of sending
 FIRST_MESSAGE_TIMEOUT_S = 30.0
 
 
-# What the broker says about its recovery, aerobee/store/recovery.py.
+# What the broker says about its recovery, aerobee/store/recovery/recovery.py.
 OPENED = re.compile(r"opened after a crash: log (\d+)\.\.(\d+), (\d+) records scanned.*?, (\d+) bytes cut")
 
 

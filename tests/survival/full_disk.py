@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 import servers
 
 from aerobee.client.admin.admin import Admin
-from aerobee.client.config import Compression, ProducerConfig
+from aerobee.client.base.config import Compression, ProducerConfig
 from aerobee.client.consumer.pull_consumer import PullConsumer
 from aerobee.client.producer.producer import Producer
 from aerobee.errors import AerobeeError

@@ -35,7 +35,7 @@ from frame_mutator import FrameMutator  # noqa: E402
 from process_figures import look_at  # noqa: E402
 
 from aerobee.client.admin.admin import Admin  # noqa: E402
-from aerobee.client.config import AdminConfig, ClientConfig, ConsumerConfig  # noqa: E402
+from aerobee.client.base.config import AdminConfig, ClientConfig, ConsumerConfig  # noqa: E402
 from aerobee.client.consumer.push_consumer import PushConsumer  # noqa: E402
 from aerobee.client.producer.producer import Producer  # noqa: E402
 from aerobee.errors import AerobeeError  # noqa: E402

@@ -36,7 +36,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "bench"), str(Path(__f
 
 import servers  # noqa: E402
 
-from aerobee.client.config import Compression, ProducerConfig  # noqa: E402
+from aerobee.client.base.config import Compression, ProducerConfig  # noqa: E402
 from aerobee.client.consumer.pull_consumer import PullConsumer  # noqa: E402
 from aerobee.client.producer.producer import Producer  # noqa: E402
 from tests.survival import full_disk  # noqa: E402

@@ -31,11 +31,11 @@ from line_chart import Panel, draw
 from process_figures import ProcessFigures, look_at, open_files_below
 
 from aerobee.client.admin.admin import Admin
-from aerobee.client.config import ConsumeFrom, ConsumerConfig
+from aerobee.client.base.config import ConsumeFrom, ConsumerConfig
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.verdict import RetryLater
 from aerobee.client.consumer.push_consumer import PushConsumer
-from aerobee.client.consumer.verdict import RetryLater
 from aerobee.client.producer.producer import Producer
-from aerobee.client.received import ReceivedMessage
 from aerobee.errors import AerobeeError
 from aerobee.message import Message
 

@@ -10,10 +10,10 @@ import pytest
 
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, StoreError
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk, RealMappedFile
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk, RealMappedFile
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
 from tests.survival import resource_faults
 from tests.survival.resource_faults import NotHere
 

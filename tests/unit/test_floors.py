@@ -66,15 +66,15 @@ CORES = [
     "remoting/fastjson.py",
     "remoting/body/*.py",
     "client/consumer/allocation.py",
-    "client/compression.py",
+    "client/base/compression.py",
     "client/producer/fault_avoidance.py",
     "client/consumer/process_queue.py",
     "client/producer/publish_info.py",
-    "client/publish_route.py",
-    "client/received.py",
-    "client/producer/send_header.py",
+    "client/base/publish_route.py",
+    "client/base/received.py",
+    "client/session/send_header.py",
     "client/consumer/subscription.py",
-    "client/unique_id.py",
+    "client/base/unique_id.py",
     "broker/filter/sql92.py",
     "broker/filter/record_test.py",
     "broker/filter/bloom.py",
@@ -85,11 +85,16 @@ CORES = [
     "broker/send/dead_letter.py",
     "broker/send/delay_level.py",
     "broker/fastpath/delivery.py",
-    "store/stored_message.py",
-    "ha/controller/*.py",
-    "ha/divergence.py",
-    "ha/epoch_file.py",
-    "ha/handshake.py",
+    "store/log/stored_message.py",
+    "ha/controller/codes.py",
+    "ha/controller/commands.py",
+    "ha/controller/election.py",
+    "ha/controller/leases.py",
+    "ha/controller/liveness.py",
+    "ha/controller/state.py",
+    "ha/stream/divergence.py",
+    "ha/stream/epoch_file.py",
+    "ha/stream/handshake.py",
     "ha/packed.py",
     "ha/raft/asked_reads.py",
     "ha/raft/config.py",
@@ -105,55 +110,12 @@ CORES = [
     "ha/raft/progress.py",
     "ha/raft/replica.py",
     "ha/raft/roles.py",
-    "ha/sync_state_set.py",
-    "ha/transfer_header.py",
+    "ha/stream/sync_state_set.py",
+    "ha/stream/transfer_header.py",
     "nameserver/route_table.py",
     "nameserver/zone_filter.py",
     "nameserver/answers.py",
 ]
-# Inside broker/ imports go down as well. What is not named here lies at the bottom: files that everybody shares.
-BROKER_ORDER = (
-    "filter",  # expressions
-    "consumer",  # groups, members, offsets, locks
-    "pull",  # what a consumer reads, and the pulls that wait
-    "send",  # what a producer sends, up to the store
-    "fastpath",  # the same for ordinary bursts
-    "delay",  # delivery of what has waited
-    "parts",  # the shared parts, from which those above are made
-    "timer",
-    "transaction",
-    "pop",
-    "replication",
-    "static_topic",  # logical queues, served by what sends, pulls and offsets are
-    "registration",
-    "acting",  # a slave in its master's place
-    "topic_queues",
-    "heartbeat",
-    "query",
-    "admin",
-    "call_parts",
-    "features",
-    "exporter",  # what is shown to a monitoring system
-    "config_files",  # what the broker itself is made of
-    "ports",
-    "foundation",  # what stands before the address is known
-    "serving",  # what is made from it then
-    "broker",
-)
-# Inside store/ too: a file knows those of the lines before its own, and its line's. `verify/` reads what all of it writes.
-STORE_ORDER = (
-    "config descriptors listeners zeros stored_message disk writability json_file store_lock abort_file",  # shared
-    "dispatch record_layout raw_records commit_log log_scanner log_patch delivery_mark retention flush",  # the log
-    "index_file key_index",  # the key index
-    "queue_files batch_consume_queue consume_queue extended_queue queue_kind queue_table queue_bounds queue_flush",  # the queues
-    "timer_log timer_wheel timer_checkpoint timer_files",  # the timer's files
-    "reader queue_mender warmer",  # reading
-    "visibility log_appender raw_appender own_records durability",  # appending, and what is on the disk
-    "checkpoint queue_rebuild recovery_report log_end index_recovery recovery log_cut cut_intent",  # what a start finds, and mends
-    "store_files store_reads key_query checkpointing queue_upkeep log_cleaner",  # the store's parts
-    "message_store",
-    "verify",
-)
 IO_MODULES = {"asyncio", "socket", "ssl", "time", "random", "threading", "subprocess", "os", "select"}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -238,7 +200,7 @@ def test_imports_only_go_down(path: Path) -> None:
 # What a plain start has no use for is loaded where it is wanted (tests/integration/test_start_imports.py); nothing else is.
 LOADED_WHEN_WANTED = {
     "access/opening.py": {"aerobee.access.closed"},
-    "broker/broker.py": {"aerobee.broker.exporter.exporter"},
+    "broker/assembly/broker.py": {"aerobee.broker.exporter.exporter"},
     "broker/fastpath/choice.py": {
         "aerobee.broker.fastpath.delivery",
         "aerobee.broker.fastpath.python_backend",
@@ -252,16 +214,19 @@ LOADED_WHEN_WANTED = {
         "aerobee.broker.replication.classic_follower",
         "aerobee.broker.replication.tls_connection",
     },
-    "broker/serving.py": {"aerobee.broker.acting.wiring", "aerobee.broker.replication.controller_wiring"},
+    "broker/assembly/serving.py": {
+        "aerobee.broker.acting.wiring",
+        "aerobee.broker.replication.controller_wiring",
+    },
     "nameserver/__init__.py": {"aerobee.nameserver.server"},
-    "ops/commands.py": {"importlib"},
-    "ops/completion.py": {"aerobee.client.contexts", "aerobee.ops.clients"},
-    "ops/nameserver.py": {"aerobee.ops.controller"},
-    "ops/run.py": {"uvloop"},
-    "ops/settings.py": {"aerobee.ha.quorum.config"},
-    "ops/output.py": {"rich.console", "rich.table"},
-    "ops/shared_options.py": {"aerobee.client.config", "aerobee.client.contexts"},
-    "ops/up.py": {"aerobee.ha.quorum.config"},
+    "ops/commands/tree.py": {"importlib"},
+    "ops/options/completion.py": {"aerobee.client.session.contexts", "aerobee.ops.options.clients"},
+    "ops/servers/nameserver.py": {"aerobee.ops.servers.controller"},
+    "ops/terminal/run.py": {"uvloop"},
+    "ops/settings/settings.py": {"aerobee.ha.controller.config"},
+    "ops/terminal/output.py": {"rich.console", "rich.table"},
+    "ops/options/shared_options.py": {"aerobee.client.base.config", "aerobee.client.session.contexts"},
+    "ops/servers/up.py": {"aerobee.ha.controller.config"},
     "remoting/request_proof.py": {"hmac"},
     "remoting/signature.py": {"hmac"},
     "broker/fastpath/pop.py": {"aerobee.broker.fastpath.guard"},
@@ -290,43 +255,43 @@ def test_only_the_top_floor_imports_through_a_package(path: Path) -> None:
     assert not wrong
 
 
-def test_parts_of_the_broker_import_downwards() -> None:
-    """A sub-package of broker/ knows those before it in BROKER_ORDER; shared files know no sub-package."""
-    place = {name: number for number, name in enumerate(BROKER_ORDER)}
-    wrong = []
-    for path in SOURCES:
-        inside = path.relative_to(PACKAGE).with_suffix("").parts
-        if inside[0] != "broker":
-            continue
-        own = inside[1]
-        for found in imports_of(path):
-            parts = found.module.split(".")
-            if parts[:2] != ["aerobee", "broker"] or len(parts) < 3 or parts[2] == own:
-                continue
-            if place.get(parts[2], -1) >= place.get(own, 0):
-                wrong.append(f"{'/'.join(inside)} line {found.line}: {found.module}")
-    assert not wrong
+def folders_in_cycles(imports: dict[str, set[str]]) -> dict[str, set[str]]:
+    """What is left of a graph when every folder without an import, then every folder that nothing imports, is taken out again and again."""
+    left = {name: targets - {name} for name, targets in imports.items()}
+    while True:
+        targets_of_others = set[str]().union(*left.values())
+        free = {
+            name
+            for name, targets in left.items()
+            if not targets & left.keys() or name not in targets_of_others
+        }
+        if not free:
+            return left
+        left = {name: targets - free for name, targets in left.items() if name not in free}
 
 
-def test_files_of_the_store_import_downwards() -> None:
-    """Every file of store/ has its line in STORE_ORDER and knows none of the lines after it."""
-    place = {name: number for number, line in enumerate(STORE_ORDER) for name in line.split()}
-    wrong = []
-    for path in SOURCES:
-        inside = path.relative_to(PACKAGE).with_suffix("").parts
-        if inside[0] != "store" or inside[1] == "__init__":
+def test_no_folder_imports_itself_over_others() -> None:
+    """Folders, sub-packages included, form a graph without cycles, imports for types included: each has a layer of its own."""
+    files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
+    imports: dict[str, set[str]] = {}
+    for name, path in files.items():
+        if name in (
+            "aerobee.__init__",
+            "aerobee.__main__",
+        ):  # the public names and the command, above everything
             continue
-        if inside[1] not in place:
-            wrong.append(f"{'/'.join(inside)} has no line in STORE_ORDER")
-            continue
-        for found in imports_of(path):
-            parts = found.module.split(".")
-            if (
-                parts[:2] == ["aerobee", "store"]
-                and place.get(parts[-1] if len(parts) < 3 else parts[2], 0) > place[inside[1]]
-            ):
-                wrong.append(f"{'/'.join(inside)} line {found.line}: {found.module}")
-    assert not wrong
+        folder = name.rpartition(".")[0]
+        targets = {found.module for found in imports_of(path)}
+        imports.setdefault(folder, set()).update(
+            target.rpartition(".")[0] if target in files else target
+            for target in targets
+            if target in files or f"{target}.__init__" in files
+        )
+    assert not folders_in_cycles(imports)
+
+
+def test_a_cycle_of_folders_is_found() -> None:
+    assert folders_in_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {"b": {"c"}, "c": {"b"}}
 
 
 def test_no_file_imports_itself_over_others() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.config import INTERVAL_MS_MIN, BrokerConfig
+from aerobee.broker.state.config import INTERVAL_MS_MIN, BrokerConfig
 from aerobee.config import fields_by_key
 from aerobee.errors import ConfigError
-from aerobee.ha.quorum.config import ControllerConfig
+from aerobee.ha.controller.config import ControllerConfig
 from aerobee.nameserver.config import NameServerConfig
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 
 CONFIGS: tuple[tuple[type[Any], dict[str, str]], ...] = (
     (BrokerConfig, {}),

@@ -51,7 +51,7 @@ REASONS = {
     "broker/replication/controller_client.py": SERVER,
     "broker/replication/metadata_sync.py": SERVER,
     "broker/static_topic/mapping_cleaning.py": SERVER,
-    "broker/config_file.py": FILE,
+    "broker/state/config_file.py": FILE,
     "broker/timer/pending_counts.py": FILE,
     "nameserver/kv_config.py": FILE,
     "access/closed.py": FILE,
@@ -124,7 +124,7 @@ def test_a_bound_that_a_caller_names_is_not_above_what_a_loop_bears() -> None:
         ]
     }
     from aerobee.broker.admin.offset import STATUS_DIALECT_BYTES_MAX
-    from aerobee.ha.quorum.bodies import _DIALECT_BYTES_MAX
+    from aerobee.ha.controller.bodies import _DIALECT_BYTES_MAX
     from aerobee.remoting.json_header import DIALECT_BYTES_MAX
 
     known = {

@@ -28,7 +28,7 @@ TOO_MUCH = re.compile(
     r"^ \w+(?: \w+)?,? (?:at most|with|is cut off|does not decompress)|^ records?s?, not one"
 )
 # Bytes of a damaged record or frame, of which the smallest has 21.
-OF_DAMAGE = ("client/received.py", "client/consumer/popped.py", "message.py")
+OF_DAMAGE = ("client/base/received.py", "client/consumer/popped.py", "message.py")
 
 
 def counted_by_hand(source: str) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
 
 
 def _disk() -> SimulatedDisk:

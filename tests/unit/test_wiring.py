@@ -16,7 +16,7 @@ EXCUSED = {
     # the state of one class, as a dataclass of its own
     "remoting/server.py: self._endpoint.burst",
     "remoting/server.py: self._endpoint.going_away",
-    "store/recovery.py: self.report.*",
+    "store/recovery/recovery.py: self.report.*",
     "remoting/settings_calls.py: self._config.value",
     "broker/exporter/exporter.py: self.health.is_started",
     "nameserver/server.py: self.health.is_started",
@@ -27,8 +27,8 @@ EXCUSED = {
     "broker/fastpath/python_backend.py: self._request.data",
     "broker/fastpath/python_backend.py: self._shared.at_end",
     # one step of two classes that are halves of one another
-    "store/durability.py: self.flushed.value",
-    "store/queue_flush.py: self.index.unsynced_names",
+    "store/append/durability.py: self.flushed.value",
+    "store/upkeep/queue_flush.py: self.index.unsynced_names",
     "broker/replication/controller_agent.py: self.mode.lease_until_s",
     "broker/replication/controller_agent.py: self.mode.on_set_wanted",
 }

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable
 from aerobee.broker.acting.deliveries import ActingDeliveries
 from aerobee.broker.acting.group_watch import GroupWatch
 from aerobee.broker.acting.pops import ActingPops
-from aerobee.broker.config import MASTER_ID, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, ConsumerOffsets, removed_of
 from aerobee.broker.delay.escaped import EscapedDeliveries, parse_sources
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.metadata_sync import MARK_FIELD, offsets_of
-from aerobee.broker.role import Role, RoleState
+from aerobee.broker.state.config import MASTER_ID, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.role import Role, RoleState
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.remoting import fastjson

@@ -20,10 +20,10 @@ from aerobee.broker.acting.level_progress import LevelProgress
 from aerobee.broker.acting.waiting import Waits, leaving, waiting_of_level, waiting_timers
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from aerobee.broker.state.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
-from aerobee.store.delivery_mark import delivered_sources
+from aerobee.store.log.delivery_mark import delivered_sources
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from aerobee.broker.config import MASTER_ID, PERM_WRITE
-from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.state.config import MASTER_ID, PERM_WRITE
+from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, RouteError
 from aerobee.message import RETRY_PREFIX, encode_properties

@@ -12,9 +12,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.registration import Registration
-from aerobee.broker.topic_table import SYSTEM_PREFIX
+from aerobee.broker.membership.registration import Registration
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.topic_table import SYSTEM_PREFIX
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.remoting.body.broker_member_group import BrokerMemberGroup

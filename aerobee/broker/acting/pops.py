@@ -20,8 +20,8 @@ from aerobee.broker.pop.retry import retry_message, retry_topic_of
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, MalformedRecord
 from aerobee.message import decode_properties, decode_record
+from aerobee.store.log.stored_message import GetStatus
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import GetStatus
 
 log = logging.getLogger(__name__)
 SCAN_S = 0.2

@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from aerobee.broker.acting.escape_bridge import Escaping
 from aerobee.broker.delay.redelivery import WaitingMessage
-from aerobee.broker.property_names import (
+from aerobee.broker.send.timer_properties import due_time, number
+from aerobee.broker.state.property_names import (
     DELAY,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
@@ -24,9 +25,8 @@ from aerobee.broker.property_names import (
     TIMER_ROLL_TIMES,
     TRANSACTION_ID,
 )
-from aerobee.broker.send.timer_properties import due_time, number
+from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.delete_key import cancelled_key, waiting_keys
-from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock
 from aerobee.errors import MalformedRecord
 from aerobee.message import TRANSACTION_PREPARED

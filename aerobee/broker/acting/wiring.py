@@ -9,10 +9,10 @@ from aerobee.broker.acting.deliveries import ActingDeliveries
 from aerobee.broker.acting.escape_bridge import EscapeBridge
 from aerobee.broker.acting.group_watch import GroupWatch
 from aerobee.broker.acting.pops import ActingPops
-from aerobee.broker.feature import Feature
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.membership.registration import Registration
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
-from aerobee.broker.registration import Registration
+from aerobee.broker.state.feature import Feature
 from aerobee.broker.transaction.service import Transactions
 from aerobee.remoting.peer import Handler
 

@@ -11,9 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from aerobee.broker.admin.runtime_info import RuntimeInfo
-from aerobee.broker.background import to_the_end
-from aerobee.broker.config import BrokerConfig, LiveConfig
-from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.state.background import to_the_end
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.clock import Clock
 from aerobee.config import (
     changed,
@@ -31,7 +31,7 @@ from aerobee.remoting.body.kv_table import KVTable
 from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

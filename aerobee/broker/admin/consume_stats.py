@@ -12,17 +12,17 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.queue_position import queue_position
 from aerobee.broker.consumer.wanted_messages import WantedMessages, wanted_count
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.queue_mappings import QueueMappings
-from aerobee.broker.stats import GROUP_GET_NUMS, BrokerStats
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.metrics.stats import GROUP_GET_NUMS, BrokerStats
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson

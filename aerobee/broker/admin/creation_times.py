@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from aerobee.broker.metrics import Registry, Spread
+from aerobee.broker.metrics.metrics import Registry, Spread
 from aerobee.clock import Clock
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand

@@ -13,14 +13,14 @@ from itertools import islice
 from aerobee.broker.admin.creation_times import CreationTimes
 from aerobee.broker.admin.topic import page_of
 from aerobee.broker.admin.turns import dumps_in_turns
-from aerobee.broker.attributes import GROUP_ATTRIBUTES, apply_changes
-from aerobee.broker.background import to_the_end
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable, check_client_group, is_system_group
-from aerobee.broker.producer_registry import ClientChannel, ProducerRegistry
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.state.attributes import GROUP_ATTRIBUTES, apply_changes
+from aerobee.broker.state.background import to_the_end
+from aerobee.broker.state.producer_registry import ClientChannel, ProducerRegistry
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import UsageError
 from aerobee.message import check_group_name, check_topic_name

@@ -13,13 +13,13 @@ import asyncio
 import logging
 from typing import Any
 
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable, check_client_group
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.producer_registry import ClientChannel
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.producer_registry import ClientChannel
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import TransportError, UsageError, WireError
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson

@@ -6,12 +6,12 @@ Clients that do not know a code may not answer at all (C++, Go), so every relay 
 
 from __future__ import annotations
 
+from aerobee.broker.admission.record_access import RecordAccess
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.producer_registry import ClientChannel
-from aerobee.broker.record_access import RecordAccess
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.producer_registry import ClientChannel
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import ConnectionLost, RequestTimeout, UsageError
 from aerobee.message import parse_offset_message_id
 from aerobee.remoting.codes import RequestCode, ResponseCode

@@ -12,7 +12,6 @@ from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.consumer.consumer_offsets import REMOVED, ConsumerOffsets
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
-from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.ha_mode import FollowState, ReplicaState
 from aerobee.broker.replication.metadata_sync import (
     BEHIND_FIELD,
@@ -22,8 +21,9 @@ from aerobee.broker.replication.metadata_sync import (
     TABLE_FIELD,
 )
 from aerobee.broker.replication.replication import ReplicationState
-from aerobee.broker.role import Role
-from aerobee.broker.unserved import UnservedKinds
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.role import Role
+from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import SCHEDULE_TOPIC
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.state.topic_table import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
 
 VERSION_TEXT = "V5_5_0"  # the release whose protocol this broker speaks

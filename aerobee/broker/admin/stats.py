@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.broker.stats import BrokerStats, windows_json
+from aerobee.broker.metrics.stats import BrokerStats, windows_json
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand

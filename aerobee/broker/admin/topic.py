@@ -13,18 +13,18 @@ from typing import Any
 
 from aerobee.broker.admin.creation_times import CreationTimes
 from aerobee.broker.admin.turns import dumps_in_turns
-from aerobee.broker.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
-from aerobee.broker.background import to_the_end
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.lock_table import LockTable
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.queue_mappings import QueueMappings
+from aerobee.broker.metrics.stats import TOPIC_PUT_NUMS, BrokerStats
 from aerobee.broker.replication.metadata_sync import LOG_END_FIELD
 from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
-from aerobee.broker.stats import TOPIC_PUT_NUMS, BrokerStats
-from aerobee.broker.topic_table import DELETED_FIELD, TopicTable, check_creatable
+from aerobee.broker.state.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
+from aerobee.broker.state.background import to_the_end
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.topic_table import DELETED_FIELD, TopicTable, check_creatable
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, MessageQueue
@@ -38,7 +38,7 @@ from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.store.dispatch import LIGHT_PREFIX
+from aerobee.store.log.dispatch import LIGHT_PREFIX
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.request_mode import POP, RequestMode, RequestModes
+from aerobee.broker.state.config import LiveConfig
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name, check_topic_name
 from aerobee.remoting import fastjson

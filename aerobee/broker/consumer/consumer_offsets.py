@@ -24,8 +24,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from aerobee.broker.bounds import Bounds
-from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.state.bounds import Bounds
+from aerobee.broker.state.config_file import ConfigFile
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting.body import json_fields

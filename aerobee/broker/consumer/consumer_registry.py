@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from aerobee.broker.consumer.client_ids import ClientIds, SharedId
 from aerobee.broker.consumer.subscription_conflict import Conflict, Wanted, conflict_between, wanted_of
-from aerobee.broker.producer_registry import CHANNEL_EXPIRY_S, ClientChannel
+from aerobee.broker.state.producer_registry import CHANNEL_EXPIRY_S, ClientChannel
 from aerobee.clock import Clock
 from aerobee.log_throttle import LogThrottle
 from aerobee.remoting.body.heartbeat import BROADCASTING, ConsumerData

@@ -17,11 +17,11 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from aerobee.broker.bounds import Bounds
-from aerobee.broker.config import PERM_READ, LiveConfig
-from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
-from aerobee.broker.table_changes import TableChanges
+from aerobee.broker.state.bounds import Bounds
+from aerobee.broker.state.config import PERM_READ, LiveConfig
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.table_changes import TableChanges
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, RemoteError, StoreError, UsageError
 from aerobee.message import check_group_name

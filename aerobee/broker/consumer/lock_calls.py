@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.lock_table import LockTable
-from aerobee.broker.feature import Feature
-from aerobee.broker.role import RoleState
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.feature import Feature
+from aerobee.broker.state.role import RoleState
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.message import GROUP_CHARS_MAX, MessageQueue
 from aerobee.remoting import fastjson

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Any
 
-from aerobee.broker.bounds import Bounds
+from aerobee.broker.state.bounds import Bounds
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue

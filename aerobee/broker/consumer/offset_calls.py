@@ -5,10 +5,10 @@ Source: ConsumerManageProcessor and AdminBrokerProcessor (RocketMQ). All are pla
 
 from __future__ import annotations
 
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import MalformedFrame
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.table_changes import TableChanges
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.table_changes import TableChanges
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting.body import json_fields

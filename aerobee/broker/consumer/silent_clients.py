@@ -8,7 +8,7 @@ not take the others' connection along (apache/rocketmq 10435): it is closed when
 from __future__ import annotations
 
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.producer_registry import ProducerRegistry
+from aerobee.broker.state.producer_registry import ProducerRegistry
 
 
 def close_silent_clients(consumers: ConsumerRegistry, producers: ProducerRegistry, expiry_s: float) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.accumulation import estimated
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.queue_position import QueuePosition
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.store.message_store import MessageStore
 
 Takes = Callable[[int, int], bool]  # queue id, offset -> whether the group takes that message

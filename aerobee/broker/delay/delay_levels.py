@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aerobee.broker.delay.delivery_scan import WarmLog, deliveries_between
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.feature import Feature
+from aerobee.broker.state.feature import Feature
 
 
 class DelayLevels(Feature):

@@ -10,8 +10,8 @@ from collections.abc import Container, Sequence
 from aerobee.broker.fastpath.choice import BackendChoice
 from aerobee.broker.fastpath.results import DeliveryResult as NothingDelivered
 from aerobee.broker.fastpath.seam import DeliveryBackend, DeliveryResult, Looked, Stamp
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.state.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.message_store import MessageStore

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.delivery_mark import take_sources
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.delivery_mark import take_sources
 
 PIECE_BYTES = 2 << 20  # some 2 ms of small records
 

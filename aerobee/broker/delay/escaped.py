@@ -2,7 +2,7 @@
 
     {"sources": [physical offsets of the records that waited]}
 
-The log of a slave cannot say so, as a master's does (store/delivery_mark.py). The acting slave asks this table before it
+The log of a slave cannot say so, as a master's does (store/log/delivery_mark.py). The acting slave asks this table before it
 delivers, also after a restart; the master that returns is given it, and keeps it as long as its log has those records.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.state.config_file import ConfigFile
 from aerobee.errors import MalformedFrame, StoreError
 
 SOURCES_MAX = 2_000_000  # the oldest go first: a message could then come twice

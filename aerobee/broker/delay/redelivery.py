@@ -2,7 +2,7 @@
 
 Follows ScheduleMessageService.messageTimeUp and TimerMessageStore.convert of RocketMQ: topic and queue come from
 REAL_TOPIC and REAL_QID, the property text stays as it is but for what is added at its end, born time, host, flags and
-tries stay. The record of the delivery carries the mark of the one that waited (store/delivery_mark.py).
+tries stay. The record of the delivery carries the mark of the one that waited (store/log/delivery_mark.py).
 
 One is made per delivery, so `Redelivery` patches a copy of the waiting record's head, which takes a third of the time of
 taking the record apart and laying it out anew.
@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from aerobee.broker.property_names import REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.broker.send.light_queue import names_light_queues
 from aerobee.broker.send.message_writer import LightDispatch, append_accepted
+from aerobee.broker.state.property_names import REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.errors import MalformedRecord
 from aerobee.log_throttle import LogThrottle
 from aerobee.message import (
@@ -33,13 +33,13 @@ from aerobee.message import (
     decode_properties,
     tags_code,
 )
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.delivery_mark import delivery_mark
-from aerobee.store.dispatch import index_texts
-from aerobee.store.index_file import key_hash
-from aerobee.store.log_appender import LaidOut, LogAppender
-from aerobee.store.queue_table import AnyQueue
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.append.log_appender import LaidOut, LogAppender
+from aerobee.store.index.index_file import key_hash
+from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.dispatch import index_texts
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.queue_table import AnyQueue
 
 log = logging.getLogger(__name__)
 _HEAD = struct.Struct(">IIIiiqqiq")

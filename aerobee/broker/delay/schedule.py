@@ -8,7 +8,7 @@ time of the next entry. A due message is stored again under REAL_TOPIC and REAL_
     {"dataVersion": {...}, "offsetTable": {level: queue offset}, "aerobeeLogOffset": physical offset}
 
 The file is written each 10 s and at the stop. After a crash RocketMQ delivers again what was delivered since then. Here
-the record of each delivery names the record it was made from (store/delivery_mark.py): loading looks at the commit log
+the record of each delivery names the record it was made from (store/log/delivery_mark.py): loading looks at the commit log
 from aerobeeLogOffset on and moves each level behind the last message that was delivered. RocketMQ leaves that key out
 when it writes the file. The file never runs ahead of the log on the disk.
 """
@@ -19,22 +19,22 @@ import logging
 from collections.abc import Callable, Container, Mapping
 from typing import Protocol
 
-from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.late_arrivals import LateArrivals
 from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
-from aerobee.broker.property_names import REAL_TOPIC
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import LightDispatch
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.property_names import REAL_TOPIC
+from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.remoting.body.data_version import DataVersion
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.config import StoreConfig
-from aerobee.store.consume_queue import FILLER_SIZE, ConsumeQueue
-from aerobee.store.delivery_mark import delivered_sources
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.delivery_mark import delivered_sources
+from aerobee.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 
 log = logging.getLogger(__name__)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.consumer.wanted_messages import WantedMessages
 from aerobee.broker.exporter.families import BrokerFamilies
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import follow_trouble
-from aerobee.broker.feature import Feature
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.membership.registration import Registration
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
-from aerobee.broker.registration import Registration
 from aerobee.broker.replication.replication import ReplicationState
-from aerobee.broker.role import Role, RoleState
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.feature import Feature
+from aerobee.broker.state.role import Role, RoleState
 from aerobee.clock import Clock
 from aerobee.collector import hide_grown
 from aerobee.monitoring.export import Export

@@ -15,19 +15,28 @@ from functools import partial
 from itertools import accumulate, compress, islice
 from typing import Any
 
-from aerobee.broker.config import parse_labels
 from aerobee.broker.consumer.group_table import is_system_group
 from aerobee.broker.exporter.lag_families import OTHER, LagChunks, group_families, lag_families
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import replication_families
 from aerobee.broker.exporter.request_families import request_families
-from aerobee.broker.metrics import SIZE_ENDS, Kind, Labels, Latency, Metric, SampleBlock, Spread, Value
-from aerobee.broker.parts import BrokerParts
-from aerobee.broker.producer_registry import ClientChannel
+from aerobee.broker.metrics.metrics import (
+    SIZE_ENDS,
+    Kind,
+    Labels,
+    Latency,
+    Metric,
+    SampleBlock,
+    Spread,
+    Value,
+)
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.replication.replication import ReplicationState
-from aerobee.broker.role import Role
 from aerobee.broker.send.message_type import NORMAL, TYPE_ATTRIBUTE
-from aerobee.broker.topic_table import SCHEDULE_TOPIC
+from aerobee.broker.state.config import parse_labels
+from aerobee.broker.state.producer_registry import ClientChannel
+from aerobee.broker.state.role import Role
+from aerobee.broker.state.topic_table import SCHEDULE_TOPIC
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.monitoring.exposition import (
     COUNTER,

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from aerobee.broker.consumer.group_table import is_system_group
 from aerobee.broker.exporter.lag_sampler import Lag, LagSample
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.monitoring.exposition import GAUGE, Family, Slice, joined, label_text
 from aerobee.monitoring.lag_state import LagState
 

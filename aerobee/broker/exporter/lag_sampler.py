@@ -34,7 +34,7 @@ from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.consumer.queue_position import QueuePosition, queue_position
 from aerobee.broker.consumer.wanted_messages import Takes, WantedMessages, wanted_count
 from aerobee.broker.pop.in_flight import InFlight, State
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.collector import hide_grown
 from aerobee.message import RETRY_PREFIX

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.replication.replication import ReplicationState
-from aerobee.broker.role import Role
+from aerobee.broker.state.role import Role
 from aerobee.monitoring.exposition import GAUGE, Family, joined, label_text
 
 

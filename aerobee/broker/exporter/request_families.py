@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from aerobee.broker.ack import AckPolicy
+from aerobee.broker.admission.ack import AckPolicy
 from aerobee.monitoring.exposition import GAUGE, HISTOGRAM, Family, Histogram, joined, label_text
 from aerobee.remoting.codes import REQUEST_NAMES, RESPONSE_NAMES, RequestCode
 from aerobee.remoting.request_stats import ENDS_S, RequestStats

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aerobee.broker.config import PERM_READ, REFUSE, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
@@ -10,9 +9,10 @@ from aerobee.broker.fastpath.pull import SQL_EXPRESSION, SQL_MARK
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
-from aerobee.broker.queue_mappings import QueueMappings
-from aerobee.broker.role import RoleState
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import PERM_READ, REFUSE, LiveConfig
+from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.remoting.body.heartbeat import BROADCASTING
 from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
 from aerobee.remoting.codes import RequestCode

@@ -20,8 +20,8 @@ from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import SMALL_BYTES
 from aerobee.remoting.codes import RequestCode
-from aerobee.store.queue_table import MULTI_OFFSET
-from aerobee.store.stored_message import record_sizes
+from aerobee.store.log.stored_message import record_sizes
+from aerobee.store.queue.queue_table import MULTI_OFFSET
 
 _SIZE_BYTES = 2  # of a properties text's length
 _MULTI_OFFSET = MULTI_OFFSET.encode()

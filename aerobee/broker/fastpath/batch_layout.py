@@ -19,7 +19,7 @@ from aerobee.broker.fastpath.request import read_pairs
 from aerobee.broker.fastpath.topic import FastTopic
 from aerobee.broker.send.send_header import BATCH_ENTRY_BYTES_MIN, BATCH_ENTRY_HEAD
 from aerobee.message import MAGIC_V1, PROPERTIES_BYTES_MAX
-from aerobee.store.consume_queue import ENTRY
+from aerobee.store.queue.consume_queue import ENTRY
 
 _SIZE = struct.Struct(">H")
 _HEAD_BYTES = BATCH_ENTRY_HEAD.size

@@ -22,9 +22,14 @@ from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
 from aerobee.broker.fastpath.results import DeliveryResult
 from aerobee.broker.fastpath.seam import BackendSettings, Looked, Stamp
 from aerobee.broker.fastpath.shared import Shared
-from aerobee.broker.metrics import Latency
-from aerobee.broker.property_names import TIMER_DELETE_KEY, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS
+from aerobee.broker.metrics.metrics import Latency
 from aerobee.broker.send.timer_properties import due_time, number
+from aerobee.broker.state.property_names import (
+    TIMER_DELETE_KEY,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+)
 from aerobee.message import (
     BORN_HOST_V6,
     HEAD_V4,
@@ -36,7 +41,7 @@ from aerobee.message import (
 )
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.request_stats import RequestStats
-from aerobee.store.delivery_mark import delivery_mark
+from aerobee.store.log.delivery_mark import delivery_mark
 from aerobee.store.message_store import MessageStore
 
 BURST_BYTES_MAX = 1 << 20  # a run that has written more ends: others are to have their turn

@@ -14,9 +14,8 @@ from time import time_ns
 
 import orjson
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.ack_level import ATTRIBUTE
-from aerobee.broker.config import PERM_WRITE, LiveConfig
+from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.admission.overload import Overload
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
@@ -39,15 +38,16 @@ from aerobee.broker.fastpath.seam import (
 )
 from aerobee.broker.fastpath.send import SPECIAL_PROPERTIES
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.metrics import EXACT_S, STEPPED_S, STEPS_A_S
-from aerobee.broker.overload import Overload
+from aerobee.broker.metrics.metrics import EXACT_S, STEPPED_S, STEPS_A_S
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
-from aerobee.broker.queue_mappings import QueueMappings
-from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
+from aerobee.broker.state.ack_level import ATTRIBUTE
+from aerobee.broker.state.config import PERM_WRITE, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
 from aerobee.clock import Clock, SystemClock
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig

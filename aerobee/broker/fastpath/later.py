@@ -28,7 +28,8 @@ from aerobee.broker.fastpath.seam import LaterSettings
 from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
-from aerobee.broker.property_names import (
+from aerobee.broker.send.timer_properties import slot_time
+from aerobee.broker.state.property_names import (
     DELAY,
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -37,11 +38,10 @@ from aerobee.broker.property_names import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
 )
-from aerobee.broker.send.timer_properties import slot_time
 from aerobee.message import PROPERTIES_BYTES_MAX
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.recall_handle import RecallHandle
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.queue.consume_queue import ConsumeQueue
 
 LEVEL_MAX = 128
 _DELAYS = frozenset({DELAY, *TIMER_DELAYS})

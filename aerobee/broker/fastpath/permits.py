@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from array import array
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.role import RoleState
+from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.state.role import RoleState
 
 FENCE, HOLDS = 0, 1
 _COUNT = 2

@@ -25,8 +25,8 @@ from aerobee.broker.pull.held_pulls import HOLD_MS_MAX
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION
 from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.stored_message import GetStatus
+from aerobee.store.log.stored_message import GetStatus
+from aerobee.store.queue.consume_queue import ConsumeQueue
 
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of sysFlag
 COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further

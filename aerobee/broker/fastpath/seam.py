@@ -15,10 +15,10 @@ from aerobee.broker.filter.program import Program
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.request_stats import Answers
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queue_table import AnyQueue
+from aerobee.store.queue.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 21
+FAST_PATH_VERSION = 22
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]

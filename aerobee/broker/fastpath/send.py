@@ -23,10 +23,10 @@ from aerobee.broker.fastpath.request import (
 )
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import SMALL_BYTES
-from aerobee.broker.property_names import TIMER_REQUESTS
+from aerobee.broker.state.property_names import TIMER_REQUESTS
 from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX
 from aerobee.remoting.codes import RequestCode
-from aerobee.store.queue_table import MULTI_OFFSET
+from aerobee.store.queue.queue_table import MULTI_OFFSET
 
 # A message with one of these is more than a message to store, or the broker would have to replace what it says.
 SPECIAL_PROPERTIES = frozenset(

@@ -11,8 +11,8 @@ from aerobee.broker.fastpath.seam import Appended, Authorization, BackendSetting
 from aerobee.broker.fastpath.topic import SMALL_BYTES, FastQueue, FastTopic
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.record_layout import Origin
+from aerobee.store.log.record_layout import Origin
+from aerobee.store.queue.consume_queue import ConsumeQueue
 
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, length of its JSON header
 # frame_prefix() of the usual lengths.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aerobee.broker.metrics import SIZE_ENDS, size_class
+from aerobee.broker.metrics.metrics import SIZE_ENDS, size_class
 from aerobee.message import java_hash, tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.queue.consume_queue import ConsumeQueue
 
 SMALL_BYTES = SIZE_ENDS[0]  # larger records are counted by their size
 _TAG_CODES_KEPT = 4096

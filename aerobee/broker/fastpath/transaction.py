@@ -26,7 +26,7 @@ from aerobee.broker.fastpath.seam import Transaction, TransactionSettings
 from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
-from aerobee.broker.property_names import (
+from aerobee.broker.state.property_names import (
     CHECK_TIMES,
     IMMUNITY,
     PREPARED_QUEUE_OFFSET,
@@ -36,7 +36,7 @@ from aerobee.broker.property_names import (
     TRAN_MSG,
     TRANSACTION_ID,
 )
-from aerobee.broker.topic_table import HALF_TOPIC
+from aerobee.broker.state.topic_table import HALF_TOPIC
 from aerobee.message import (
     BORN_HOST_V6,
     HEAD_V4,
@@ -49,7 +49,7 @@ from aerobee.message import (
 )
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.queue.consume_queue import ConsumeQueue
 
 _HALF_FIELD = bytes((len(HALF_TOPIC),)) + HALF_TOPIC.encode()
 _REAL_TOPIC = f"\x02{REAL_TOPIC}\x01".encode()

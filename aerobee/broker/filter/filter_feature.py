@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aerobee.broker.feature import Feature
 from aerobee.broker.filter.filter_table import FilterTable
+from aerobee.broker.state.feature import Feature
 from aerobee.clock import Clock, Timer
 
 SAVE_INTERVAL_S = 10.0

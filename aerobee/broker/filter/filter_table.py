@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.filter.bloom import BloomFilter, mask_of
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.config_file import ConfigFile
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame
 from aerobee.remoting.body import json_fields

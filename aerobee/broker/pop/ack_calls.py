@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from aerobee.broker.ack import AckPolicy
+from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import check_client_group
 from aerobee.broker.fastpath.pop import empty_reply
@@ -24,7 +24,7 @@ from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
 from aerobee.broker.pop.in_flight import InFlight, State
 from aerobee.broker.pop.order_info import NOT_OURS, UNKNOWN
-from aerobee.broker.refusal import store_refusal
+from aerobee.broker.state.refusal import store_refusal
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, RemoteError, StoreError
 from aerobee.remoting import fastjson
@@ -35,7 +35,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 
 BITS_BYTES_MAX = 64  # of one entry of a batch: 512 messages
 BATCH_MAX = 4_096  # entries of one batch

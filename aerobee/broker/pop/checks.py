@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable, check_client_group
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.refusal import FAQ
-from aerobee.broker.role import RoleState
 from aerobee.broker.send.message_type import TYPE_ATTRIBUTE
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import PERM_READ, BrokerConfig, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.refusal import FAQ
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import RemoteError
 from aerobee.remoting.body.pop_handle import RETRY_V1, RETRY_V2, retry_topic_v1, retry_topic_v2
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData

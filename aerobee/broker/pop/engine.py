@@ -38,7 +38,7 @@ from aerobee.remoting.body.pop_handle import (
     real_topic,
 )
 from aerobee.remoting.codes import ResponseCode
-from aerobee.store.stored_message import GetResult, GetStatus
+from aerobee.store.log.stored_message import GetResult, GetStatus
 
 INIT_FROM_MIN, INIT_FROM_MAX = 0, 1
 POP_CK = "POP_CK"

@@ -19,9 +19,9 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from aerobee.broker.bounds import Bounds
-from aerobee.broker.held_access import HeldAccess, refuse
+from aerobee.broker.admission.held_access import HeldAccess, refuse
 from aerobee.broker.pop.engine import PopWant
+from aerobee.broker.state.bounds import Bounds
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer

@@ -11,16 +11,16 @@ from collections.abc import Callable, Coroutine
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.fastpath.pop import found_reply
 from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, born_time, number
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
 from aerobee.broker.pop.held_pops import HeldPop, HeldPops, queues_of
 from aerobee.broker.pop.request_age import RequestAge
-from aerobee.broker.refusal import store_refusal
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.refusal import store_refusal
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.remoting.body.pop_handle import message_offset_info, start_offset_info
@@ -29,8 +29,8 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.store.config import StoreConfig
-from aerobee.store.stored_message import GetResult
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import GetResult
 
 COUNT_MAX = 32  # messages of one pop
 INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec

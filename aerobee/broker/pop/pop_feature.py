@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.broker.fastpath.pop import PopHooks
-from aerobee.broker.feature import Feature
-from aerobee.broker.metrics import Registry
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.metrics.metrics import Registry
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.ack_calls import AckCalls
 from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_point
 from aerobee.broker.pop.checks import PopChecks
@@ -28,6 +27,7 @@ from aerobee.broker.pop.pop_calls import PopCalls
 from aerobee.broker.pop.pop_recovery import READ_COUNT, recover_pops, recovering_pops
 from aerobee.broker.pop.revive_log import ReviveLog
 from aerobee.broker.pop.reviver import Reviver
+from aerobee.broker.state.feature import Feature
 from aerobee.clock import Timer, wall_wait_s
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting.peer import Handler

@@ -22,10 +22,10 @@ from aerobee.broker.pop.check_point import (
 )
 from aerobee.broker.pop.in_flight import InFlightTable
 from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
-from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
+from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.errors import MalformedFrame
 from aerobee.message import Record, decode_records, tags_code
-from aerobee.store.stored_message import GetResult, GetStatus
+from aerobee.store.log.stored_message import GetResult, GetStatus
 
 log = logging.getLogger(__name__)
 

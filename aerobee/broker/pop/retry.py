@@ -5,7 +5,7 @@ from __future__ import annotations
 from aerobee.broker.pop.check_point import CheckPoint
 from aerobee.message import RETRY_PREFIX, Record, encode_properties, next_try
 from aerobee.remoting.body.pop_handle import retry_topic_v1, retry_topic_v2
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.log.stored_message import StoredMessage
 
 ORIGIN_GROUP = "ORIGIN_GROUP"
 FIRST_POP_TIME = "1ST_POP_TIME"

@@ -19,12 +19,12 @@ from aerobee.broker.pop.check_point import (
     CheckPoint,
     CheckPointKey,
 )
-from aerobee.broker.topic_table import REVIVE_PREFIX, WHEEL_TIMER_TOPIC
+from aerobee.broker.state.topic_table import REVIVE_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.message import tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.store.append.own_records import OwnRecord, OwnRecords
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.own_records import OwnRecord, OwnRecords
-from aerobee.store.stored_message import StoredMessage
 
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_QUEUES = 8  # reviveQueueNum

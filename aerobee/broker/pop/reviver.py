@@ -11,22 +11,22 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pop.check_point import CLOCK_SLACK_MS, CheckPoint
 from aerobee.broker.pop.in_flight import InFlightTable
 from aerobee.broker.pop.retry import retry_message, retry_topic_of
 from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
 from aerobee.broker.pop.revive_queue import ReviveQueue
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock, Timer, WallSteps, wall_wait_s
 from aerobee.errors import MalformedFrame, MalformedRecord, RecordInvalid, StoreError
 from aerobee.message import Record, decode_record, decode_records
 from aerobee.remoting.body.pop_handle import topic_before_retry
-from aerobee.store.delivery_mark import delivery_mark
-from aerobee.store.stored_message import AppendResult, GetResult, GetStatus, StoredMessage
+from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.stored_message import AppendResult, GetResult, GetStatus, StoredMessage
 
 log = logging.getLogger(__name__)
 

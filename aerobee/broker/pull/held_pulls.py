@@ -21,8 +21,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from aerobee.broker.bounds import Bounds
-from aerobee.broker.held_access import HeldAccess, refuse
+from aerobee.broker.admission.held_access import HeldAccess, refuse
+from aerobee.broker.state.bounds import Bounds
 from aerobee.clock import Clock, Timer
 from aerobee.errors import RemoteError
 from aerobee.remoting.command import RemotingCommand

@@ -12,19 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from aerobee.broker.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable, is_system_group
 from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
-from aerobee.broker.identity import BrokerIdentity
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, HeldPulls
-from aerobee.broker.refusal import FAQ
-from aerobee.broker.role import RoleState
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import PERM_READ, BrokerConfig, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.refusal import FAQ
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
 from aerobee.remoting.body.heartbeat import CONSUME_ACTIVELY
@@ -33,9 +33,9 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.peer import Peer
-from aerobee.store.config import StoreConfig
-from aerobee.store.extended_queue import BitmapAccept
-from aerobee.store.stored_message import GetResult, GetStatus
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import GetResult, GetStatus
+from aerobee.store.queue.extended_queue import BitmapAccept
 
 log = logging.getLogger(__name__)
 

@@ -12,17 +12,17 @@ import logging
 import os
 from collections.abc import Callable
 
-from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import StoreError
 from aerobee.shared_task import SharedTask
-from aerobee.store.disk import Disk
-from aerobee.store.dispatch import SCHEDULE_TOPIC
+from aerobee.store.files.disk import Disk
+from aerobee.store.log.dispatch import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

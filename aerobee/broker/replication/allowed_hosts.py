@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aerobee.peer_hosts import is_within, parse_networks
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 
 
 def host_refusal(config: StoreConfig, host: str) -> str:

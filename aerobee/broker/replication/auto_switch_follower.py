@@ -28,9 +28,9 @@ from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, StoreError
-from aerobee.ha.epoch_file import common_point, parted_at_first_byte
-from aerobee.ha.handshake import Handshake, HandshakeReply, MasterStream
-from aerobee.ha.transfer_header import StateReport, TransferFrame
+from aerobee.ha.stream.epoch_file import common_point, parted_at_first_byte
+from aerobee.ha.stream.handshake import Handshake, HandshakeReply, MasterStream
+from aerobee.ha.stream.transfer_header import StateReport, TransferFrame
 from aerobee.host_port import split_address
 from aerobee.network import Network
 from aerobee.store.message_store import MessageStore

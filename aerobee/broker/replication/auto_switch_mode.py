@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from aerobee.broker.ack import LEASE_IS_OVER, Shortage, too_few
+from aerobee.broker.admission.ack import LEASE_IS_OVER, Shortage, too_few
 from aerobee.broker.replication.allowed_hosts import host_refusal
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
@@ -25,7 +25,7 @@ from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.broker.replication.replica_claims import ReplicaClaims
 from aerobee.broker.replication.replica_hosts import ReplicaHosts
 from aerobee.clock import Clock
-from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.ha.stream.sync_state_set import SyncStateSet
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

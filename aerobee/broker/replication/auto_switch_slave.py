@@ -22,9 +22,9 @@ from aerobee.broker.replication.ha_mode import ReplicaState
 from aerobee.broker.replication.log_sender import LogSender
 from aerobee.clock import Clock, Timer
 from aerobee.errors import WireError
-from aerobee.ha.epoch_file import EpochEntry
-from aerobee.ha.handshake import Handshake, HandshakeReply, SlaveStream
-from aerobee.ha.transfer_header import TRANSFER_HEAD, HaState
+from aerobee.ha.stream.epoch_file import EpochEntry
+from aerobee.ha.stream.handshake import Handshake, HandshakeReply, SlaveStream
+from aerobee.ha.stream.transfer_header import TRANSFER_HEAD, HaState
 from aerobee.host_port import join_address
 from aerobee.store.message_store import MessageStore
 

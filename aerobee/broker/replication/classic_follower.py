@@ -3,7 +3,7 @@
 One life of a connection:
 
     ASK       the master's log begin and end are asked for (28), where its address is known
-    COMPARE   the newest bytes of this log are asked for again and compared (ha/divergence.py); what differs is cut off
+    COMPARE   the newest bytes of this log are asked for again and compared (ha/stream/divergence.py); what differs is cut off
     FOLLOW    bytes are appended as they come, and the log's end is reported after each read
 
 An empty log begins where the master's does. Classic masters send a slave that reports 0 their newest file only, so it asks
@@ -25,8 +25,8 @@ from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.replication.record_starts import record_starts
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, StoreError, WireError
-from aerobee.ha.divergence import DivergenceSearch, Verdict
-from aerobee.ha.transfer_header import ClassicFrames, encode_report
+from aerobee.ha.stream.divergence import DivergenceSearch, Verdict
+from aerobee.ha.stream.transfer_header import ClassicFrames, encode_report
 from aerobee.host_port import split_address
 from aerobee.network import Network
 from aerobee.store.message_store import MessageStore

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from aerobee.broker.ack import Shortage, too_few
+from aerobee.broker.admission.ack import Shortage, too_few
 from aerobee.broker.replication.allowed_hosts import host_refusal
 from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
@@ -19,7 +19,7 @@ from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.broker.replication.unproven_connections import one_too_many
 from aerobee.clock import Clock
 from aerobee.ordered_set import OrderedSet
-from aerobee.store.config import BrokerRole
+from aerobee.store.files.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
 if TYPE_CHECKING:  # a broker without slaves, which follows nobody, loads neither

@@ -19,16 +19,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.auto_switch_mode import NO_LEASE, AutoSwitchMode
 from aerobee.broker.replication.controller_client import ControllerClient, GroupState, HeartbeatAnswer
 from aerobee.broker.replication.controller_files import Epochs, IdentityFiles
 from aerobee.broker.replication.replica_hosts import ReplicaHosts
 from aerobee.broker.replication.replication import Replication
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, TransportError, UsageError
-from aerobee.ha.broker_identity import HeldId
+from aerobee.ha.stream.broker_identity import HeldId
 from aerobee.host_port import PORT_MAX, join_address, split_address
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.message_store import MessageStore

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aerobee.broker.config import MASTER_ID
-from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.replication.controller_agent import ControllerAgent
 from aerobee.broker.replication.controller_files import END_OF_LAST, Epochs
-from aerobee.broker.role import RoleState
+from aerobee.broker.state.config import MASTER_ID
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.role import RoleState
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 
 from aerobee.errors import MalformedFrame, StoreError
-from aerobee.ha.broker_identity import HeldId, decode_held_id
-from aerobee.ha.epoch_file import (
+from aerobee.ha.stream.broker_identity import HeldId, decode_held_id
+from aerobee.ha.stream.epoch_file import (
     FILE_BYTES_MAX,
     CommonPoint,
     EpochEntry,
@@ -22,8 +22,8 @@ from aerobee.ha.epoch_file import (
     encode_epochs,
     without_deleted,
 )
-from aerobee.ha.handshake import ENTRIES_MAX
-from aerobee.store.disk import Disk
+from aerobee.ha.stream.handshake import ENTRIES_MAX
+from aerobee.store.files.disk import Disk
 
 log = logging.getLogger(__name__)
 END_OF_LAST = (1 << 63) - 1  # an epoch that has not ended

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.fastpath.choice import RawAppends
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode

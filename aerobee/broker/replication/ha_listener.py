@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from aerobee.broker.replication.unproven_connections import UnprovenConnections
 from aerobee.host_port import bare_host
 from aerobee.network import Network, NetworkServer
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 
 if TYPE_CHECKING:
     from aerobee.broker.replication.tls_connection import HaTls

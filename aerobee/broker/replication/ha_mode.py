@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from aerobee.broker.ack import Shortage
+from aerobee.broker.admission.ack import Shortage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

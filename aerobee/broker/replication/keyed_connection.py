@@ -1,4 +1,4 @@
-"""Connections of the HA port between brokers that have one key (haSharedKey): ha/key_exchange.py first, then the protocol itself."""
+"""Connections of the HA port between brokers that have one key (haSharedKey): ha/stream/key_exchange.py first, then the protocol itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import cast
 
 from aerobee.broker.replication.unproven_connections import UnprovenConnections
 from aerobee.errors import MalformedFrame
-from aerobee.ha.key_exchange import RANDOM_BYTES, KeyExchange
+from aerobee.ha.stream.key_exchange import RANDOM_BYTES, KeyExchange
 from aerobee.network import Network, NetworkServer
 
 EXCHANGE_TIMEOUT_S = 5.0

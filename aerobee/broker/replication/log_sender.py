@@ -16,7 +16,7 @@ from typing import Protocol
 from aerobee.broker.replication.gathered_write import write_parts
 from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
-from aerobee.store.disk import WritableBuffer
+from aerobee.store.files.disk import WritableBuffer
 
 TURN_BYTES = 1 << 20  # sent before others have a turn: about 0.2 ms
 WARM_BYTES = 4 << 20  # brought into memory at a time

@@ -5,7 +5,7 @@ Topics and static topics, groups, offsets, delay levels' offsets, request modes,
 Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
 that take long the pause is ten times what they took. RocketMQ's slaves ask once a minute: a topic that is made shortly before
 its master dies does not exist at them. Here a slave that becomes master makes those again of which it has messages
-(broker/missed_topics.py).
+(broker/state/missed_topics.py).
 
 Offsets are taken when this log has reached the place where the master's ended when it told them. Taken earlier, and with the
 master lost then, they would lead over messages that this broker gets as the next master.
@@ -22,11 +22,11 @@ from aerobee.broker.consumer.group_table import NAMES_SAID_MAX, GroupTable
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
-from aerobee.broker.missed_topics import settle_kinds
-from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
-from aerobee.broker.topic_table import DELETED_FIELD, TopicTable, deletions_of
+from aerobee.broker.state.missed_topics import settle_kinds
+from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.topic_table import DELETED_FIELD, TopicTable, deletions_of
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, RemoteError
 from aerobee.remoting import fastjson

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from aerobee.broker.ack import Replicated
+from aerobee.broker.admission.ack import Replicated
 from aerobee.clock import Clock, Timer
 
 Verdict = Callable[[Replicated], None]

@@ -13,13 +13,13 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from aerobee.broker.ack import AckPolicy
+from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.ha_mode import FollowState, HaMode, MasterAddress, ReplicaState
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
-from aerobee.broker.role import Role, RoleState
+from aerobee.broker.state.role import Role, RoleState
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

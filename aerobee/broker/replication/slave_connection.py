@@ -21,7 +21,7 @@ from aerobee.broker.replication.ha_mode import ReplicaState
 from aerobee.broker.replication.log_sender import LogSender
 from aerobee.clock import Clock, Timer
 from aerobee.errors import WireError
-from aerobee.ha.transfer_header import CLASSIC_HEAD, Reports
+from aerobee.ha.stream.transfer_header import CLASSIC_HEAD, Reports
 from aerobee.host_port import join_address
 from aerobee.store.message_store import MessageStore
 

@@ -17,7 +17,7 @@ from aerobee.broker.replication.unproven_connections import UnprovenConnections
 from aerobee.errors import ConfigError
 from aerobee.network import Network, NetworkServer
 from aerobee.remoting.tls import ClientAuth, ClientTls, ServerTls, TlsFiles, TlsMode
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 
 HANDSHAKE_TIMEOUT_S = 5.0
 

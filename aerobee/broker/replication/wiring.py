@@ -6,10 +6,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from aerobee.broker.config import MASTER_ID, BrokerConfig
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.fastpath.choice import RawAppends
-from aerobee.broker.parts import BrokerParts
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.broker.replication.ha_listener import HaListener
@@ -17,10 +16,11 @@ from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import Replication
+from aerobee.broker.state.config import MASTER_ID, BrokerConfig
 from aerobee.errors import ConfigError
 from aerobee.host_port import split_address
 from aerobee.network import Network
-from aerobee.store.config import BrokerRole, StoreConfig
+from aerobee.store.files.config import BrokerRole, StoreConfig
 
 if TYPE_CHECKING:
     from aerobee.broker.replication.classic_follower import ClassicFollower

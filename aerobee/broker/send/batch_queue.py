@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from aerobee.broker.feature import Feature
-from aerobee.broker.property_names import INNER_BASE, INNER_NUM
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.feature import Feature
+from aerobee.broker.state.property_names import INNER_BASE, INNER_NUM
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.message import INNER_BATCH, NEED_UNWRAP, encode_properties
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.log.stored_message import StoredMessage
 
 
 def as_inner_batch(

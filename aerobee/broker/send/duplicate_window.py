@@ -13,13 +13,13 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.feature import Feature
 from aerobee.broker.send.keyed_records import keyed_records, window_start
 from aerobee.broker.send.send_duplicates import FEATURE, SendDuplicates
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.feature import Feature
 from aerobee.clock import Clock, Timer
 from aerobee.message import Record
-from aerobee.store.commit_log import CommitLog
+from aerobee.store.log.commit_log import CommitLog
 
 log = logging.getLogger(__name__)
 

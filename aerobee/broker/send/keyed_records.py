@@ -10,12 +10,12 @@ import logging
 import struct
 from collections.abc import Iterator
 
-from aerobee.broker.property_names import DEDUP_KEY
+from aerobee.broker.state.property_names import DEDUP_KEY
 from aerobee.errors import MalformedRecord
 from aerobee.message import BORN_HOST_V6, MAGIC_BLANK, Record, decode_record
-from aerobee.store.commit_log import CommitLog, Segment
-from aerobee.store.disk import WritableBuffer
-from aerobee.store.dispatch import HEAD_BYTES
+from aerobee.store.files.disk import WritableBuffer
+from aerobee.store.log.commit_log import CommitLog, Segment
+from aerobee.store.log.dispatch import HEAD_BYTES
 
 log = logging.getLogger(__name__)
 

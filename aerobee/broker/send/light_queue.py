@@ -8,15 +8,15 @@ A light queue is queue 0 of a topic of its name, which needs no creation and sta
 A message that waits (a level, a time, a half message) enters them when it is delivered or committed; a retry never does.
 
 What always holds: an entry of a light queue is written in the same step as the message's own, and recovery writes both
-again from the two properties (store/queue_table.py).
+again from the two properties (store/queue/queue_table.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aerobee.broker.feature import Feature
-from aerobee.broker.topic_table import SYSTEM_PREFIX
+from aerobee.broker.state.feature import Feature
+from aerobee.broker.state.topic_table import SYSTEM_PREFIX
 from aerobee.errors import RemoteError
 from aerobee.message import (
     LEGAL_NAME,
@@ -27,11 +27,11 @@ from aerobee.message import (
 )
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.dispatch import LIGHT_PREFIX
+from aerobee.store.log.dispatch import LIGHT_PREFIX
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.queue_table import LIGHT_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.queue_table import LIGHT_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
 
 QUEUES_OF_A_MESSAGE_MAX = 1_000
 

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from aerobee.broker.feature import PutHook
 from aerobee.broker.send.light_queue import names_light_queues
-from aerobee.broker.unserved import UnservedKinds
+from aerobee.broker.state.feature import PutHook
+from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.errors import RecordInvalid, RemoteError
 from aerobee.log_throttle import LogThrottle
-from aerobee.store.config import StoreConfig
-from aerobee.store.consume_queue import ConsumeQueue
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.queue.consume_queue import ConsumeQueue
 
 log = logging.getLogger(__name__)
 StoredCallback = Callable[[StoredMessage, dict[str, str], AppendResult], None]

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.refusal import FAQ, group_unknown
 from aerobee.broker.send.send_header import SendHeader
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.refusal import FAQ, group_unknown
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT, TopicConfig

@@ -9,17 +9,17 @@ call; only then the answer names a place, else msgId, queueId and queueOffset ar
 
 from __future__ import annotations
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.feature import Feature
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.property_names import REPLY_TO_CLIENT
-from aerobee.broker.refusal import store_refusal
-from aerobee.broker.role import RoleState
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_header import SendHeader, parse_send_header
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import TopicTable, takes_client_sends
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.feature import Feature
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.producer_registry import ProducerRegistry
+from aerobee.broker.state.property_names import REPLY_TO_CLIENT
+from aerobee.broker.state.refusal import store_refusal
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import TopicTable, takes_client_sends
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError, StoreError, TransportError
 from aerobee.message import (
@@ -33,8 +33,8 @@ from aerobee.message import (
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
 
 PUSH_TIMEOUT_S = 3.0  # RocketMQ's own limit for the call to the requester
 

@@ -11,11 +11,16 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import PERM_WRITE, LiveConfig
+from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.admission.record_access import RecordAccess
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.property_names import (
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.send.dead_letter import note_death, note_error, tries_bound, tries_failed
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
+from aerobee.broker.state.config import PERM_WRITE, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.property_names import (
     DELAY,
     TIMER_DELAY_MS,
     TIMER_DELAYS,
@@ -24,14 +29,9 @@ from aerobee.broker.property_names import (
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
 )
-from aerobee.broker.record_access import RecordAccess
-from aerobee.broker.refusal import FAQ, store_refusal
-from aerobee.broker.role import RoleState
-from aerobee.broker.send.dead_letter import note_death, note_error, tries_bound, tries_failed
-from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.refusal import FAQ, store_refusal
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import MalformedRecord, StoreError
 from aerobee.message import Record, decode_record, encode_properties, next_try, pack_host
 from aerobee.remoting.body.pop_handle import topic_before_retry
@@ -39,8 +39,8 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.store.config import StoreConfig
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import StoredMessage
 
 FIRST_RETRY_LEVEL = 3  # 10 s
 OF_A_TIMER = (

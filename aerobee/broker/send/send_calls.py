@@ -9,13 +9,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.refusal import store_refusal
+from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.send.new_topics import NewTopics
 from aerobee.broker.send.send_header import SendHeader, parse_send_header
 from aerobee.broker.send.send_service import SendOutcome, SendService
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.refusal import store_refusal
 from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text

@@ -20,15 +20,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.property_names import DEDUP_KEY
-from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC
-from aerobee.broker.unserved import UnservedKinds
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.property_names import DEDUP_KEY
+from aerobee.broker.state.topic_table import HALF_TOPIC, OP_TOPIC
+from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, TRANSACTION_MASK, Record
 from aerobee.remoting.codes import ResponseCode
-from aerobee.store.stored_message import AppendResult
+from aerobee.store.log.stored_message import AppendResult
 
 FEATURE = "deduplication"
 KEY_CHARS_MAX = 255

@@ -15,17 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from aerobee.broker.ack import Shortage, wants_to_wait
-from aerobee.broker.ack_level import AckLevel, wanted_level
-from aerobee.broker.config import PERM_WRITE, BrokerConfig, LiveConfig
+from aerobee.broker.admission.ack import Shortage, wants_to_wait
+from aerobee.broker.admission.overload import Overload
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.metrics import larger_of
-from aerobee.broker.overload import Overload
-from aerobee.broker.property_names import DELAY, PRODUCER_GROUP, TIMER_DELETE_KEY, TIMER_OUT_MS, TRAN_MSG
-from aerobee.broker.refusal import FAQ, group_unknown
-from aerobee.broker.role import RoleState
+from aerobee.broker.metrics.metrics import larger_of
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.batch_queue import as_inner_batch
 from aerobee.broker.send.dead_letter import note_death, tries_bound, tries_failed
 from aerobee.broker.send.message_type import check_type, priority_queue
@@ -33,8 +28,19 @@ from aerobee.broker.send.message_writer import MessageLog, MessageWriter
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
 from aerobee.broker.send.send_header import BatchEntry, SendHeader, parse_batch
 from aerobee.broker.send.unique_key import UniqueKeys
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import HALF_TOPIC, TopicTable, takes_client_sends
+from aerobee.broker.state.ack_level import AckLevel, wanted_level
+from aerobee.broker.state.config import PERM_WRITE, BrokerConfig, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.property_names import (
+    DELAY,
+    PRODUCER_GROUP,
+    TIMER_DELETE_KEY,
+    TIMER_OUT_MS,
+    TRAN_MSG,
+)
+from aerobee.broker.state.refusal import FAQ, group_unknown
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import HALF_TOPIC, TopicTable, takes_client_sends
 from aerobee.clock import Clock
 from aerobee.errors import (
     MalformedRecord,
@@ -59,7 +65,7 @@ from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.recall_handle import RecallHandle
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
 
 
 @dataclass(slots=True)

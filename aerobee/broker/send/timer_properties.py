@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aerobee.broker.property_names import (
+from aerobee.broker.state.property_names import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELAYS,

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
-from aerobee.broker.feature import Feature
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.queue_mappings import QueueMappings
+from aerobee.broker.state.feature import Feature
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import MessageQueue

@@ -19,16 +19,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aerobee.broker.config import LiveConfig
 from aerobee.broker.consumer.offset_calls import UPPER, OffsetCalls
-from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.pull.held_pulls import HeldPulls
 from aerobee.broker.pull.pull_calls import PullCalls
-from aerobee.broker.queue_mappings import QueueMappings
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_header import LONG_NAMED
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.topic_table import TopicTable, check_creatable
 from aerobee.broker.static_topic.pull_translation import PullTranslation
-from aerobee.broker.topic_table import TopicTable, check_creatable
 from aerobee.errors import RemoteError, UsageError
 from aerobee.message import TRANSACTION_PREPARED
 from aerobee.remoting.body.queue_mapping import Items, QueueMapping, QueueMappingItem, find_item

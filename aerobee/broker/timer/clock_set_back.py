@@ -15,20 +15,20 @@ import logging
 from collections.abc import Mapping
 
 from aerobee.broker.delay.redelivery import WaitingMessage
-from aerobee.broker.property_names import (
+from aerobee.broker.send.timer_properties import number, slot_time
+from aerobee.broker.state.property_names import (
     REAL_TOPIC,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_OUT_MS,
 )
-from aerobee.broker.send.timer_properties import number, slot_time
+from aerobee.broker.state.topic_table import REVIVE_PREFIX
 from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
 from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.waiting_slot import WaitingSlot
-from aerobee.broker.topic_table import REVIVE_PREFIX
 from aerobee.clock import Clock, WallSteps
-from aerobee.store.timer_files import TimerFiles
-from aerobee.store.timer_log import DELETE, TimerUnit
+from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.store.timer.timer_log import DELETE, TimerUnit
 
 log = logging.getLogger(__name__)
 

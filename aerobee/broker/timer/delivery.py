@@ -12,7 +12,10 @@ from collections.abc import Callable
 
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
-from aerobee.broker.property_names import (
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.send.message_writer import LightDispatch
+from aerobee.broker.send.timer_properties import number, slot_time
+from aerobee.broker.state.property_names import (
     REAL_TOPIC,
     TIMER_DELIVER_MS,
     TIMER_DEQUEUE_MS,
@@ -20,19 +23,16 @@ from aerobee.broker.property_names import (
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
 )
-from aerobee.broker.send.message_writer import LightDispatch
-from aerobee.broker.send.timer_properties import number, slot_time
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.delete_key import waiting_keys
 from aerobee.broker.timer.slots_at_hand import LOADS_PER_PASS, SlotsAtHand, TimerMessages
 from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.waiting_slot import OFFSET_BITS, OFFSET_MASK, WaitingSlot
-from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import RecordInvalid, StoreError, UsageError
 from aerobee.message import encode_properties
-from aerobee.store.timer_files import TimerFiles
+from aerobee.store.timer.timer_files import TimerFiles
 
 log = logging.getLogger(__name__)
 

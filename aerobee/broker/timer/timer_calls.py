@@ -21,11 +21,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import PERM_WRITE, LiveConfig
+from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.delay.redelivery import WaitingMessage
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.property_names import (
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.timer_properties import due_time, number
+from aerobee.broker.state.config import PERM_WRITE, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.property_names import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DELAYS,
@@ -36,15 +38,13 @@ from aerobee.broker.property_names import (
     TIMER_ROLL_TIMES,
     UNIQUE_KEY,
 )
-from aerobee.broker.refusal import store_refusal
-from aerobee.broker.role import RoleState
-from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.send.timer_properties import due_time, number
+from aerobee.broker.state.refusal import store_refusal
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC, TopicTable
 from aerobee.broker.timer.delete_key import cancelled_key, waiting_key, waiting_keys, written_key
 from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
-from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC, TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import MalformedRecord, RemoteError, StoreError
 from aerobee.message import decode_records, encode_properties, offset_message_id, pack_host, unpack_host
@@ -53,10 +53,10 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.recall_handle import RecallHandle, decode_recall_handle
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import StoredMessage
-from aerobee.store.timer_files import TimerFiles
-from aerobee.store.timer_log import DELETE, ROLL
+from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.store.timer.timer_log import DELETE, ROLL
 
 LIST_DEFAULT, LIST_MAX = 100, 1_000
 UNITS_MAX = 100_000  # a listing looks at so many

@@ -8,27 +8,27 @@ from collections.abc import Callable, Generator, Mapping
 
 from aerobee.broker.delay.delivery_scan import deliveries_between
 from aerobee.broker.delay.redelivery import WaitingMessage
-from aerobee.broker.feature import Feature, PutHook
-from aerobee.broker.metrics import Registry
-from aerobee.broker.parts import BrokerParts
-from aerobee.broker.property_names import TIMER_OUT_MS, TIMER_REQUESTS
+from aerobee.broker.metrics.metrics import Registry
+from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.send.timer_properties import number
+from aerobee.broker.state.feature import Feature, PutHook
+from aerobee.broker.state.property_names import TIMER_OUT_MS, TIMER_REQUESTS
+from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.timer.wheel_snapshot import WheelSnapshot
-from aerobee.broker.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.errors import MalformedRecord, StoreError
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
-from aerobee.store.config import TIMER_WHEEL_SLOTS, StoreConfig
-from aerobee.store.delivery_mark import delivered_sources
-from aerobee.store.json_file import load_statistics_file
+from aerobee.store.files.config import TIMER_WHEEL_SLOTS, StoreConfig
+from aerobee.store.files.json_file import load_statistics_file
+from aerobee.store.log.delivery_mark import delivered_sources
 from aerobee.store.message_store import MessageStore
-from aerobee.store.timer_checkpoint import TimerCheckpoint
-from aerobee.store.timer_files import TimerFiles
+from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
+from aerobee.store.timer.timer_files import TimerFiles
 
 _QUEUE_OFFSET = struct.Struct(">q")
 _QUEUE_OFFSET_AT = 20

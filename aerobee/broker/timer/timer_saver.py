@@ -17,10 +17,10 @@ from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_service import TimerService
 from aerobee.clock import Clock, Timer, in_step
 from aerobee.errors import StoreError
-from aerobee.store.disk import Disk
-from aerobee.store.json_file import save_config_file
-from aerobee.store.timer_checkpoint import TimerCheckpoint
-from aerobee.store.timer_files import TimerFiles
+from aerobee.store.files.disk import Disk
+from aerobee.store.files.json_file import save_config_file
+from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
+from aerobee.store.timer.timer_files import TimerFiles
 
 log = logging.getLogger(__name__)
 

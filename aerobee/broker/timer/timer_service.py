@@ -17,8 +17,8 @@ from typing import Protocol
 
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
 from aerobee.broker.delay.redelivery import ExistingQueue, RedeliveryStore
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import LightDispatch
-from aerobee.broker.stats import BrokerStats
 from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.delivery import TimerDelivery
 from aerobee.broker.timer.enqueue import TimerEnqueue
@@ -26,7 +26,7 @@ from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
 from aerobee.broker.timer.timer_progress import TimerProgress, TimerQueue
 from aerobee.clock import Clock
-from aerobee.store.timer_files import TimerFiles
+from aerobee.store.timer.timer_files import TimerFiles
 
 
 class TimerStore(RedeliveryStore, Protocol):

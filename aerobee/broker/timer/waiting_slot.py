@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 
-from aerobee.store.timer_log import DELETE, ROLL, TimerUnit
+from aerobee.store.timer.timer_log import DELETE, ROLL, TimerUnit
 
 OFFSET_BITS = 64
 OFFSET_MASK = (1 << OFFSET_BITS) - 1

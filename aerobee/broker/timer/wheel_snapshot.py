@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aerobee.broker.metrics import Labels, SampleBlock, Value
+from aerobee.broker.metrics.metrics import Labels, SampleBlock, Value
 from aerobee.clock import Clock
-from aerobee.store.timer_wheel import TimerWheel
+from aerobee.store.timer.timer_wheel import TimerWheel
 
 # Each counts from the one before it on.
 BOUNDS_S = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.parts import MaySend, anybody_may_send
-from aerobee.broker.producer_registry import ProducerRegistry
-from aerobee.broker.topic_table import HALF_TOPIC
+from aerobee.broker.parts.parts import MaySend, anybody_may_send
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.producer_registry import ProducerRegistry
+from aerobee.broker.state.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.half_message import HalfMessage, check_body
 from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.broker.transaction.transaction_table import OpenTransaction
@@ -27,7 +27,7 @@ from aerobee.message import offset_message_id, unpack_host
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
-from aerobee.store.config import StoreConfig
+from aerobee.store.files.config import StoreConfig
 
 log = logging.getLogger(__name__)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.record_access import RecordAccess
-from aerobee.broker.refusal import store_refusal
-from aerobee.broker.role import RoleState
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import HALF_TOPIC
+from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.admission.record_access import RecordAccess
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.refusal import store_refusal
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.half_message import HalfMessage
 from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
@@ -26,8 +26,8 @@ from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
-from aerobee.store.config import StoreConfig
-from aerobee.store.stored_message import AppendResult
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import AppendResult
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from aerobee.broker.property_names import (
+from aerobee.broker.state.property_names import (
     CHECK_TIMES,
     DELAY,
     IMMUNITY,
@@ -31,7 +31,7 @@ from aerobee.broker.property_names import (
     TRANSACTION_ID,
     UNIQUE_KEY,
 )
-from aerobee.broker.topic_table import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from aerobee.broker.state.topic_table import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.errors import MalformedRecord, RemoteError
 from aerobee.message import (
     TRANSACTION_COMMIT,
@@ -44,7 +44,7 @@ from aerobee.message import (
     tags_code,
 )
 from aerobee.remoting.codes import ResponseCode
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # the consumer group whose offsets say how far everything is decided
 OP_TAG = "d"

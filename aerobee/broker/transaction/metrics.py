@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.state.config_file import ConfigFile
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame
 from aerobee.remoting.body.data_version import DataVersion

@@ -16,25 +16,25 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypedDict
 
-from aerobee.broker.config import LiveConfig
-from aerobee.broker.config_file import ConfigFile
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.delay_levels import DelayLevels
 from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
-from aerobee.broker.feature import Feature, PutHook
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.metrics import Registry
-from aerobee.broker.parts import BrokerParts
-from aerobee.broker.property_names import PRODUCER_GROUP, TRAN_MSG, UNIQUE_KEY
-from aerobee.broker.role import RoleState
-from aerobee.broker.timer.timer_feature import Timers
-from aerobee.broker.topic_table import (
+from aerobee.broker.metrics.metrics import Registry
+from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.state.config import LiveConfig
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.feature import Feature, PutHook
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.property_names import PRODUCER_GROUP, TRAN_MSG, UNIQUE_KEY
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import (
     HALF_TOPIC,
     OP_TOPIC,
     SCHEDULE_TOPIC,
     WHEEL_TIMER_TOPIC,
     TopicTable,
 )
+from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath, TransactionFastPath
@@ -54,8 +54,8 @@ from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.peer import Handler
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import AppendResult, StoredMessage
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from aerobee.broker.metrics import Spread
+from aerobee.broker.metrics.metrics import Spread
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from aerobee.broker.state.topic_table import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.broker.transaction.half_message import (
     HalfMessage,
     asked_again,
@@ -41,7 +41,7 @@ from aerobee.message import (
     decode_record,
     decode_records,
 )
-from aerobee.store.stored_message import AppendResult, QueryResult, StoredMessage
+from aerobee.store.log.stored_message import AppendResult, QueryResult, StoredMessage
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from aerobee.client.admin.topics import TopicCalls
 from aerobee.client.admin.trace import TraceCalls
 from aerobee.client.admin.transactions import TransactionCalls
 from aerobee.client.admin.upkeep import UpkeepCalls
-from aerobee.client.checks import config_of
-from aerobee.client.config import AdminConfig, ClientConfig
-from aerobee.client.session import Session
+from aerobee.client.base.checks import config_of
+from aerobee.client.base.config import AdminConfig, ClientConfig
+from aerobee.client.session.session import Session
 from aerobee.clock import Clock
 from aerobee.network import Network
 

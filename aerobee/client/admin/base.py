@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from aerobee.client.nameservers import NOT_A_NAMESERVER
-from aerobee.client.results import BrokerInfo
-from aerobee.client.session import Session
+from aerobee.client.base.results import BrokerInfo
+from aerobee.client.session.nameservers import NOT_A_NAMESERVER
+from aerobee.client.session.session import Session
 from aerobee.errors import NoBroker, NoNameServer, RequestNotSupported, UsageError
 from aerobee.remoting.body.cluster_info import ClusterInfo
 from aerobee.remoting.body.route import MASTER_ID

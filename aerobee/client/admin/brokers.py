@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aerobee.client.admin.base import AdminCalls
-from aerobee.client.results import StatsRates
+from aerobee.client.base.results import StatsRates
 from aerobee.errors import UsageError
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields

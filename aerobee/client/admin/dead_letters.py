@@ -13,14 +13,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from aerobee.client.admin.base import AdminCalls
+from aerobee.client.base.publish_route import publish_queues, subscribe_queues
+from aerobee.client.base.received import ReceivedMessage, decode_messages
+from aerobee.client.base.results import SendResult
 from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, committed_offset, end_offset
 from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
-from aerobee.client.producer.send_header import SendTemplate, decode_send_reply
-from aerobee.client.publish_route import publish_queues, subscribe_queues
-from aerobee.client.received import ReceivedMessage, decode_messages
-from aerobee.client.results import SendResult
-from aerobee.client.session import INNER_PRODUCER_GROUP
-from aerobee.client.stale_routes import is_not_stored
+from aerobee.client.session.send_header import SendTemplate, decode_send_reply
+from aerobee.client.session.session import INNER_PRODUCER_GROUP
+from aerobee.client.session.stale_routes import is_not_stored
 from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error
 from aerobee.message import (
     DLQ_PREFIX,

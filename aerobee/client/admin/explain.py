@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerobee.client.admin.messages import TIME_MAX_MS, MessageCalls
-from aerobee.client.received import ReceivedMessage, decode_stored_messages
+from aerobee.client.base.received import ReceivedMessage, decode_stored_messages
 from aerobee.errors import AerobeeError, ConsumerNotOnline, QueryNotFound, RequestNotSupported
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson

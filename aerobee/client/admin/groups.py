@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from aerobee.client.admin.upkeep import UpkeepCalls
-from aerobee.client.consumer.broker_calls import commit_offset, end_offset, offset_for_time
-from aerobee.client.publish_route import subscribe_queues
-from aerobee.client.results import (
+from aerobee.client.base.publish_route import subscribe_queues
+from aerobee.client.base.results import (
     ClientConnection,
     ConsumerProgress,
     DirectConsumption,
@@ -19,6 +18,7 @@ from aerobee.client.results import (
     SubscriptionConflict,
     SubscriptionInfo,
 )
+from aerobee.client.consumer.broker_calls import commit_offset, end_offset, offset_for_time
 from aerobee.errors import (
     AerobeeError,
     ConsumerNotOnline,

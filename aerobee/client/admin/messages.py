@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aerobee.client.admin.base import AdminCalls
-from aerobee.client.received import ReceivedMessage, decode_messages, decode_stored_messages
+from aerobee.client.base.received import ReceivedMessage, decode_messages, decode_stored_messages
 from aerobee.errors import AerobeeError, QueryNotFound, RemoteError, UsageError, remote_error
 from aerobee.host_port import join_address
 from aerobee.message import MessageQueue, parse_offset_message_id

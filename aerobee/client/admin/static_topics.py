@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from aerobee.client.admin.base import AdminCalls
-from aerobee.client.static_plan import StaticPart, StaticTopic, decided, gathered, grown, moved, settled
+from aerobee.client.base.static_plan import StaticPart, StaticTopic, decided, gathered, grown, moved, settled
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import check_topic_name
 from aerobee.remoting import fastjson

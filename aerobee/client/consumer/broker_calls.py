@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.verdict import GiveBack
 from aerobee.client.consumer.subscription import Subscription
-from aerobee.client.consumer.verdict import GiveBack
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError, MalformedFrame, QueryNotFound
 from aerobee.message import MessageQueue
 from aerobee.remoting.codes import RequestCode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from aerobee.client.config import ClientConfig
+from aerobee.client.base.config import ClientConfig
 from aerobee.client.producer.producer import Producer
-from aerobee.client.trace import Tracer, trace_client, trace_group
+from aerobee.client.tracing.trace import Tracer, trace_client, trace_group
 from aerobee.clock import Clock
 from aerobee.network import Network
 

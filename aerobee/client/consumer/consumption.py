@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable
 from types import CoroutineType
 from typing import Any
 
+from aerobee.client.base.handler_errors import is_of_handler
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, give_back_after
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_pull import QueuePull
-from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, give_back_after
 from aerobee.client.consumer.worker_pool import WorkerPool
-from aerobee.client.handler_errors import is_of_handler
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from aerobee.client.config import ConsumeFrom
+from aerobee.client.base.config import ConsumeFrom
 from aerobee.client.consumer.broker_calls import (
     begin_offset,
     commit_offset,
@@ -21,7 +21,7 @@ from aerobee.client.consumer.broker_calls import (
     end_offset,
     offset_for_time,
 )
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.message import RETRY_PREFIX, MessageQueue
 
 HALF_AN_HOUR_MS = 30 * 60 * 1000

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 
+from aerobee.client.base.publish_route import publish_queues
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.verdict import GiveBack
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.group_retries import FOREVER, RETRY_COUNT_DEFAULT, GroupRetries
-from aerobee.client.consumer.verdict import GiveBack
-from aerobee.client.producer.send_header import SendTemplate, decode_send_reply
-from aerobee.client.publish_route import publish_queues
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.session import INNER_PRODUCER_GROUP, Session
-from aerobee.client.stale_routes import is_not_stored
+from aerobee.client.session.send_header import SendTemplate, decode_send_reply
+from aerobee.client.session.session import INNER_PRODUCER_GROUP, Session
+from aerobee.client.session.stale_routes import is_not_stored
 from aerobee.errors import AerobeeError, RouteError
 from aerobee.message import (
     DEAD_LETTER_REASON,

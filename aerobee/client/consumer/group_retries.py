@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode

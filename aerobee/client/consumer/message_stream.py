@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from aerobee.client.arrival import Arrival
+from aerobee.client.base.arrival import Arrival
+from aerobee.client.base.observer import ConsumeEnded, ConsumeObserver, begin_consume
+from aerobee.client.base.received import ReceivedMessage, attach
+from aerobee.client.base.verdict import GiveBack, RetryLater
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_pull import QueuePull
-from aerobee.client.consumer.verdict import GiveBack, RetryLater
-from aerobee.client.observer import ConsumeEnded, ConsumeObserver, begin_consume
-from aerobee.client.received import ReceivedMessage, attach
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 
 
 class MessageStream:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from aerobee.client.consumer.broker_calls import commit_offset, committed_offset
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue
 

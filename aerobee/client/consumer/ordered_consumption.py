@@ -17,15 +17,15 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from aerobee.client.base.handler_errors import is_of_handler
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.verdict import GiveBack, RetryLater, give_back_after
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.ordered_queue import OrderedQueue, OrderPolicy
 from aerobee.client.consumer.queue_pull import QueuePull
-from aerobee.client.consumer.verdict import GiveBack, RetryLater, give_back_after
 from aerobee.client.consumer.worker_pool import WorkerPool, one_by_one
-from aerobee.client.handler_errors import is_of_handler
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.clock import Timer
 from aerobee.message import MessageQueue
 from aerobee.words import plural

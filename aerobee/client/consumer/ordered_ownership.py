@@ -24,7 +24,7 @@ from aerobee.client.consumer.ordered_consumption import OrderedConsumption
 from aerobee.client.consumer.ordered_queue import OrderPolicy
 from aerobee.client.consumer.queue_locking import QueueLocking
 from aerobee.client.consumer.queue_pull import QueuePull
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue
 

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from aerobee.client.base.received import ReceivedMessage, tried_again
 from aerobee.client.consumer.process_queue import ProcessQueue
-from aerobee.client.received import ReceivedMessage, tried_again
 from aerobee.errors import UsageError
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aerobee.client.base.handler_errors import is_of_handler
+from aerobee.client.base.received import ReceivedMessage, decode_stored_messages
+from aerobee.client.base.tasks import Tasks
 from aerobee.client.consumer.queue_pull import QueuePull
 from aerobee.client.consumer.subscription import Subscription
-from aerobee.client.handler_errors import is_of_handler
-from aerobee.client.received import ReceivedMessage, decode_stored_messages
-from aerobee.client.session import Session
-from aerobee.client.tasks import Tasks
+from aerobee.client.session.session import Session
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson

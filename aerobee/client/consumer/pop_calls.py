@@ -14,7 +14,7 @@ import orjson
 
 from aerobee.client.consumer.popped import PoppedMessage, decode_popped
 from aerobee.client.consumer.subscription import Subscription
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.errors import MalformedFrame, RemoteError
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson

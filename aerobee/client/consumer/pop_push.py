@@ -14,16 +14,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from aerobee.client.base.handler_errors import is_of_handler
+from aerobee.client.base.tasks import Tasks
+from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, is_too_late, pop
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.subscription import Subscription
-from aerobee.client.consumer.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
 from aerobee.client.consumer.worker_pool import WorkerPool, one_by_one
-from aerobee.client.handler_errors import is_of_handler
-from aerobee.client.session import Session
-from aerobee.client.tasks import Tasks
+from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import MessageQueue
 from aerobee.words import plural

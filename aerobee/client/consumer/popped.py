@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from aerobee.client.received import ReceivedMessage, decode_messages
+from aerobee.client.base.received import ReceivedMessage, decode_messages
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.pop_handle import (

@@ -14,9 +14,12 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from aerobee.client.arrival import Arrival
-from aerobee.client.checks import check_queues, check_seconds, check_whole_number, config_of
-from aerobee.client.config import ClientConfig, MessageModel, PullConsumerConfig
+from aerobee.client.base.arrival import Arrival
+from aerobee.client.base.checks import check_queues, check_seconds, check_whole_number, config_of
+from aerobee.client.base.config import ClientConfig, MessageModel, PullConsumerConfig
+from aerobee.client.base.observer import ConsumeObserver, begin_consume
+from aerobee.client.base.publish_route import TopicRoute, subscribe_queues
+from aerobee.client.base.received import LIGHT_PREFIX, ReceivedMessage
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
 from aerobee.client.consumer.consumer_trace import consumer_tracer
@@ -26,10 +29,7 @@ from aerobee.client.consumer.peer_calls import PeerCalls
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.rebalance import Rebalancer
 from aerobee.client.consumer.subscription import Subscription, subscribe
-from aerobee.client.observer import ConsumeObserver, begin_consume
-from aerobee.client.publish_route import TopicRoute, subscribe_queues
-from aerobee.client.received import LIGHT_PREFIX, ReceivedMessage
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import MessageQueue, check_group_name

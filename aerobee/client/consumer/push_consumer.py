@@ -16,8 +16,12 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from aerobee.client.checks import check_handler, config_of, subscription_map
-from aerobee.client.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
+from aerobee.client.base.checks import check_handler, config_of, subscription_map
+from aerobee.client.base.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
+from aerobee.client.base.handler_threads import HandlerThreads, in_threads, is_plain
+from aerobee.client.base.observer import ConsumeObserver, observed
+from aerobee.client.base.publish_route import TopicRoute, subscribe_queues
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import check_subscription
 from aerobee.client.consumer.consumer_trace import consumer_tracer
@@ -37,11 +41,7 @@ from aerobee.client.consumer.pop_push import PopPush
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.rebalance import Rebalancer
 from aerobee.client.consumer.subscription import Subscription, subscribe
-from aerobee.client.handler_threads import HandlerThreads, in_threads, is_plain
-from aerobee.client.observer import ConsumeObserver, observed
-from aerobee.client.publish_route import TopicRoute, subscribe_queues
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.session import INNER_PRODUCER_GROUP, Session
+from aerobee.client.session.session import INNER_PRODUCER_GROUP, Session
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, TopicNotExist, UsageError
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from aerobee.client.consumer.broker_calls import lock_queues, unlock_queues
 from aerobee.client.consumer.queue_locks import QueueLocks
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.clock import Timer
 from aerobee.errors import AerobeeError
 from aerobee.message import MessageQueue

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.subscription import Subscription
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.session import Session
-from aerobee.client.stale_routes import may_be_stale
+from aerobee.client.session.session import Session
+from aerobee.client.session.stale_routes import may_be_stale
 from aerobee.errors import AerobeeError, RouteError, remote_error
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.route import MASTER_ID

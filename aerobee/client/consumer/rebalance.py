@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
+from aerobee.client.base.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.consumer.allocation import Allocation
 from aerobee.client.consumer.broker_calls import first_answer
 from aerobee.client.consumer.pop_calls import query_assignment
-from aerobee.client.publish_route import TopicRoute, subscribe_queues
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError, TopicNotExist, TransportError
 from aerobee.log_throttle import RepeatedWarnings
 from aerobee.message import MessageQueue

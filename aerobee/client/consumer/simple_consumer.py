@@ -16,23 +16,23 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from aerobee.client.checks import (
+from aerobee.client.base.checks import (
     check_messages,
     check_popped,
     check_seconds,
     config_of,
     subscription_map,
 )
-from aerobee.client.config import ClientConfig, SimpleConsumerConfig
+from aerobee.client.base.config import ClientConfig, SimpleConsumerConfig
+from aerobee.client.base.publish_route import subscribe_queues
+from aerobee.client.base.verdict import LEVEL_DEAD_LETTER, GiveBack
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.first_offset import begin_at_end
 from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, pop
 from aerobee.client.consumer.popped import PoppedMessage
 from aerobee.client.consumer.subscription import Subscription, subscribe
-from aerobee.client.consumer.verdict import LEVEL_DEAD_LETTER, GiveBack
-from aerobee.client.publish_route import subscribe_queues
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RouteError, UsageError
 from aerobee.message import MessageQueue, check_group_name

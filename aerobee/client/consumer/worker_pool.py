@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from aerobee.client.tasks import Tasks
+from aerobee.client.base.tasks import Tasks
 
 T = TypeVar("T")
 

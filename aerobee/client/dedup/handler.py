@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.errors import UsageError
 
 log = logging.getLogger(__name__)

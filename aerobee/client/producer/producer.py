@@ -16,7 +16,7 @@ from random import Random
 from types import TracebackType
 from typing import Self, TypeVar
 
-from aerobee.client.checks import (
+from aerobee.client.base.checks import (
     check_handler,
     check_message,
     check_messages,
@@ -24,16 +24,20 @@ from aerobee.client.checks import (
     check_seconds,
     config_of,
 )
-from aerobee.client.compression import compress
-from aerobee.client.config import ClientConfig, Compression, ProducerConfig
-from aerobee.client.observer import SendEnded, SendObserver, begin_send
+from aerobee.client.base.compression import compress
+from aerobee.client.base.config import ClientConfig, Compression, ProducerConfig
+from aerobee.client.base.observer import SendEnded, SendObserver, begin_send
+from aerobee.client.base.results import SendResult
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_routes import PublishRoutes, target_of
 from aerobee.client.producer.recall import recall_message
 from aerobee.client.producer.request_reply import PendingRequests
 from aerobee.client.producer.request_reply_calls import RequestReplyCalls
-from aerobee.client.producer.send_header import (
+from aerobee.client.producer.send_semaphore import SendSemaphore
+from aerobee.client.producer.send_tries import FirstTry, Select, SendTries, connect_s
+from aerobee.client.producer.transaction import TRAN_MSG
+from aerobee.client.session.send_header import (
     NOT_SENDABLE,
     RESERVED_PROPERTIES,
     Ids,
@@ -43,12 +47,8 @@ from aerobee.client.producer.send_header import (
     encode_batch_entry,
     properties_text,
 )
-from aerobee.client.producer.send_semaphore import SendSemaphore
-from aerobee.client.producer.send_tries import FirstTry, Select, SendTries, connect_s
-from aerobee.client.producer.transaction import TRAN_MSG
-from aerobee.client.results import SendResult
-from aerobee.client.session import Session
-from aerobee.client.trace import Tracer, trace_client, trace_group
+from aerobee.client.session.session import Session
+from aerobee.client.tracing.trace import Tracer, trace_client, trace_group
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, ConnectFailed, SendFailed, UsageError
 from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, check_group_name, java_hash

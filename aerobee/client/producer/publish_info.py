@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from aerobee.client.codec import Template
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
+from aerobee.client.session.codec import Template
 from aerobee.message import MessageQueue
 
 

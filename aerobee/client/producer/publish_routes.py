@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from aerobee.client.codec import Template
-from aerobee.client.config import ProducerConfig
+from aerobee.client.base.config import ProducerConfig
+from aerobee.client.base.publish_route import TopicRoute, from_template, masterless, publish_queues
 from aerobee.client.producer.publish_info import PublishInfo, Target
-from aerobee.client.producer.send_header import SendTemplate
-from aerobee.client.publish_route import TopicRoute, from_template, masterless, publish_queues
-from aerobee.client.session import Session
+from aerobee.client.session.codec import Template
+from aerobee.client.session.send_header import SendTemplate
+from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError, NoMaster, NoNameServer, NotWritable, RouteError, TopicNotExist
 from aerobee.message import MessageQueue
 from aerobee.remoting.codes import RequestCode, request_name

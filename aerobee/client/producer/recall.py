@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.client.session import Session
+from aerobee.client.session.session import Session
 from aerobee.errors import MalformedFrame, UsageError
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand

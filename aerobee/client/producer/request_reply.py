@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Sequence
 from random import Random
 
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, NoReply, RemoteError, SendFailed, UsageError
 from aerobee.host_port import bare_host

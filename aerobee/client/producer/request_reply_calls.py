@@ -8,7 +8,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from aerobee.client.config import ProducerConfig
+from aerobee.client.base.config import ProducerConfig
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.results import SendResult
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_routes import PublishRoutes, target_of
 from aerobee.client.producer.request_reply import (
@@ -18,10 +20,8 @@ from aerobee.client.producer.request_reply import (
     reply_topic,
     request_properties,
 )
-from aerobee.client.producer.send_header import Ids, SendTemplate, decode_send_reply, properties_text
-from aerobee.client.received import ReceivedMessage
-from aerobee.client.results import SendResult
-from aerobee.client.session import Session
+from aerobee.client.session.send_header import Ids, SendTemplate, decode_send_reply, properties_text
+from aerobee.client.session.session import Session
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, TransportError
 from aerobee.message import Message, MessageQueue

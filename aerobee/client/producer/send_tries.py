@@ -22,11 +22,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aerobee.client.config import ProducerConfig
+from aerobee.client.base.config import ProducerConfig
+from aerobee.client.base.results import SendResult, SendStatus
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_routes import PublishRoutes, target_of
-from aerobee.client.results import SendResult, SendStatus
 from aerobee.errors import (
     AerobeeError,
     ConnectFailed,

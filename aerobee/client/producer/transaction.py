@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 
-from aerobee.client.results import SendResult
+from aerobee.client.base.results import SendResult
 from aerobee.errors import UsageError
 from aerobee.message import (
     TRANSACTION_COMMIT,

@@ -22,11 +22,14 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
-from aerobee.client.checks import check_handler
-from aerobee.client.config import ClientConfig, ProducerConfig
-from aerobee.client.handler_errors import is_of_handler
-from aerobee.client.handler_threads import HandlerThreads, in_threads, is_plain
-from aerobee.client.observer import SendObserver
+from aerobee.client.base.checks import check_handler
+from aerobee.client.base.config import ClientConfig, ProducerConfig
+from aerobee.client.base.handler_errors import is_of_handler
+from aerobee.client.base.handler_threads import HandlerThreads, in_threads, is_plain
+from aerobee.client.base.observer import SendObserver
+from aerobee.client.base.received import ReceivedMessage, decode_stored_messages
+from aerobee.client.base.results import SendResult, SendStatus
+from aerobee.client.base.trace_record import TracedType, TraceEvent, TraceKind
 from aerobee.client.producer.producer import Producer, Selector
 from aerobee.client.producer.publish_routes import target_of
 from aerobee.client.producer.transaction import (
@@ -39,9 +42,6 @@ from aerobee.client.producer.transaction import (
     half_of,
     physical_offset_of,
 )
-from aerobee.client.received import ReceivedMessage, decode_stored_messages
-from aerobee.client.results import SendResult, SendStatus
-from aerobee.client.trace_record import TracedType, TraceEvent, TraceKind
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, ConfigError, MalformedFrame, RemoteError, SendFailed, UsageError
 from aerobee.message import TRANSACTION_PREPARED, Message, MessageQueue

@@ -1,1 +1,1 @@
-"""The controller's state machine: groups of brokers, their ids, masters and sync state sets."""
+"""The controller: its state machine (state, commands, election, leases, liveness) and the server around it."""

@@ -1,1 +1,1 @@
-"""Consensus without IO: `node.py` decides, `storage.py` makes durable, `replica.py` puts the two in the right order."""
+"""The Raft core and its service over remoting."""

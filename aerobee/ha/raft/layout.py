@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from aerobee.errors import MalformedFrame
 from aerobee.ha.packed import pack, unpack
 from aerobee.ha.raft.entry import Entry, decode_entry
-from aerobee.store.zeros import is_zero
+from aerobee.store.files.zeros import is_zero
 
 MAGIC = b"AERORAFT"
 FILE_HEAD = struct.Struct(">8sQII8x")

@@ -36,7 +36,7 @@ from aerobee.ha.raft.entry import (
     membership_of,
 )
 from aerobee.ha.raft.log import Recovered
-from aerobee.store.disk import Disk, FileLock, MappedFile, sync_names_above
+from aerobee.store.files.disk import Disk, FileLock, MappedFile, sync_names_above
 
 _VOTE_BYTES_MAX = 1 << 10
 _SNAPSHOT_HEAD_BYTES_MAX = 256 << 10  # beside the state: ids of the members

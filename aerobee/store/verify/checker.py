@@ -10,13 +10,13 @@ import os
 from dataclasses import dataclass, field
 
 from aerobee.message import decode_properties
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import MappedFile, RealDisk
-from aerobee.store.dispatch import ScanKind
-from aerobee.store.log_scanner import LogScanner
-from aerobee.store.queue_files import FilePool
-from aerobee.store.queue_table import QueueTable
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import MappedFile, RealDisk
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.dispatch import ScanKind
+from aerobee.store.log.log_scanner import LogScanner
+from aerobee.store.queue.queue_files import FilePool
+from aerobee.store.queue.queue_table import QueueTable
 
 PLACES_MAX = 1_000  # of one kind that are listed; all are counted
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from aerobee.message import decode_properties
-from aerobee.store.batch_consume_queue import BatchConsumeQueue
-from aerobee.store.consume_queue import FILLER_SIZE
-from aerobee.store.dispatch import LIGHT_PREFIX, DispatchRecord, batch_size_of, is_batch_record
-from aerobee.store.queue_table import AnyQueue, is_queue_name
+from aerobee.store.log.dispatch import LIGHT_PREFIX, DispatchRecord, batch_size_of, is_batch_record
+from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue
+from aerobee.store.queue.consume_queue import FILLER_SIZE
+from aerobee.store.queue.queue_table import AnyQueue, is_queue_name
 
 Key = tuple[str, int]
 

@@ -10,8 +10,8 @@ import asyncio
 import dataclasses
 
 from aerobee.clock import SystemClock
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
 from aerobee.store.message_store import MessageStore
 
 

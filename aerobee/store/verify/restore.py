@@ -23,18 +23,18 @@ from pathlib import Path
 
 from aerobee.errors import StoreError
 from aerobee.message import RECORD_BYTES_MIN, TRANSACTION_PREPARED
-from aerobee.store.checkpoint import CheckpointFile
-from aerobee.store.commit_log import BLANK_BYTES, CommitLog
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import Disk, RealDisk
-from aerobee.store.dispatch import DispatchRecord, ScanKind, scan_record
-from aerobee.store.log_patch import DIRECTORY, TOPIC
-from aerobee.store.log_scanner import LogScanner
-from aerobee.store.queue_bounds import Key, decode_queue_bounds
-from aerobee.store.queue_files import FilePool
-from aerobee.store.queue_rebuild import QueueRebuild
-from aerobee.store.queue_table import QueueTable
-from aerobee.store.store_lock import StoreLock
+from aerobee.store.files.checkpoint import CheckpointFile
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import Disk, RealDisk
+from aerobee.store.files.store_lock import StoreLock
+from aerobee.store.log.commit_log import BLANK_BYTES, CommitLog
+from aerobee.store.log.dispatch import DispatchRecord, ScanKind, scan_record
+from aerobee.store.log.log_patch import DIRECTORY, TOPIC
+from aerobee.store.log.log_scanner import LogScanner
+from aerobee.store.queue.queue_bounds import Key, decode_queue_bounds
+from aerobee.store.queue.queue_files import FilePool
+from aerobee.store.queue.queue_table import QueueTable
+from aerobee.store.recovery.queue_rebuild import QueueRebuild
 from aerobee.store.verify.checker import ReadOnlyDisk
 from aerobee.store.verify.queue_claims import QueueClaims
 

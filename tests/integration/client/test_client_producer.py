@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from aerobee.client import ClientConfig, Compression, Producer, ProducerConfig, SendStatus
-from aerobee.client.codec import choose_codec
 from aerobee.client.producer import send_tries
+from aerobee.client.session.codec import choose_codec
 from aerobee.errors import (
     ConfigError,
     ConnectFailed,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.broker import Broker
+from aerobee.broker.assembly.broker import Broker
 from aerobee.client import (
     Admin,
     ClientConfig,
@@ -26,7 +26,7 @@ from aerobee.client import (
     TransactionProducer,
     TransactionState,
 )
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError
 from aerobee.message import Message

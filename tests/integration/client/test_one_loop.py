@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PullConsumer, PushConsumer, session
-from aerobee.client.received import ReceivedMessage
+from aerobee.client import ConsumeFrom, ConsumerConfig, Producer, PullConsumer, PushConsumer
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.session import session
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.message import Message
 from aerobee.testing import LocalCluster, ThreadedCluster

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from aerobee.client.otel import OpenTelemetry
+from aerobee.client.tracing.otel import OpenTelemetry
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_a_send_that_fails_is_a_span_with_an_error(
 
 def test_without_asking_for_it_nothing_of_opentelemetry_is_imported() -> None:
     code = (
-        "import sys, aerobee.client, aerobee.ops.commands\n"
+        "import sys, aerobee.client, aerobee.ops.commands.tree\n"
         "print([n for n in sys.modules if n.startswith(('opentelemetry', 'sqlalchemy', 'redis'))])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

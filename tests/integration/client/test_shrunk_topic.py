@@ -18,8 +18,8 @@ from aerobee.client import (
     TransactionState,
     reject,
 )
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.consumer import give_back
-from aerobee.client.received import ReceivedMessage
 from aerobee.errors import InvalidParameter, RemoteError
 from aerobee.message import Message, MessageQueue
 from aerobee.testing import LocalCluster

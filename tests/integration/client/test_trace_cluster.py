@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from aerobee.client import ConsumeFrom, ConsumerConfig, PullConsumerConfig, ReceivedMessage, RetryLater
+from aerobee.client.base.observer import ConsumeEnded, SendEnded
+from aerobee.client.base.results import SendResult
+from aerobee.client.base.trace_record import TracedType, TraceEvent, TraceKind
 from aerobee.client.consumer.push_consumer import PushConsumer
-from aerobee.client.observer import ConsumeEnded, SendEnded
 from aerobee.client.producer.producer import Producer
-from aerobee.client.results import SendResult
-from aerobee.client.trace import EVENTS_MAX, Tracer
-from aerobee.client.trace_record import TracedType, TraceEvent, TraceKind
+from aerobee.client.tracing.trace import EVENTS_MAX, Tracer
 from aerobee.clock import ManualClock
 from aerobee.message import Message
 from aerobee.testing import LocalCluster

@@ -93,7 +93,7 @@ def run(wanted: dict[str, Any], streams: list[int]) -> int:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     arguments = wanted["arguments"]
     if os.path.basename(arguments[0]) == "aerobee":
-        return int(importlib.import_module("aerobee.ops.commands").run_cli(arguments[1:]))
+        return int(importlib.import_module("aerobee.ops.commands.tree").run_cli(arguments[1:]))
     return run_python(arguments[1:])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.route_cache import RouteCache
+from aerobee.client.session.route_cache import RouteCache
 from aerobee.errors import RouteError, UsageError
 from aerobee.message import Message, MessageQueue
 from aerobee.spark.cluster_view import ClusterView

@@ -14,7 +14,7 @@ import signal
 import sys
 
 from aerobee.client import ClientConfig, ConsumeFrom, ConsumerConfig, PushConsumer
-from aerobee.client.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 
 
 async def main(namesrv: str, topic: str, group: str, path: str) -> None:

@@ -20,7 +20,7 @@ from aerobee.access.resource import parse_resource
 from aerobee.access.users import MemoryTable, User, Users, UserStatus, UserType, disabled
 from aerobee.config import to_properties
 from aerobee.errors import ConfigError, RemoteError, StoreError, UsageError
-from aerobee.ha.quorum.config import ControllerConfig
+from aerobee.ha.controller.config import ControllerConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer

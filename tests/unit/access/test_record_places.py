@@ -31,4 +31,4 @@ def test_handlers_that_read_records_by_place_ask_for_the_records_topic() -> None
                 {"may_view", "may_consume", "may_decide"} & called
             )
     assert {name for name, asks in found.items() if not asks} == set(OTHERWISE)
-    assert {"query.py", "send/send_back.py", "admin/relay.py", "transaction/end.py"} <= set(found)
+    assert {"membership/query.py", "send/send_back.py", "admin/relay.py", "transaction/end.py"} <= set(found)

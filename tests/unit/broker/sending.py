@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from aerobee.access.gate import Gate
-from aerobee.broker.ack import AckPolicy
-from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.admission.held_access import HeldAccess
+from aerobee.broker.admission.overload import Overload
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
@@ -21,13 +22,10 @@ from aerobee.broker.fastpath.access import FrameAccess
 from aerobee.broker.fastpath.choice import PYTHON, BackendChoice, choose_backend
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.held_access import HeldAccess
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.overload import Overload
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
 from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.pull.pull_service import PullService
-from aerobee.broker.role import configured_role
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.new_topics import NewTopics
@@ -35,8 +33,10 @@ from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.send.send_service import SendService
 from aerobee.broker.send.unique_key import UniqueKeys
-from aerobee.broker.stats import BrokerStats
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.role import configured_role
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import ManualClock
 from aerobee.errors import ConfigError, RemoteError
 from aerobee.message import Record, decode_record, pack_host
@@ -44,10 +44,10 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.request_stats import RequestStats
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
 from aerobee.store.message_store import MessageStore
-from aerobee.store.reader import record_reader
+from aerobee.store.read.reader import record_reader
 from tests.fakes import FakePeer
 
 SMALL: dict[str, Any] = {

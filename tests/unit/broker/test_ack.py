@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.ack import AckPolicy, Replicated
-from aerobee.broker.ack_level import LEVELS
+from aerobee.broker.admission.ack import AckPolicy, Replicated
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
+from aerobee.broker.state.ack_level import LEVELS
 from aerobee.clock import ManualClock
 from aerobee.errors import ConfigError
 from aerobee.remoting.command import RemotingCommand

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from aerobee.broker.acting.acting_master import ActingMaster
 from aerobee.broker.acting.switch import ActingSwitch
-from aerobee.broker.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.peer import Peer, Reply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
+from aerobee.broker.state.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
 from aerobee.errors import UsageError
 
 

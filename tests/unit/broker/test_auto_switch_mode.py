@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.ack import Replicated
+from aerobee.broker.admission.ack import Replicated
 from aerobee.broker.replication.auto_switch_mode import NO_LEASE, AutoSwitchMode
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.clock import ManualClock
-from aerobee.ha.epoch_file import EpochEntry
-from aerobee.store.config import StoreConfig
+from aerobee.ha.stream.epoch_file import EpochEntry
+from aerobee.store.files.config import StoreConfig
 
 
 class Slave:

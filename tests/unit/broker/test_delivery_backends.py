@@ -19,7 +19,7 @@ from aerobee.broker.fastpath.results import AppendedFields
 from aerobee.errors import MalformedRecord, RecordInvalid, UsageError
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.store.stored_message import StoredMessage
+from aerobee.store.log.stored_message import StoredMessage
 from tests.fuzz.fastpath_worlds import Twin
 
 BACKENDS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])

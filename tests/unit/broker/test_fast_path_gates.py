@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.ack import Replicated
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.admission.ack import Replicated
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.fastpath.seam import BurstResult, LaterSettings, TransactionSettings
-from aerobee.broker.role import Role
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.role import Role
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.errors import StoreFull
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath import long_poll
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.fastpath.long_poll import answer_released
 from aerobee.broker.fastpath.seam import BurstResult
 from aerobee.broker.pull import held_pulls
 from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.errors import StoreError
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig

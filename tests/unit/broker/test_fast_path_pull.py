@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.fastpath.python_backend import REPLY_BYTES_MAX
 from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import decode_records
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
@@ -19,7 +19,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand, SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
-from aerobee.store.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX
+from aerobee.store.files.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX
 from tests.captures import captured
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import send_frame, use_backend

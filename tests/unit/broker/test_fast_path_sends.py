@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, SerializeType

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aerobee.broker.exporter.replication_families import follow_trouble
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
 from aerobee.broker.replication.replication import ReplicationState
-from aerobee.broker.role import Role
+from aerobee.broker.state.role import Role
 
 GAP = 1_000
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer.group_table import SYSTEM_GROUPS, GroupTable
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError, UsageError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig

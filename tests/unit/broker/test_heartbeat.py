@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.bounds import Bounds
-from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.silent_clients import close_silent_clients
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.heartbeat import HeartbeatCalls
-from aerobee.broker.producer_registry import CHANNEL_EXPIRY_S, ProducerRegistry
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.membership.heartbeat import HeartbeatCalls
+from aerobee.broker.state.bounds import Bounds
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.producer_registry import CHANNEL_EXPIRY_S, ProducerRegistry
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import ManualClock
 from aerobee.errors import MalformedFrame
 from aerobee.remoting import fastjson

@@ -12,8 +12,8 @@ from aerobee.access.gate import Gate
 from aerobee.access.keepers import UserKeeper
 from aerobee.access.policies import SUBJECT_PREFIX
 from aerobee.access.users import MemoryTable, User, Users, disabled
+from aerobee.broker.admission.held_access import PAUSE_S, SLICE_COUNT, HeldAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.held_access import PAUSE_S, SLICE_COUNT, HeldAccess
 from aerobee.broker.pop.held_pops import ANY_QUEUE, HeldPop, HeldPops
 from aerobee.broker.pull.pull_calls import SUBSCRIPTION, SUSPEND
 from aerobee.clock import ManualClock

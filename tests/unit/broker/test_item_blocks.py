@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aerobee.broker.item_blocks import BLOCK_ITEMS, ItemBlocks
-from aerobee.broker.metrics import Metric, Value
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.metrics.item_blocks import BLOCK_ITEMS, ItemBlocks
+from aerobee.broker.metrics.metrics import Metric, Value
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.clock import ManualClock
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
+from aerobee.broker.metrics.stats import GROUP_GET_NUMS
 from aerobee.broker.pull.pull_calls import SUBSCRIPTION, SUSPEND
-from aerobee.broker.stats import GROUP_GET_NUMS
 from aerobee.remoting.frame import encode_frame
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import batch_body, send_frame, use_backend

@@ -14,7 +14,7 @@ import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.fastpath.seam import LaterSettings
-from aerobee.broker.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from aerobee.broker.state.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.feature import Feature
-from aerobee.broker.leading import GIVE_UP_PAUSE_S, GIVE_UP_S, RETRY_S, Leading
-from aerobee.broker.unserved import STARTING, WAITING_MAX, UnservedKinds
+from aerobee.broker.assembly.leading import GIVE_UP_PAUSE_S, GIVE_UP_S, RETRY_S, Leading
+from aerobee.broker.state.feature import Feature
+from aerobee.broker.state.unserved import STARTING, WAITING_MAX, UnservedKinds
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError
 from aerobee.remoting.codes import ResponseCode
@@ -195,7 +195,7 @@ async def test_a_request_is_refused_when_the_feature_fails_or_too_many_wait(
     assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "its file is damaged" in reply.remark
     unserved.put(["pop"], STARTING)
-    monkeypatch.setattr("aerobee.broker.unserved.WAITING_MAX", 1)
+    monkeypatch.setattr("aerobee.broker.state.unserved.WAITING_MAX", 1)
     first = asyncio.create_task(call(1))
     await asyncio.sleep(0)
     assert (await call(1)).code == ResponseCode.SERVICE_NOT_AVAILABLE

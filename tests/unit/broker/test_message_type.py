@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.send.message_type import priority_queue, type_of
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import decode_record
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode

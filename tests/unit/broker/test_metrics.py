@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from aerobee.broker.metrics import (
+from aerobee.broker.metrics.metrics import (
     SIZE_ENDS,
     STEPPED_S,
     WINDOW_S,
@@ -18,7 +18,7 @@ from aerobee.broker.metrics import (
     larger_of,
     upper_end_s,
 )
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.clock import ManualClock
 from aerobee.remoting.loop_watch import HELD_LIMIT_S
 

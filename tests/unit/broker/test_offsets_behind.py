@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from aerobee.broker.admin.replication import SlaveCalls
-from aerobee.broker.role import Role
-from aerobee.broker.unserved import UnservedKinds
+from aerobee.broker.state.role import Role
+from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 

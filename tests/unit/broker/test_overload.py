@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from aerobee.broker.overload import HICCUP_LIMITS, IDLE_SAMPLE_S, SAMPLE_S, Overload
-from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
+from aerobee.broker.admission.overload import HICCUP_LIMITS, IDLE_SAMPLE_S, SAMPLE_S, Overload
+from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop
 
 LIMIT_MS = 100  # a machine that lets a timer wait for ten times that is not merely busy
 

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig, LiveConfig
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.identity import BrokerIdentity
 from aerobee.broker.pop.checks import PopChecks
-from aerobee.broker.role import Role, RoleState
-from aerobee.broker.topic_table import TopicTable
+from aerobee.broker.state.config import BrokerConfig, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.role import Role, RoleState
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import ManualClock
 from aerobee.errors import RemoteError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig

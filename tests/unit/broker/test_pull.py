@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig

@@ -10,9 +10,9 @@ import pytest
 
 from aerobee.broker.send.batch_queue import as_inner_batch
 from aerobee.message import INNER_BATCH, NEED_UNWRAP
-from aerobee.store.batch_consume_queue import BatchConsumeQueue
-from aerobee.store.stored_message import StoredMessage
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.log.stored_message import StoredMessage
+from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue
 from tests.unit.broker.test_raw_backends import FILE_BYTES, HOST, Copy, cut, take
 
 BACKENDS = pytest.mark.parametrize("natively", [True, False], ids=["native", "python"])

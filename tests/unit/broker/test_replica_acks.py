@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.broker.ack import Replicated
+from aerobee.broker.admission.ack import Replicated
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
 from aerobee.clock import ManualClock
 

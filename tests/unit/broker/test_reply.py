@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
-from aerobee.broker.producer_registry import ProducerRegistry
 from aerobee.broker.send.request_reply import RequestReply
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.producer_registry import ProducerRegistry
 from aerobee.clock import ManualClock
 from aerobee.errors import RequestTimeout
 from aerobee.message import decode_properties

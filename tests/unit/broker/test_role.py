@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
-from aerobee.broker.identity import BrokerIdentity
-from aerobee.broker.role import Role, RoleState, configured_role
-from aerobee.store.config import BrokerRole
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.role import Role, RoleState, configured_role
+from aerobee.store.files.config import BrokerRole
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, send_frame
 
@@ -65,7 +65,7 @@ def test_listeners_hear_of_each_change_and_one_that_fails_stops_no_other() -> No
 def test_a_change_is_warned_of_unless_nobody_had_said_the_role_before(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "aerobee.broker.role")
+    caplog.set_level(logging.INFO, "aerobee.broker.state.role")
     state = RoleState(Role.SLAVE, "nobody has said", is_provisional=True)
     state.change(Role.SLAVE, "there is no master yet", is_provisional=True)
     state.change(Role.MASTER, "the controllers made it so", epoch=1)
@@ -105,4 +105,4 @@ def test_nobody_but_the_owners_asks_settings_about_role_or_flush() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("broker_role", "is_sync_flush", "SLAVE")
     }
     replication = {f"replication/{name}.py" for name in ("classic_mode", "replication", "wiring")}
-    assert asking == {"serving.py", "role.py", "acting/acting_master.py"} | replication
+    assert asking == {"assembly/serving.py", "state/role.py", "acting/acting_master.py"} | replication

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.delay.redelivery import WaitingMessage
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import MessageQueue, decode_record
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
 from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.send.send_duplicates import KEY_CHARS_MAX
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.store.config import FlushDiskType
+from aerobee.store.files.config import FlushDiskType
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, batch_body, send_frame
 

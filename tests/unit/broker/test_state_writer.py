@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.state_writer import StateWriter
+from aerobee.broker.state.state_writer import StateWriter
 from aerobee.errors import StoreError
 
 

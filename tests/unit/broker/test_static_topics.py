@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.queue_mappings import QueueMappings, merged
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.queue_mappings import QueueMappings, merged
 from aerobee.broker.static_topic.mapping_cleaning import (
     given_away,
     holders_of_oldest,
@@ -24,7 +24,7 @@ from aerobee.remoting.body.queue_mapping import EPOCH_AHEAD_MS_MAX, QueueMapping
 from aerobee.remoting.body.topic_stats import TopicOffset, TopicStatsTable
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
 
 A = QueueMappingItem(0, 0, "a", 0)
 B = QueueMappingItem(1, 3, "b", 10_000)

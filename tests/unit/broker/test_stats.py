@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from aerobee.broker import stats as broker_stats
-from aerobee.broker.metrics import SIZE_ENDS
-from aerobee.broker.stats import (
+from aerobee.broker.metrics import stats as broker_stats
+from aerobee.broker.metrics.metrics import SIZE_ENDS
+from aerobee.broker.metrics.stats import (
     GROUP_GET_NUMS,
     ITEMS_MAX,
     TOPIC_PUT_NUMS,

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.config import BrokerConfig
-from aerobee.broker.config_file import ConfigFile
-from aerobee.broker.topic_table import TopicTable, deletions_of
+from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.topic_table import TopicTable, deletions_of
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError, UsageError
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.disk import RealDisk
 
 STORES = Path(__file__).parents[2] / "data" / "store"
 

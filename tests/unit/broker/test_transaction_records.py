@@ -36,7 +36,7 @@ from aerobee.message import (
 )
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.frame import decode_frame
-from aerobee.store.stored_message import AppendResult, StoredMessage
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from tests.captures import captured
 
 STORE = Path(__file__).parents[2] / "data" / "store"

@@ -8,8 +8,8 @@ import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.errors import StoreError
-from aerobee.store.commit_log import CommitLog
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.queue.consume_queue import ConsumeQueue
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, send_frame, use_backend
 

@@ -17,7 +17,7 @@ from aerobee.client import (
     PushConsumer,
     SimpleConsumer,
 )
-from aerobee.client.checks import check_message, check_seconds, subscription_map
+from aerobee.client.base.checks import check_message, check_seconds, subscription_map
 from aerobee.errors import AerobeeError, ConfigError, UsageError
 from aerobee.message import Message
 

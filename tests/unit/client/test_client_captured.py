@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.client.codec import choose_codec
-from aerobee.client.compression import decompress
-from aerobee.client.producer.send_header import (
+from aerobee.client.base.compression import decompress
+from aerobee.client.base.received import decode_stored_messages
+from aerobee.client.session.codec import choose_codec
+from aerobee.client.session.send_header import (
     SendTemplate,
     decode_batch_reply,
     decode_send_reply,
     encode_batch_entry,
     properties_text,
 )
-from aerobee.client.received import decode_stored_messages
 from aerobee.errors import ConfigError, MalformedFrame, MalformedRecord, SystemBusy, UsageError
 from aerobee.message import Message, MessageQueue, encode_record, pack_host
 from aerobee.remoting.command import RemotingCommand

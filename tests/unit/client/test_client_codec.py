@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from aerobee.client import codec
-from aerobee.client.codec import NATIVE, PYTHON, Codec, choose_codec, native_codec, python_codec
-from aerobee.client.producer.send_header import SendTemplate
-from aerobee.client.results import SendResult, SendStatus
-from aerobee.client.unique_id import UniqueIds
+from aerobee.client.base.results import SendResult, SendStatus
+from aerobee.client.base.unique_id import UniqueIds
+from aerobee.client.session import codec
+from aerobee.client.session.codec import NATIVE, PYTHON, Codec, choose_codec, native_codec, python_codec
+from aerobee.client.session.send_header import SendTemplate
 from aerobee.errors import ConfigError
 from aerobee.message import Message, MessageQueue
 from tests.fuzz.client_differential import QUEUE, Disagreement, run, seen_by_callers

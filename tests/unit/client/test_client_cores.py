@@ -18,17 +18,17 @@ from aerobee.client import (
     machine_room,
     machine_room_nearby,
 )
-from aerobee.client.codec import choose_codec
-from aerobee.client.compression import compress, decompress
-from aerobee.client.config import ConsumerConfig, ProducerConfig
+from aerobee.client.base.compression import compress, decompress
+from aerobee.client.base.config import ConsumerConfig, ProducerConfig
+from aerobee.client.base.publish_route import TopicRoute, from_template, publish_queues, subscribe_queues
+from aerobee.client.base.unique_id import UniqueIds, month_bounds_ms
 from aerobee.client.consumer.allocation import ring_hash
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.subscription import Sql, subscribe
-from aerobee.client.nameservers import parse_addresses
 from aerobee.client.producer.fault_avoidance import FaultAvoidance, unavailable_ms
 from aerobee.client.producer.publish_info import PublishInfo
-from aerobee.client.publish_route import TopicRoute, from_template, publish_queues, subscribe_queues
-from aerobee.client.unique_id import UniqueIds, month_bounds_ms
+from aerobee.client.session.codec import choose_codec
+from aerobee.client.session.nameservers import parse_addresses
 from aerobee.errors import ConfigError, MalformedRecord, UsageError
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.route import BrokerData, QueueData

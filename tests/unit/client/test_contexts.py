@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.client.contexts import (
+from aerobee.client.session.contexts import (
     Context,
     ContextFile,
     cluster,

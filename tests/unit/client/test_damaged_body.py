@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aerobee.client.consumer.verdict import give_back_after
-from aerobee.client.received import decode_messages, decode_stored_messages
+from aerobee.client.base.received import decode_messages, decode_stored_messages
+from aerobee.client.base.verdict import give_back_after
 from aerobee.errors import MessageDamaged
 from aerobee.message import MessageQueue, encode_record
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.handler_threads import HandlerThreads, in_threads, is_plain
+from aerobee.client.base.handler_threads import HandlerThreads, in_threads, is_plain
 
 
 @pytest.fixture

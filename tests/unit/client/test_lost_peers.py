@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from aerobee.client.lost_peers import LostPeers
+from aerobee.client.base.lost_peers import LostPeers
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, ConnectFailed, ConnectionLost, RequestTimeout, TopicNotExist
 

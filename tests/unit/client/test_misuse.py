@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.client.checks import (
+from aerobee.client.base.checks import (
     check_handler,
     check_messages,
     check_popped,

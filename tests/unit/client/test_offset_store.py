@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from aerobee.client.base.lost_peers import LostPeers
 from aerobee.client.consumer import offset_store
 from aerobee.client.consumer.offset_store import RemoteOffsets
-from aerobee.client.lost_peers import LostPeers
 from aerobee.errors import RequestTimeout
 from aerobee.message import MessageQueue
 

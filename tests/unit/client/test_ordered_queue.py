@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from aerobee.client.base.received import ReceivedMessage, decode_messages
+from aerobee.client.base.verdict import RetryLater, give_back_after, level_for
 from aerobee.client.consumer.ordered_queue import NEXT, Event, OrderedQueue, OrderPolicy, State
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_locks import QueueLocks
-from aerobee.client.consumer.verdict import RetryLater, give_back_after, level_for
 from aerobee.client.producer.producer import with_sharding_key
-from aerobee.client.producer.send_header import properties_text
-from aerobee.client.received import ReceivedMessage, decode_messages
+from aerobee.client.session.send_header import properties_text
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue, encode_record, pack_host
 

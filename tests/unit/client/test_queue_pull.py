@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from aerobee.client.base.lost_peers import LostPeers
+from aerobee.client.base.tasks import Tasks
 from aerobee.client.consumer import queue_pull
 from aerobee.client.consumer.queue_pull import FLAG_COMMIT, PullSettings, QueuePull
 from aerobee.client.consumer.subscription import subscribe
-from aerobee.client.lost_peers import LostPeers
-from aerobee.client.tasks import Tasks
 from aerobee.clock import SystemClock
 from aerobee.message import MessageQueue
 from aerobee.remoting.codes import ResponseCode

@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.client.config import ProducerConfig
+from aerobee.client.base.config import ProducerConfig
+from aerobee.client.base.received import ReceivedMessage, decode_messages
+from aerobee.client.base.results import SendResult
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.request_reply import (
     PendingRequests,
@@ -20,8 +22,6 @@ from aerobee.client.producer.request_reply import (
     request_properties,
 )
 from aerobee.client.producer.request_reply_calls import RequestReplyCalls
-from aerobee.client.received import ReceivedMessage, decode_messages
-from aerobee.client.results import SendResult
 from aerobee.clock import SystemClock
 from aerobee.errors import ConnectFailed, MalformedFrame, SendFailed, UsageError
 from aerobee.message import Message, MessageQueue, decode_properties, encode_record, pack_host

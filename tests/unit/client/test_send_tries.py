@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.client.config import ProducerConfig
+from aerobee.client.base.config import ProducerConfig
 from aerobee.client.producer import send_tries
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.send_tries import SendTries

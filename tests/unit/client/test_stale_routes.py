@@ -8,15 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.client.config import ProducerConfig
+from aerobee.client.base.config import ProducerConfig
+from aerobee.client.base.lost_peers import LostPeers
+from aerobee.client.base.tasks import Tasks
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
-from aerobee.client.lost_peers import LostPeers
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_routes import REFRESH_PAUSE_S, PublishRoutes
 from aerobee.client.producer.send_tries import SendTries
-from aerobee.client.route_cache import RouteCache
-from aerobee.client.stale_routes import StaleRoutes
-from aerobee.client.tasks import Tasks
+from aerobee.client.session.route_cache import RouteCache
+from aerobee.client.session.stale_routes import StaleRoutes
 from aerobee.clock import ManualClock
 from aerobee.errors import (
     AerobeeError,

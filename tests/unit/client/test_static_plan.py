@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from aerobee.client.static_plan import (
+from aerobee.client.base.static_plan import (
     StaticPart,
     StaticTopic,
     block_after,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.client.trace_record import (
+from aerobee.client.base.trace_record import (
     TracedType,
     TraceEvent,
     TraceKind,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from aerobee.errors import MalformedFrame
+from aerobee.ha.controller.bodies import read_names, replicas_body
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.commands import (
     REPLICAS_MAX,
@@ -31,7 +32,6 @@ from aerobee.ha.controller.liveness import CLOSED_GRACE_MS, TIMEOUT_MS, BrokerLi
 from aerobee.ha.controller.state import STATE_BYTES_MAX, ControllerState, Group, Outcome, group_bytes
 from aerobee.ha.controller.state import Replica as KnownReplica
 from aerobee.ha.packed import pack
-from aerobee.ha.quorum.bodies import read_names, replicas_body
 from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import Membership
 from aerobee.ha.raft.node import RaftNode
@@ -40,7 +40,7 @@ from aerobee.ha.raft.replica import Replica
 from aerobee.ha.raft.storage import RaftFiles
 from aerobee.remoting.fastjson import loads
 from aerobee.remoting.frame import decode_frame
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
 from tests.captures import captured
 
 NAME = "broker-a"
@@ -301,7 +301,7 @@ def test_a_name_asked_for_many_times_is_answered_once() -> None:
 
 
 def test_an_answer_has_a_bound_of_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aerobee.ha.quorum.bodies.ROWS_MAX", 2)
+    monkeypatch.setattr("aerobee.ha.controller.bodies.ROWS_MAX", 2)
     group = Group(
         cluster_name="c", broker_name="g", replicas={n: KnownReplica("h:1", "h:1;1") for n in range(1, 4)}
     )

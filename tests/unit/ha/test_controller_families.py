@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from aerobee.ha.controller.families import controller_families
 from aerobee.ha.controller.state import Group
-from aerobee.ha.quorum.families import controller_families
-from aerobee.ha.quorum.raft_service import RaftStatus
+from aerobee.ha.raft.raft_service import RaftStatus
 
 
 def shown(*, is_leader: bool) -> dict[str, list[float | object]]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.errors import MalformedFrame
-from aerobee.ha.divergence import OVERLAP_BYTES, Comparison, DivergenceSearch, Verdict
+from aerobee.ha.stream.divergence import OVERLAP_BYTES, Comparison, DivergenceSearch, Verdict
 
 
 def log_of(sizes: list[int], label: int, first: int = 0) -> tuple[bytes, list[int]]:

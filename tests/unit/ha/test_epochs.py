@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.errors import MalformedFrame
-from aerobee.ha.epoch_file import (
+from aerobee.ha.stream.epoch_file import (
     CommonPoint,
     EpochEntry,
     append_epoch,

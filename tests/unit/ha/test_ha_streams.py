@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.errors import FrameTooLarge, MalformedFrame, WireError
-from aerobee.ha.epoch_file import EpochEntry
-from aerobee.ha.handshake import Handshake, HandshakeReply, MasterStream, SlaveStream
-from aerobee.ha.transfer_header import (
+from aerobee.ha.stream.epoch_file import EpochEntry
+from aerobee.ha.stream.handshake import Handshake, HandshakeReply, MasterStream, SlaveStream
+from aerobee.ha.stream.transfer_header import (
     ClassicFrame,
     ClassicFrames,
     HaState,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 from aerobee.clock import ManualClock
+from aerobee.ha.controller.config import ControllerConfig, LiveControllerConfig
+from aerobee.ha.controller.masters import Masters
 from aerobee.ha.controller.state import ControllerState
-from aerobee.ha.quorum.config import ControllerConfig, LiveControllerConfig
-from aerobee.ha.quorum.masters import Masters
 
 
 def test_a_turn_is_taken_by_one_group_at_a_time() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aerobee.errors import MalformedFrame
-from aerobee.ha.key_exchange import KeyExchange
+from aerobee.ha.stream.key_exchange import KeyExchange
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
 OF_SLAVE, OF_MASTER = b"s" * 16, b"m" * 16

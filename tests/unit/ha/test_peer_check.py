@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aerobee.clock import ManualClock
-from aerobee.ha.quorum.peer_check import PAUSE_S, PeerCheck
+from aerobee.ha.controller.peer_check import PAUSE_S, PeerCheck
 from aerobee.peer_hosts import PeerHosts
 
 

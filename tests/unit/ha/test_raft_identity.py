@@ -16,7 +16,7 @@ from aerobee.ha.raft.membership_change import is_one_step, with_identities
 from aerobee.ha.raft.messages import AppendRequest, Message, SnapshotChunk, VoteReply, VoteRequest
 from aerobee.ha.raft.node import RaftNode
 from aerobee.ha.raft.storage import RaftFiles
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
 from tests.simulation.raft_by_hand import LONG_MS, ByHand
 from tests.unit.ha.raft_group import CONFIG, beat, led
 

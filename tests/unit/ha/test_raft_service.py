@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from aerobee.clock import ManualClock
-from aerobee.ha.quorum.raft_service import STEP_MAX_S, RaftService
 from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import Entry
+from aerobee.ha.raft.raft_service import STEP_MAX_S, RaftService
 from aerobee.ha.raft.storage import RaftFiles
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
 
 
 class Counted:

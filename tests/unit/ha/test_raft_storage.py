@@ -13,8 +13,8 @@ from aerobee.ha.raft import layout
 from aerobee.ha.raft.entry import Entry, EntryKind, HardState, Membership, Snapshot
 from aerobee.ha.raft.log import Recovered
 from aerobee.ha.raft.storage import RaftFiles
-from aerobee.store.disk import RealDisk
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.store.files.disk import RealDisk
 
 MEMBERS = Membership(("a", "b", "c"))
 FILE_BYTES = 1024

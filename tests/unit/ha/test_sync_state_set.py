@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from aerobee.ha.sync_state_set import SyncStateSet
+from aerobee.ha.stream.sync_state_set import SyncStateSet
 
 
 def of_master(*members: int, needs_all: bool = True, epoch_start: int = 0, confirm: int = 0) -> SyncStateSet:

@@ -9,7 +9,7 @@ import pytest
 
 from aerobee.errors import StoreError
 from aerobee.nameserver.kv_config import KvConfig, parse_table
-from aerobee.store.disk import RealDisk
+from aerobee.store.files.disk import RealDisk
 
 
 async def test_a_change_is_on_disk_when_it_returns_and_the_file_before_stays(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.errors import UsageError
-from aerobee.ops.cluster_copy import EVERY, read_tables
+from aerobee.ops.commands.cluster_copy import EVERY, read_tables
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from aerobee.ops import commands
-from aerobee.ops.commands import app, run_cli
+from aerobee.ops.commands import tree as commands
+from aerobee.ops.commands.tree import app, run_cli
 
 GROUPS = ("topic", "group", "cluster", "message", "bench")
 COMMANDS = [
@@ -102,18 +102,18 @@ def test_each_way_to_start_it_runs_the_command_line(module: str) -> None:
 
 def test_one_command_loads_its_own_module_only() -> None:
     code = (
-        "import sys\nfrom aerobee.ops.commands import run_cli\nrun_cli(['topic'])\n"
+        "import sys\nfrom aerobee.ops.commands.tree import run_cli\nrun_cli(['topic'])\n"
         "print([n for n in sys.modules if n.startswith(('aerobee.ops.', 'aerobee.broker'))], file=sys.stderr)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert "aerobee.ops.topic" in ended.stderr
-    for other in ("aerobee.ops.bench", "aerobee.ops.serving", "aerobee.broker"):
+    assert "aerobee.ops.commands.topic" in ended.stderr
+    for other in ("aerobee.ops.commands.bench", "aerobee.ops.servers.serving", "aerobee.broker"):
         assert other not in ended.stderr
 
 
 def test_a_broker_starts_without_what_only_errors_need() -> None:
     names = "('importlib.metadata', 'email', 'zipfile', 'tempfile', 'aiohttp', 'yaml', 'rocksdict', 'aerobee.simulation')"
-    code = f"import sys\nimport aerobee.ops.broker\nprint([n for n in {names} if n in sys.modules])"
+    code = f"import sys\nimport aerobee.ops.servers.broker\nprint([n for n in {names} if n in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert ended.stdout.strip() == "[]", ended.stderr
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from aerobee.errors import ConfigError
-from aerobee.ops.container import advertised, config_path, own_peer, role_defaults, role_flags
-from aerobee.ops.settings import broker_settings, nameserver_settings
+from aerobee.ops.servers.container import advertised, config_path, own_peer, role_defaults, role_flags
+from aerobee.ops.settings.settings import broker_settings, nameserver_settings
 
 PEERS = "n0-ns-0.ns.svc:9878;n1-ns-1.ns.svc:9878"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aerobee.ops.commands import run_cli
+from aerobee.ops.commands.tree import run_cli
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from aerobee.config import parse_properties
-from aerobee.ops import commands
-from aerobee.ops.ack_level import SENTENCES
-from aerobee.ops.settings import broker_settings, nameserver_settings
+from aerobee.ops.commands import tree as commands
+from aerobee.ops.settings.settings import broker_settings, nameserver_settings
+from aerobee.ops.terminal.ack_level import SENTENCES
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -24,7 +24,9 @@ def run_check(script: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return int(namespace["main"]())
 
 
-@pytest.mark.parametrize("script", ["config-table", "mqadmin-table", "protocol-coverage", "settings-table"])
+@pytest.mark.parametrize(
+    "script", ["config-table", "file-inventory", "mqadmin-table", "protocol-coverage", "settings-table"]
+)
 def test_generated_pages_are_current(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_check(script, monkeypatch) == 0, f"run scripts/{script}"
 

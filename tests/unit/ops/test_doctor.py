@@ -3,8 +3,7 @@ import asyncio
 import pytest
 
 from aerobee.clock import ManualClock
-from aerobee.ops.ack_level import SENTENCES, ack_sentence_of
-from aerobee.ops.doctor import (
+from aerobee.ops.diagnosis.doctor import (
     Finding,
     advertised_listeners,
     clock_skew_s,
@@ -13,6 +12,7 @@ from aerobee.ops.doctor import (
     runtime_findings,
     split_addresses,
 )
+from aerobee.ops.terminal.ack_level import SENTENCES, ack_sentence_of
 
 RUNTIME = {
     "brokerVersionDesc": "V5_5_0",

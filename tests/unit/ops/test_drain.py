@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.client.results import BrokerInfo, ConsumerProgress, QueueProgress
+from aerobee.client.base.results import BrokerInfo, ConsumerProgress, QueueProgress
 from aerobee.errors import RemoteError, UsageError
 from aerobee.message import MessageQueue
-from aerobee.ops.drain import Remainder, chosen, make_read_only, unread, waiting
-from aerobee.ops.ha import heir_of
+from aerobee.ops.commands.drain import Remainder, chosen, make_read_only, unread, waiting
+from aerobee.ops.commands.ha import heir_of
 
 
 def progress(group: str, *queues: tuple[str, int, int]) -> ConsumerProgress:

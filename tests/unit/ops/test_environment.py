@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from aerobee.config import ENVIRONMENT_PREFIX, environment_settings, known_keys, variable_name
-from aerobee.ops.environment import OF_THE_REPOSITORY, known_variables, unknown_variables
-from aerobee.ops.settings import BROKER_KINDS, NAMESERVER_KINDS, controller_kinds
+from aerobee.ops.options.environment import OF_THE_REPOSITORY, known_variables, unknown_variables
+from aerobee.ops.settings.settings import BROKER_KINDS, NAMESERVER_KINDS, controller_kinds
 
 ROOT = Path(__file__).parents[3]
 # How a variable is read: in Python by name or as an option's variable, in the shell, in a Makefile's recipe.

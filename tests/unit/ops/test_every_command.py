@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from aerobee.ops import commands, completion, shared_options
-from aerobee.ops.commands import run_cli
-from aerobee.ops.examples import EXAMPLES
-from aerobee.ops.progress import progress_text
-from aerobee.ops.top import Look, tables
-from aerobee.ops.watching import WATCHED
+from aerobee.ops.commands import tree as commands
+from aerobee.ops.commands.examples import EXAMPLES
+from aerobee.ops.commands.tree import run_cli
+from aerobee.ops.diagnosis.top import Look, tables
+from aerobee.ops.options import completion, shared_options
+from aerobee.ops.terminal.progress import progress_text
+from aerobee.ops.terminal.watching import WATCHED
 
 # Options whose type is checked before anything is reached, with a value that is none.
 WRONG_VALUES = {"IntRange": "many", "INT": "many", "FloatRange": "much"}

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from aerobee import errors
-from aerobee.ops.failure import ExitCode, NotFound, PortTaken, explain, one_sentence
+from aerobee.ops.terminal.failure import ExitCode, NotFound, PortTaken, explain, one_sentence
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aerobee.ops.latency import LatencyHistogram
+from aerobee.ops.terminal.latency import LatencyHistogram
 
 
 def test_percentiles_are_within_two_percent() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from aerobee.errors import UsageError
 from aerobee.message import MessageQueue
-from aerobee.ops.message_format import parse_format
-from aerobee.ops.terminal import shown
+from aerobee.ops.terminal.message_format import parse_format
+from aerobee.ops.terminal.terminal import shown
 
 MESSAGE: Any = SimpleNamespace(
     topic="orders",

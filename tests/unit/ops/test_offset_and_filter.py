@@ -4,8 +4,8 @@ import pytest
 
 from aerobee.client import OffsetTarget
 from aerobee.errors import UsageError
-from aerobee.ops.commands import run_cli
-from aerobee.ops.offset import parse_target
+from aerobee.ops.commands.offset import parse_target
+from aerobee.ops.commands.tree import run_cli
 
 NOW_MS = 1_800_000_000_000
 

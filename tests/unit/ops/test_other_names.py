@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.ops import commands
-from aerobee.ops.commands import run_cli
-from aerobee.ops.other_names import COMMANDS, OPTIONS, WORDS
+from aerobee.ops.commands import tree as commands
+from aerobee.ops.commands.other_names import COMMANDS, OPTIONS, WORDS
+from aerobee.ops.commands.tree import run_cli
 
 
 def command_of(path: str) -> Any:

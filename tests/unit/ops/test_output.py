@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from aerobee.client.results import QueueStats
+from aerobee.client.base.results import QueueStats
 from aerobee.message import MessageQueue
-from aerobee.ops.output import Output, body_text, cell_text, to_json
+from aerobee.ops.terminal.output import Output, body_text, cell_text, to_json
 from aerobee.words import plural
 
 

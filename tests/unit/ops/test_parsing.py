@@ -6,10 +6,10 @@ import pytest
 
 from aerobee.errors import UsageError
 from aerobee.message import MessageQueue
-from aerobee.ops.consume import Start, host_text, parse_start
-from aerobee.ops.group import reset_time
-from aerobee.ops.send import find_queue, parse_properties
-from aerobee.ops.times import moment_ms, moment_text, span_ms
+from aerobee.ops.commands.consume import Start, host_text, parse_start
+from aerobee.ops.commands.group import reset_time
+from aerobee.ops.commands.send import find_queue, parse_properties
+from aerobee.ops.terminal.times import moment_ms, moment_text, span_ms
 
 NOW = 1_795_229_733_873
 QUEUES = (

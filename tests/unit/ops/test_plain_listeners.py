@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from aerobee.errors import ConfigError
-from aerobee.ops.broker import start_broker
-from aerobee.ops.controller import make_controller, names_of
-from aerobee.ops.listening import free_ports
-from aerobee.ops.nameserver import _names, start_nameserver
-from aerobee.ops.settings import (
+from aerobee.ops.servers.broker import start_broker
+from aerobee.ops.servers.controller import make_controller, names_of
+from aerobee.ops.servers.listening import free_ports
+from aerobee.ops.servers.nameserver import _names, start_nameserver
+from aerobee.ops.settings.settings import (
     ControllerSettings,
     broker_settings,
     controller_settings,

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from aerobee.ops.run import Interrupted, Stop, run
+from aerobee.ops.terminal.run import Interrupted, Stop, run
 
 
 def interrupt() -> None:

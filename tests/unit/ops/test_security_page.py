@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aerobee.broker.admin.broker import RESTART_KEYS
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.config import fields_by_key, value_text
 from aerobee.nameserver.config import START_ONLY_KEYS, NameServerConfig
 

@@ -4,9 +4,9 @@ import pytest
 
 from aerobee.config import Setting
 from aerobee.errors import ConfigError
-from aerobee.ops.settings import broker_settings, nameserver_settings
-from aerobee.ops.up import make_plan
-from aerobee.store.config import FlushDiskType
+from aerobee.ops.servers.up import make_plan
+from aerobee.ops.settings.settings import broker_settings, nameserver_settings
+from aerobee.store.files.config import FlushDiskType
 
 
 def write(path: Path, text: str) -> str:

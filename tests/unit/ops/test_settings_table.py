@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from aerobee.broker.admin.broker import LIVE_STORE_KEYS, RESTART_KEYS
-from aerobee.broker.config import BrokerConfig
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.config import fields_by_key, property_key
 from aerobee.nameserver.config import START_ONLY_KEYS, WITHOUT_EFFECT_KEYS, NameServerConfig
-from aerobee.ops.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
-from aerobee.ops.setting_meanings import (
+from aerobee.ops.settings.rocketmq_keys import BROKER_KEYS, NAMESERVER_KEYS
+from aerobee.ops.settings.setting_meanings import (
     SettingMeaning,
     broker_settings,
     comments_of,
     controller_settings,
     nameserver_settings,
 )
-from aerobee.ops.settings import TlsSettings
-from aerobee.store.config import StoreConfig
+from aerobee.ops.settings.settings import TlsSettings
+from aerobee.store.files.config import StoreConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = {"broker": BrokerConfig, "store": StoreConfig, "nameserver": NameServerConfig}

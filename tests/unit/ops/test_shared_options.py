@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import aerobee.ops
-from aerobee.ops import commands
-from aerobee.ops.shared_options import KEPT
+from aerobee.ops.commands import tree as commands
+from aerobee.ops.options.shared_options import KEPT
 
 CLIENTS = {"Admin", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer", "TransactionProducer"}
 # up.py looks at its own NameServer, in plain.

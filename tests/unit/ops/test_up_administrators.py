@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.ops.settings import broker_settings
-from aerobee.ops.up import _administrators, make_plan
+from aerobee.ops.servers.up import _administrators, make_plan
+from aerobee.ops.settings.settings import broker_settings
 
 USER = 'initAuthenticationUser={"username":"root","password":"secret-of-root"}'
 

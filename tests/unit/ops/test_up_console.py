@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from aerobee.ops import up_console
-from aerobee.ops.failure import PortTaken
-from aerobee.ops.up_console import HOST, UpConsole, open_console
+from aerobee.ops.servers import up_console
+from aerobee.ops.servers.up_console import HOST, UpConsole, open_console
+from aerobee.ops.terminal.failure import PortTaken
 
 
 def listening(port: int = 0) -> socket.socket:

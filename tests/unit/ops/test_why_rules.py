@@ -8,18 +8,18 @@ import pytest
 
 from aerobee.client import ReceivedMessage
 from aerobee.client.admin.explain import InvisibleMessage, QueueLock, SubscriptionDifference
-from aerobee.client.received import decode_messages
-from aerobee.client.results import (
+from aerobee.client.base.received import decode_messages
+from aerobee.client.base.results import (
     ClientConnection,
     GroupConnections,
     GroupInfo,
     QueueProgress,
     SubscriptionInfo,
 )
-from aerobee.client.trace_record import TraceEvent, TraceKind
+from aerobee.client.base.trace_record import TraceEvent, TraceKind
 from aerobee.message import MessageQueue, encode_properties, encode_record, pack_host
-from aerobee.ops.why_facts import GroupFacts, MessageFacts, Replica, TopicRates, Waiting
-from aerobee.ops.why_rules import RANK, findings
+from aerobee.ops.diagnosis.why_facts import GroupFacts, MessageFacts, Replica, TopicRates, Waiting
+from aerobee.ops.diagnosis.why_rules import RANK, findings
 
 NOW = 1_700_000_000_000
 QUEUE = MessageQueue("orders", "broker-a", 0)

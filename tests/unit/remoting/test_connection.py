@@ -13,7 +13,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection, Endpoint
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.limits import ConnectionLimits
-from aerobee.testing.simulated_loop import SimulatedClock, SimulatedLoop
+from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop
 from tests.fakes import FakeTransport
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aerobee.broker.metrics import STEPPED_S
+from aerobee.broker.metrics.metrics import STEPPED_S
 from aerobee.remoting.request_stats import ENDS_S, ONEWAY, OTHER_CODE, Outcome, RequestStats
 
 

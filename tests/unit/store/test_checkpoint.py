@@ -1,6 +1,6 @@
 import struct
 
-from aerobee.store.checkpoint import Checkpoint, decode_checkpoint
+from aerobee.store.files.checkpoint import Checkpoint, decode_checkpoint
 
 
 def test_rocketmqs_fields_are_read_and_nothing_else_is_believed() -> None:

@@ -1,5 +1,5 @@
 from aerobee.message import encode_record
-from aerobee.store.dispatch import (
+from aerobee.store.log.dispatch import (
     ScanKind,
     batch_size_of,
     entry_tags_code,

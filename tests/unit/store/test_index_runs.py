@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from aerobee.store.config import StoreConfig
-from aerobee.store.key_index import LATER_ENTRIES, KeyIndex
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.index.key_index import LATER_ENTRIES, KeyIndex
 
 BEGIN_MS = 1_700_000_000_123
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from aerobee.broker.config_file import ConfigFile
+from aerobee.broker.state.config_file import ConfigFile
 from aerobee.errors import StoreError
-from aerobee.store.json_file import load_config_file, load_statistics_file, save_config_file
-from aerobee.testing.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
+from aerobee.store.files.json_file import load_config_file, load_statistics_file, save_config_file
 
 PATH = "/store/config/topics.json"
 

@@ -15,12 +15,12 @@ import pytest
 from aerobee.clock import ManualClock
 from aerobee.errors import RecordInvalid, StoreError, StoreFull, StoreNotWritable
 from aerobee.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, pack_host
-from aerobee.store.config import StoreConfig
-from aerobee.store.consume_queue import ConsumeQueue
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.record_layout import Origin
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.record_layout import Origin
-from aerobee.store.stored_message import StoredMessage
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.store.queue.consume_queue import ConsumeQueue
 from tests.simulation.store_world import InlineExecutor
 
 PACKAGE = Path(__file__).resolve().parents[3] / "aerobee"
@@ -98,7 +98,7 @@ def test_nobody_else_moves_the_end_of_the_log() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
         if (found := list(log_writers(ast.parse(path.read_text()))))
     }
-    assert set(writers) == {"store/log_appender.py"}, writers
+    assert set(writers) == {"store/append/log_appender.py"}, writers
 
 
 @pytest.mark.parametrize(

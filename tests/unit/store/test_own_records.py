@@ -9,11 +9,11 @@ import pytest
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError
 from aerobee.message import decode_records, tags_code
-from aerobee.store.config import StoreConfig
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.append.own_records import OwnRecords
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.own_records import OwnRecords
-from aerobee.store.stored_message import StoredMessage
-from aerobee.testing.simulated_disk import SimulatedDisk
 from tests.simulation.store_world import InlineExecutor
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from aerobee.errors import StoreFull
-from aerobee.store.config import StoreConfig
-from aerobee.store.consume_queue import ENTRY, FILLER, ConsumeQueue
-from aerobee.store.disk import MappedFile, RealDisk
-from aerobee.store.key_index import KeyIndex
-from aerobee.store.queue_files import FilePool
-from aerobee.store.queue_flush import QueueFlusher
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import MappedFile, RealDisk
+from aerobee.store.index.key_index import KeyIndex
+from aerobee.store.queue.consume_queue import ENTRY, FILLER, ConsumeQueue
+from aerobee.store.queue.queue_files import FilePool
+from aerobee.store.upkeep.queue_flush import QueueFlusher
 
 FILE_BYTES = 200  # ten entries
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from aerobee.clock import ManualClock
-from aerobee.store.config import StoreConfig
-from aerobee.store.consume_queue import ENTRY_BYTES, ConsumeQueue
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import GetStatus, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.store.stored_message import GetStatus, StoredMessage
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 COUNT = 40

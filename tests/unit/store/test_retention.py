@@ -1,5 +1,5 @@
-from aerobee.store.config import StoreConfig
-from aerobee.store.retention import Retention
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.retention import Retention
 
 HOUR_MS = 3_600_000
 NOON_MS = 1_000_000 * HOUR_MS

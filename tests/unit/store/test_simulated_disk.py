@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from aerobee.testing.simulated_disk import ALL_LOST_OR_SOME_KEPT, SimulatedDisk
+from aerobee.simulation.simulated_disk import ALL_LOST_OR_SOME_KEPT, SimulatedDisk
 
 PAGE = 4096
 SEEDS = range(40)

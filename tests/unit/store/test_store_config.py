@@ -1,7 +1,7 @@
 import pytest
 
 from aerobee.errors import ConfigError
-from aerobee.store.config import FlushDiskType, StoreConfig
+from aerobee.store.files.config import FlushDiskType, StoreConfig
 
 
 @pytest.mark.parametrize(

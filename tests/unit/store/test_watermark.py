@@ -1,4 +1,4 @@
-from aerobee.store.flush import Watermark
+from aerobee.store.log.flush import Watermark
 
 
 def test_callbacks_run_in_the_order_of_their_offsets() -> None:

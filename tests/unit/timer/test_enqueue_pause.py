@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-from aerobee.broker.stats import BrokerStats
+from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.timer import timer_service
 from aerobee.broker.timer.enqueue import TimerEnqueue
 from aerobee.broker.timer.pending_counts import PendingCounts

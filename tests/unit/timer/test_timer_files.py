@@ -13,13 +13,13 @@ import pytest
 
 from aerobee.errors import ConfigError, StoreFull
 from aerobee.message import java_hash
-from aerobee.store.config import StoreConfig
-from aerobee.store.disk import RealDisk
-from aerobee.store.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
-from aerobee.store.timer_files import TimerFiles
-from aerobee.store.timer_log import DELETE, UNIT_BYTES, UNITS_PER_STEP, TimerLog, TimerUnit
-from aerobee.store.timer_wheel import TimerWheel
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import RealDisk
+from aerobee.store.timer.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
+from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.store.timer.timer_log import DELETE, UNIT_BYTES, UNITS_PER_STEP, TimerLog, TimerUnit
+from aerobee.store.timer.timer_wheel import TimerWheel
 
 DATA = Path(__file__).parents[2] / "data" / "store"
 BASE_MS = 1_700_000_000_000

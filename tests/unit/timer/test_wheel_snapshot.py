@@ -6,8 +6,8 @@ import random
 
 from aerobee.broker.timer.wheel_snapshot import BOUNDS_S, SLOTS_A_PIECE, WheelSnapshot
 from aerobee.clock import ManualClock
-from aerobee.store.timer_wheel import TimerWheel
-from aerobee.testing.simulated_disk import SimulatedDisk
+from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.timer.timer_wheel import TimerWheel
 
 # Two weeks hold it: the day ahead begins before the end of the file and goes on at its beginning.
 NOW_MS = 2 * 7 * 86_400_000 * 1_500 - 3_600_000

@@ -1,0 +1,1 @@
+"""What a broker admits: overload, access control, and when an append is answered."""

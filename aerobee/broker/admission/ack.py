@@ -1,0 +1,323 @@
+"""When an append may be answered, and with which code: the one place that knows.
+
+With asynchronous flush and without replication an append is answered when it is stored. Else its answer is held until
+the disk has the record (SYNC_FLUSH), and until enough replicas have it, where a ReplicationWatermark is set. A sender that does
+not care (property WAIT=false) is answered at once, but never by a master whose lease is over. A held answer leaves exactly once, with the first verdict that is not
+good, else as it is when all are there. Where this broker is only known to be the one that has the record, the last verdict is not
+enough: whether it is still the master for that time is asked once more, whoever gave that verdict, disk or replicas.
+
+    10 FLUSH_DISK_TIMEOUT      stored; not on the disk within syncFlushTimeout
+    11 SLAVE_NOT_AVAILABLE     stored; there are not enough replicas that follow
+    12 FLUSH_SLAVE_TIMEOUT     stored and on the disk; the replicas did not confirm it in time
+     1 SYSTEM_ERROR            a sync failed: nothing is known about the record. Not 14, which says that it was not stored
+
+Follows CommitLog.handleDiskFlushAndHA and SendMessageProcessor.handlePutMessageResult.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from aerobee.broker.state.ack_level import AckLevel
+from aerobee.clock import Clock, Timer
+from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.peer import Peer, Reply
+from aerobee.remoting.request_stats import Answers, RequestStats
+
+TIMEOUT_REMARK = "the message is stored, but was not synced to the disk within syncFlushTimeout"
+FAILED_REMARK = (
+    "a sync to the disk failed, so it is not known whether the message survives a power loss; the broker takes no "
+    "messages until it is restarted"
+)
+REPLICAS_LATE_REMARK = "the message is stored, but not enough replicas confirmed it in time"
+LEASE_OVER_REMARK = "the message is stored, but the lease of this master ended meanwhile: another broker may be master and not have it"
+NO_REPLICAS_REMARK = "the message is stored, but there are not enough replicas that follow this broker"
+
+
+class Replicated(Enum):
+    """What became of a record at the replicas."""
+
+    ENOUGH = auto()  # as many as are needed have it, whoever is master next
+    HERE = auto()  # this broker has it, which is enough while it is the master
+    TOO_LATE = auto()  # they did not confirm it in time
+    TOO_FEW = auto()  # there are not as many
+
+
+class DurabilityWait(Protocol):
+    """What is needed of the store."""
+
+    @property
+    def holds_answers(self) -> bool: ...  # the disk is waited for
+
+    def wait_durable(self, offset: int, callback: Callable[[bool], None]) -> None: ...
+    def wait_flushed(self, offset: int, callback: Callable[[bool], None]) -> None: ...
+
+
+class ReplicationWatermark(Protocol):
+    """How far enough replicas have the log. Its verdicts come in the order of offsets, each once, at once when known."""
+
+    def when(self, offset: int, callback: Callable[[Replicated], None]) -> None: ...
+
+
+def wants_to_wait(properties: Mapping[str, str]) -> bool:
+    """Whether a sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
+    return properties.get("WAIT", "true").lower() == "true"
+
+
+class _Held:
+    __slots__ = ("answers", "due", "frames", "is_on_disk", "may_answer", "missing", "peer", "since")
+
+    def __init__(
+        self, peer: Peer, frames: bytes, since: float, due: float, missing: int, answers: Answers
+    ) -> None:
+        self.may_answer: Callable[[], bool] | None = None  # what is asked when all verdicts have come
+        self.peer = peer
+        self.frames: bytes | None = frames
+        self.since, self.due = since, due
+        self.answers = answers
+        self.missing = missing  # verdicts that have not come
+        self.is_on_disk = False
+
+
+class Shortage(NamedTuple):
+    """What is answered to a message that is not even stored."""
+
+    code: ResponseCode
+    remark: str
+
+
+def too_few(what: str) -> Shortage:
+    """Too few replicas are in sync (IN_SYNC_REPLICAS_NOT_ENOUGH): a producer tries another broker, as at RocketMQ."""
+    return Shortage(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {what}")
+
+
+# 14 says that surely nothing was stored: a producer waits for the new master.
+LEASE_IS_OVER = Shortage(
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    "service not available now. the lease of this master is over: the controllers may have made another broker master",
+)
+
+
+class AckPolicy:
+    """Answers appends when they may be. Belongs to the event loop.
+
+    Bounded by what senders have in flight: a connection's replies are counted by nobody else while they wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: DurabilityWait,
+        clock: Clock,
+        timeout_ms: int,
+        requests: RequestStats | None = None,
+    ) -> None:
+        """`requests` counts how long answers took."""
+        self._requests = requests or RequestStats()
+        self._store = store
+        self._clock = clock
+        self._timeout_s = timeout_ms / 1000
+        self._replication: ReplicationWatermark | None = None
+        self._copies: ReplicationWatermark | None = None
+        self._may_answer: Callable[[], bool] | None = None
+        self._shortage: Callable[[], Shortage | None] | None = None
+        # Whether `shortage` has to be asked at all. A plain attribute: it is read with each burst.
+        self.may_lack_replicas = False
+        self._waiting: deque[_Held] = deque()  # by deadline, as the time-out is the same for all
+        self._timer: Timer | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def holds(self) -> bool:
+        """Whether answers to appends are held at all, at present."""
+        return self._replication is not None or self._store.holds_answers
+
+    @property
+    def guards_answers(self) -> bool:
+        """Whether no answer may leave without a look at whether this broker may still give it: it is master for a time."""
+        return self._may_answer is not None
+
+    def set_replication(
+        self, watermark: ReplicationWatermark | None, may_answer: Callable[[], bool] | None = None
+    ) -> None:
+        """Wait for replicas, too, from now on; None: no longer. Answers that are held already wait as they did.
+
+        `may_answer` is asked before an answer leaves to a message that only this broker is known to have: whether it is surely
+        still the master that it was when the message was stored. Else the answer is that it is not known to be at the replicas.
+        """
+        self._replication, self._may_answer = watermark, may_answer
+        for listener in self._listeners:
+            listener()
+
+    @property
+    def shortage(self) -> Shortage | None:
+        """Why messages may not even be stored; None when they may."""
+        return None if self._shortage is None else self._shortage()
+
+    def set_copies(self, watermark: ReplicationWatermark | None) -> None:
+        """How far two copies at least have the log, for messages that ask for that by name; None: nobody copies it."""
+        self._copies = watermark
+
+    def refuse_on(self, shortage: Callable[[], Shortage | None] | None) -> None:
+        """Ask this before messages of clients are stored; None: nobody."""
+        self._shortage = shortage
+        self.may_lack_replicas = shortage is not None
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back when `holds` may have changed."""
+        self._listeners.append(callback)
+
+    @property
+    def waiting_count(self) -> int:
+        """Answers that are held now."""
+        return sum(
+            sum(count for _, count in held.answers) for held in self._waiting if held.frames is not None
+        )
+
+    def answer(
+        self,
+        peer: Peer,
+        reply: RemotingCommand,
+        end_offset: int,
+        *,
+        request_code: int,
+        wants_to_wait: bool = True,
+        level: AckLevel | None = None,
+    ) -> Reply:
+        """The reply to an append that ends at `end_offset`, when it may leave now; None when it is held and leaves later.
+
+        `wants_to_wait`: what the message itself asks for. `level`: what it asks for by name, or its topic does; then the
+        settings do not count.
+        """
+        if level is not None and wants_to_wait and (level.is_flushed or level.is_replicated):
+            self._hold_for(level, peer, end_offset, encode_frame(reply), ((request_code, 1),))
+            return None
+        if level is not None or not (wants_to_wait and self.holds):
+            if self._may_answer is not None and not self._may_answer():
+                reply.code, reply.remark = int(ResponseCode.FLUSH_SLAVE_TIMEOUT), LEASE_OVER_REMARK
+            return reply
+        self.hold(peer, end_offset, encode_frame(reply), ((request_code, 1),))
+        return None
+
+    def hold(
+        self,
+        peer: Peer,
+        end_offset: int,
+        frames: bytes,
+        answers: Answers = (),
+        since: float | None = None,
+    ) -> None:
+        """Write `frames` (whole encoded replies) to the peer once the log is safe up to `end_offset`. `answers` are those that
+        are counted, whose requests came at `since`; None: now."""
+        replication, now = self._replication, self._clock.monotonic()
+        missing = 1 if replication is None else 2
+        held = _Held(peer, frames, now if since is None else since, now + self._timeout_s, missing, answers)
+        self._waiting.append(held)
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._timeout_s, self._expire)
+        self._store.wait_durable(end_offset, lambda ok: self._on_disk(held, ok))
+        if replication is not None:
+            may_answer = self._may_answer
+            replication.when(end_offset, lambda verdict: self._on_replicas(held, verdict, may_answer))
+
+    def _hold_for(
+        self, level: AckLevel, peer: Peer, end_offset: int, frames: bytes, answers: Answers
+    ) -> None:
+        """As hold(), until what the level names is there, whatever the settings say."""
+        now = self._clock.monotonic()
+        # A master for a time answers under its lease: its group's word counts also where no copies are asked for.
+        group = self._replication if self._may_answer is not None and not level.is_replicated else None
+        missing = level.is_flushed + level.is_replicated + (group is not None)
+        held = _Held(peer, frames, now, now + self._timeout_s, missing, answers)
+        held.is_on_disk = not level.is_flushed
+        self._waiting.append(held)
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._timeout_s, self._expire)
+        if level.is_flushed:
+            self._store.wait_flushed(end_offset, lambda ok: self._on_disk(held, ok))
+        if group is not None:
+            may_answer = self._may_answer
+            group.when(end_offset, lambda verdict: self._on_replicas(held, verdict, may_answer))
+        if level.is_replicated and self._copies is None:
+            self._on_replicas(held, Replicated.TOO_FEW)
+        elif level.is_replicated and self._copies is not None:
+            self._copies.when(end_offset, lambda verdict: self._on_replicas(held, verdict))
+
+    def _on_disk(self, held: _Held, ok: bool) -> None:
+        held.is_on_disk = ok
+        if not ok:
+            self._release(held, ResponseCode.SYSTEM_ERROR, FAILED_REMARK, keep_ext=False)
+        else:
+            self._arrived(held)
+
+    def _on_replicas(
+        self, held: _Held, verdict: Replicated, may_answer: Callable[[], bool] | None = None
+    ) -> None:
+        if verdict is Replicated.TOO_LATE:
+            self._release(held, ResponseCode.FLUSH_SLAVE_TIMEOUT, REPLICAS_LATE_REMARK)
+        elif verdict is Replicated.TOO_FEW:
+            self._release(held, ResponseCode.SLAVE_NOT_AVAILABLE, NO_REPLICAS_REMARK)
+        else:
+            if verdict is Replicated.HERE:
+                held.may_answer = may_answer
+            self._arrived(held)
+
+    def _arrived(self, held: _Held) -> None:
+        held.missing -= 1
+        if held.missing:
+            return
+        if held.may_answer is None or held.may_answer():
+            self._release(held)
+        else:
+            self._release(held, ResponseCode.FLUSH_SLAVE_TIMEOUT, LEASE_OVER_REMARK)
+
+    def _release(self, held: _Held, code: int = 0, remark: str = "", *, keep_ext: bool = True) -> None:
+        self._write(held, code, remark, keep_ext=keep_ext)
+        waiting = self._waiting
+        while waiting and waiting[0].frames is None:
+            waiting.popleft()
+        if not waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _write(self, held: _Held, code: int, remark: str, *, keep_ext: bool = True) -> None:
+        """Let an answer leave, if it has not left."""
+        frames, held.frames = held.frames, None
+        if frames is not None and held.peer.is_open:
+            held.peer.write(recode(frames, code, remark, keep_ext=keep_ext) if code else frames)
+            if held.answers:
+                self._requests.add_answers(held.answers, code, self._clock.monotonic() - held.since)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        waiting = self._waiting
+        while waiting and (waiting[0].frames is None or waiting[0].due <= now):
+            held = waiting.popleft()
+            if held.is_on_disk:
+                self._write(held, ResponseCode.FLUSH_SLAVE_TIMEOUT, REPLICAS_LATE_REMARK)
+            else:
+                self._write(held, ResponseCode.FLUSH_DISK_TIMEOUT, TIMEOUT_REMARK)
+        if waiting:
+            self._timer = self._clock.call_later(max(0.0, waiting[0].due - now), self._expire)
+
+
+def recode(frames: bytes, code: int, remark: str, *, keep_ext: bool = True) -> bytes:
+    """Return the same replies with another code and remark. `frames` are whole frames that we encoded."""
+    parts: list[bytes] = []
+    at = 0
+    while at < len(frames):
+        end = at + 4 + int.from_bytes(frames[at : at + 4], "big")
+        reply = decode_frame(frames[at:end])
+        reply.code = int(code)
+        reply.remark = remark
+        if not keep_ext and reply.ext is not None:
+            reply.ext = {key: reply.ext[key] for key in ("MSG_REGION", "TRACE_ON") if key in reply.ext}
+        parts.append(encode_frame(reply))
+        at = end
+    return b"".join(parts)

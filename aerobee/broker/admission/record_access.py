@@ -1,0 +1,88 @@
+"""Permission for a record that a request names by its place: it goes by the topic of the record, not by what the request says.
+
+The gate lets a request in by the names in its header, before any record is read (access/needs.py). A request that names an offset
+of the log, a message id or a transaction can name another user's record together with a topic of its own, so its handler asks
+again when it has the record. A record that its user may not reach is answered as one that is not there.
+
+Where RocketMQ 5.5.0 asks nothing: 33, 36, 37, 309, 323. Core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from aerobee.broker.state.property_names import REAL_TOPIC
+from aerobee.broker.state.topic_table import (
+    HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    WHEEL_TIMER_TOPIC,
+)
+from aerobee.errors import MalformedRecord
+from aerobee.message import Record, decode_record
+from aerobee.remoting.body.pop_handle import topic_before_retry
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.peer import Peer
+from aerobee.store.queue.queue_table import MULTI_DISPATCH
+
+# The broker's own topics: REAL_TOPIC of their records is written by the broker.
+_WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, WHEEL_TIMER_TOPIC})
+
+
+class Gate(Protocol):
+    """As access.gate.Gate."""
+
+    def exempts(self, peer: Peer) -> bool: ...
+
+    def may_ask(self, peer: Peer, request: RemotingCommand, code: int, fields: Mapping[str, str]) -> bool: ...
+
+
+class RecordAccess:
+    """Without `gate` everything is allowed."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self._gate = gate
+
+    def may_view(self, peer: Peer, request: RemotingCommand, data: bytes) -> bool:
+        """Whether the sender of `request`, of code 33 or 309, may make it for the topic of this record, or for one of the light
+        queues that have it. `data` is the record."""
+        if self._gate is None or self._gate.exempts(peer):
+            return True
+        group = request.field("consumerGroup") or ""
+        return any(
+            self._gate.may_ask(peer, request, request.code, {"topic": topic, "consumerGroup": group})
+            for topic in _topics_of(data)
+        )
+
+    def may_consume(self, peer: Peer, request: RemotingCommand, record: Record, group: str) -> bool:
+        """Whether the sender of `request` may pull the topic of this record, or a light queue that has it, for the group."""
+        if self._gate is None or self._gate.exempts(peer):
+            return True
+        topics = (topic_before_retry(topic, group) for topic in _topics(record))
+        return any(
+            self._gate.may_ask(
+                peer, request, RequestCode.PULL_MESSAGE, {"topic": topic, "consumerGroup": group}
+            )
+            for topic in topics
+        )
+
+    def may_decide(self, peer: Peer, request: RemotingCommand, topic: str) -> bool:
+        """Whether the sender of `request`, of code 37 or 323, may make it for the topic of the half message."""
+        if self._gate is None or self._gate.exempts(peer):
+            return True
+        return self._gate.may_ask(peer, request, request.code, {"topic": topic})
+
+
+def _topics_of(data: bytes) -> tuple[str, ...]:
+    try:
+        return _topics(decode_record(data, check_crc=False))
+    except MalformedRecord:
+        return ()
+
+
+def _topics(record: Record) -> tuple[str, ...]:
+    """The topics in which a record is read. Senders name light queues with permission for each."""
+    own = record.properties.get(REAL_TOPIC, "") if record.topic in _WAITING else record.topic
+    return tuple(filter(None, (own or record.topic, *record.properties.get(MULTI_DISPATCH, "").split(","))))

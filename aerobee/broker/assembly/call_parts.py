@@ -1,0 +1,251 @@
+"""The request families that every broker serves, made from its shared parts. Features bring theirs (features.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from aerobee.broker.admin.broker import AdminBrokerCalls
+from aerobee.broker.admin.consume_stats import ConsumeStatsCalls
+from aerobee.broker.admin.group import AdminGroupCalls
+from aerobee.broker.admin.offset import AdminOffsetCalls
+from aerobee.broker.admin.relay import RelayCalls
+from aerobee.broker.admin.replication import SlaveCalls
+from aerobee.broker.admin.runtime_info import RuntimeInfo
+from aerobee.broker.admin.stats import AdminStatsCalls
+from aerobee.broker.admin.topic import AdminTopicCalls
+from aerobee.broker.consumer.assignment import AssignmentCalls
+from aerobee.broker.consumer.lock_calls import LockCalls
+from aerobee.broker.consumer.offset_calls import OffsetCalls
+from aerobee.broker.consumer.request_mode import FILE_NAME as REQUEST_MODE_FILE
+from aerobee.broker.consumer.request_mode import RequestModes
+from aerobee.broker.membership.heartbeat import HeartbeatCalls
+from aerobee.broker.membership.query import QueryCalls
+from aerobee.broker.membership.registration import Registration
+from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.pull.pull_calls import PullCalls
+from aerobee.broker.pull.pull_service import PullService
+from aerobee.broker.replication.replication import Replication
+from aerobee.broker.send.new_topics import NewTopics
+from aerobee.broker.send.send_back import SendBackCalls
+from aerobee.broker.send.send_calls import SendCalls
+from aerobee.broker.send.send_service import SendService
+from aerobee.broker.state.topic_queues import TopicQueues
+from aerobee.broker.static_topic.static_topic_calls import StaticTopicCalls
+from aerobee.remoting.peer import Handler
+
+
+class CallPart(Protocol):
+    """A part that serves requests."""
+
+    def handlers(self) -> Mapping[int, Handler]:
+        """Request code to handler: what this part serves."""
+
+
+def send_service(parts: BrokerParts) -> SendService:
+    """What every way to send stores with."""
+    return SendService(
+        store=parts.store,
+        writer=parts.writer,
+        topics=parts.topics,
+        groups=parts.groups,
+        locks=parts.locks,
+        stats=parts.stats,
+        live=parts.live,
+        identity=parts.identity,
+        role=parts.role,
+        shortage=lambda: parts.ack.shortage,
+        overload=parts.overload,
+        unique_keys=parts.unique_keys,
+        duplicates=parts.duplicates,
+        clock=parts.clock,
+    )
+
+
+def send_calls(parts: BrokerParts) -> SendCalls:
+    """Producers' sends."""
+    return SendCalls(
+        service=send_service(parts),
+        new_topics=NewTopics(topics=parts.topics, groups=parts.groups, live=parts.live),
+        live=parts.live,
+        identity=parts.identity,
+        ack=parts.ack,
+        epoch=lambda: parts.role.epoch,
+    )
+
+
+def queue_calls(parts: BrokerParts, pulls: PullCalls) -> tuple[CallPart, ...]:
+    """What clients ask of one queue: sends, pulls, offsets; the last one knows the queues of static topics."""
+    sends = send_calls(parts)
+    offsets = OffsetCalls(
+        offsets=parts.offsets,
+        groups=parts.groups,
+        topics=parts.topics,
+        store=parts.store,
+        live=parts.live,
+    )
+    static = StaticTopicCalls(
+        mappings=parts.mappings,
+        topics=parts.topics,
+        sends=sends,
+        pulls=pulls,
+        offsets=offsets,
+        held=parts.held,
+        brokers=parts.brokers,
+        live=parts.live,
+        identity=parts.identity,
+    )
+    return pulls, sends, offsets, static
+
+
+def pull_calls(parts: BrokerParts) -> PullCalls:
+    """Pulls."""
+    service = PullService(
+        store=parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        consumers=parts.consumers,
+        offsets=parts.offsets,
+        stats=parts.stats,
+        held=parts.held,
+        expressions=parts.expressions,
+        filters=parts.filters,
+        live=parts.live,
+        identity=parts.identity,
+        role=parts.role,
+        clock=parts.clock,
+    )
+    return PullCalls(service=service, held=parts.held, spawn=parts.spawn)
+
+
+def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPart, ...]:
+    """What clients call besides sending, pulling and offsets."""
+    return (
+        SendBackCalls(
+            store=parts.store,
+            writer=parts.writer,
+            topics=parts.topics,
+            groups=parts.groups,
+            stats=parts.stats,
+            live=parts.live,
+            identity=parts.identity,
+            role=parts.role,
+            ack=parts.ack,
+            records=parts.records,
+        ),
+        HeartbeatCalls(
+            consumers=parts.consumers,
+            producers=parts.producers,
+            groups=parts.groups,
+            topics=parts.topics,
+            live=parts.live,
+            expressions=parts.expressions,
+            bounds=parts.bounds,
+            registered=registration.settled,
+        ),
+        QueryCalls(store=parts.store, records=parts.records),
+        LockCalls(locks=parts.locks),
+    )
+
+
+def request_modes(parts: BrokerParts) -> RequestModes:
+    """Who pulls and who pops, as the file says. Raises StoreError."""
+    modes = RequestModes(live=parts.live, file=parts.config_file(REQUEST_MODE_FILE))
+    modes.load()
+    return modes
+
+
+def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[SlaveCalls, ...]:
+    """What slaves ask beside the log, and what there is to know about them."""
+    return (
+        SlaveCalls(
+            offsets=parts.offsets,
+            schedule=parts.schedule,
+            filters=parts.filters,
+            store=parts.store,
+            identity=parts.identity,
+            state=replication.state,
+            clock=parts.clock,
+            unserved=parts.unserved,
+        ),
+    )
+
+
+def admin_calls(
+    parts: BrokerParts, registration: Registration, info: RuntimeInfo, modes: RequestModes
+) -> tuple[CallPart, ...]:
+    """What mqadmin and consoles call."""
+    return (
+        AdminTopicCalls(
+            topics=parts.topics,
+            mappings=parts.mappings,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            locks=parts.locks,
+            stats=parts.stats,
+            store=parts.store,
+            live=parts.live,
+            identity=parts.identity,
+            clock=parts.clock,
+        ),
+        AdminGroupCalls(
+            groups=parts.groups,
+            topics=parts.topics,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            producers=parts.producers,
+            stats=parts.stats,
+            clock=parts.clock,
+        ),
+        ConsumeStatsCalls(
+            expressions=parts.expressions,
+            live=parts.live,
+            groups=parts.groups,
+            topics=parts.topics,
+            mappings=parts.mappings,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            stats=parts.stats,
+            store=parts.store,
+            identity=parts.identity,
+            clock=parts.clock,
+        ),
+        AdminOffsetCalls(
+            groups=parts.groups,
+            topics=parts.topics,
+            offsets=parts.offsets,
+            consumers=parts.consumers,
+            store=parts.store,
+            live=parts.live,
+            identity=parts.identity,
+        ),
+        RelayCalls(
+            consumers=parts.consumers,
+            groups=parts.groups,
+            topics=parts.topics,
+            store=parts.store,
+            identity=parts.identity,
+            records=parts.records,
+        ),
+        AdminBrokerCalls(
+            live=parts.live,
+            store=parts.store,
+            info=info,
+            identity=parts.identity,
+            clock=parts.clock,
+            save=parts.save_settings,
+        ),
+        AdminStatsCalls(stats=parts.stats),
+        AssignmentCalls(
+            consumers=parts.consumers,
+            live=parts.live,
+            modes=modes,
+            queues_of=TopicQueues(
+                client=parts.client,
+                nameservers=lambda: registration.nameservers,
+                topics=parts.topics,
+                identity=parts.identity,
+                clock=parts.clock,
+            ),
+        ),
+    )

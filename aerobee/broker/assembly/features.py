@@ -1,0 +1,80 @@
+"""The features of a broker, in the order in which their put hooks see a message; delay levels come after them."""
+
+from __future__ import annotations
+
+from aerobee.broker.consumer.lock_calls import FILE_NAME as LOCKS_FILE
+from aerobee.broker.consumer.lock_calls import OrderlyLocks
+from aerobee.broker.delay.delay_levels import DelayLevels
+from aerobee.broker.fastpath.pop import PopHooks
+from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
+from aerobee.broker.filter.filter_feature import FilterFeature
+from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.send.batch_queue import BatchQueues
+from aerobee.broker.send.duplicate_window import DuplicateWindow
+from aerobee.broker.send.light_queue import LightQueues
+from aerobee.broker.send.request_reply import RequestReply
+from aerobee.broker.state.feature import Feature
+from aerobee.broker.static_topic.mapping_cleaning import MappingCleaning
+from aerobee.broker.timer.timer_feature import Timers
+from aerobee.broker.transaction.service import Transactions
+
+
+def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
+    """Make every feature of one broker."""
+    timers = Timers(parts)
+    return (
+        DuplicateWindow(
+            duplicates=parts.duplicates, log_files=parts.store.log, live=parts.live, clock=parts.clock
+        ),
+        DelayLevels(parts.schedule, parts.store),
+        Transactions(parts, timers=timers),  # before all that look at delays: a half message has none
+        timers,
+        RequestReply(
+            store=parts.store,
+            writer=parts.writer,
+            topics=parts.topics,
+            producers=parts.producers,
+            stats=parts.stats,
+            live=parts.live,
+            identity=parts.identity,
+            role=parts.role,
+            clock=parts.clock,
+        ),
+        OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE), role=parts.role),
+        _filters(parts),
+        BatchQueues(topics=parts.topics, mark=parts.store.set_batch_topic),
+        LightQueues(parts.light),
+        Pop(parts, timer=timers),
+        MappingCleaning(
+            mappings=parts.mappings,
+            brokers=parts.brokers,
+            identity=parts.identity,
+            clock=parts.clock,
+            hours=lambda: parts.store.config.delete_when,
+            spawn=parts.spawn,
+        ),
+    )
+
+
+def fast_path_kinds(
+    features: tuple[Feature, ...],
+) -> tuple[LaterSettings | None, TransactionSettings | None, PopHooks | None]:
+    """What the fast path serves beside sends and pulls."""
+    later: LaterSettings | None = None
+    transactions: TransactionSettings | None = None
+    pops: PopHooks | None = None
+    for feature in features:
+        if isinstance(feature, Transactions):
+            later, transactions = feature.later_settings(), feature.transaction_settings()
+        elif isinstance(feature, Pop):
+            pops = feature.fast_path_hooks()
+    return later, transactions, pops
+
+
+def _filters(parts: BrokerParts) -> FilterFeature:
+    """The table hears of subscriptions, and gives queue entries their bits where enableCalcFilterBitMap asks for them."""
+    parts.consumers.on_subscriptions(parts.filters.subscribed)
+    if parts.live.value.enable_calc_filter_bit_map and parts.store.config.enable_consume_queue_ext:
+        parts.store.set_bitmap(parts.filters.bitmap)
+    return FilterFeature(table=parts.filters, clock=parts.clock)

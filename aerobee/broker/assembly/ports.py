@@ -1,0 +1,187 @@
+"""The ports of a broker, and what it is called from outside once they are bound.
+
+The main port has every listener of the configuration. The second one, two below the first, is for RocketMQ's slaves and its
+clients before 4.5 (the fast remoting server, vipChannel).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from aerobee.broker.assembly.host_address import advertised_ip, packable_ip
+from aerobee.broker.state.config import BrokerConfig, Endpoint, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.clock import Clock
+from aerobee.host_port import join_address, split_address
+from aerobee.message import pack_host
+from aerobee.network import Network
+from aerobee.ordered_set import OrderedSet
+from aerobee.remoting import not_served
+from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.direct import DirectNetwork, Received
+from aerobee.remoting.limits import ConnectionLimits
+from aerobee.remoting.loop_watch import LoopWatch
+from aerobee.remoting.native_loop import NativeSockets, Wait
+from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.request_stats import RequestStats
+from aerobee.remoting.server import Listener, RemotingServer, connections_max
+from aerobee.remoting.tls import ServerTls
+
+log = logging.getLogger(__name__)
+
+VIP_OFFSET = -2
+VIP_LISTENER = "vip"
+HA_OFFSET = 1
+
+
+class Bursts(Protocol):
+    """What is needed of the fast path."""
+
+    def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int: ...
+
+    def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received: ...
+
+    def host_of(self, connection: Connection) -> str | None: ...
+
+
+class Ports:
+    """Both servers. `main` serves the listeners, `vip` the second port."""
+
+    def __init__(
+        self,
+        *,
+        live: LiveConfig,
+        clock: Clock,
+        network: Network,
+        direct: DirectNetwork | None,
+        tls: ServerTls | None,
+    ) -> None:
+        """`direct`: where native code reads the sockets, the network in which the ports are opened instead."""
+        self._live = live
+        self._direct = direct
+        self._is_serving = False
+        self._handlers: dict[int, Handler] = {}
+        self.watch = watch = LoopWatch(clock.monotonic)
+        self.requests = requests = RequestStats()
+        config, handlers = live.value, self._handlers
+
+        def make() -> RemotingServer:
+            return RemotingServer(
+                clock=clock,
+                network=direct or network,
+                handlers=handlers,
+                default=self._unknown,
+                tls=tls,
+                limits=ConnectionLimits(
+                    idle_close_s=config.server_channel_max_idle_time_seconds,
+                    handshake_s=config.tls_handshake_timeout_millis / 1000,
+                    frame_s=config.frame_receive_timeout_millis / 1000,
+                ),
+                admits=self._admits,
+                watch=watch,
+                stats=requests,
+            )
+
+        self.main, self.vip = make(), make()
+
+    @property
+    def connections(self) -> OrderedSet[Connection]:
+        """The open connections of clients."""
+        return self.main.connections.union(self.vip.connections)
+
+    async def open(self, ha_port: int = 0) -> BrokerIdentity:
+        """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless it was asked for."""
+        config = self._live.value
+        await self.main.start([Listener(e.name, e.host, e.port) for e in config.bound_listeners])
+        identity = self._identity(config, ha_port)
+        await self._open_vip(config)
+        return identity
+
+    def serve(self, handlers: Mapping[int, Handler], fast_path: Bursts | None) -> None:
+        """From now on requests have their handlers, and what arrives goes to the fast path first, where there is one."""
+        self._handlers.update(handlers)
+        if fast_path is not None:
+            for server in (self.main, self.vip):
+                server.use_burst(fast_path.burst)
+            if self._direct is not None:
+                self._direct.serve(fast_path.receive, fast_path.host_of)
+        self._is_serving = True
+
+    async def close(self) -> None:
+        """Let clients go elsewhere, finish what is being served, close."""
+        await self.main.stop()
+        await self.vip.stop()
+
+    async def abandon(self) -> None:
+        """Close without a word."""
+        await self.main.stop(go_away=False, drain_s=0)
+        await self.vip.stop(go_away=False, drain_s=0)
+
+    def runtime_info(self) -> dict[str, str]:
+        """Keys for GET_BROKER_RUNTIME_INFO (28)."""
+        return {
+            "refusedConnections": str(self.main.refused_count + self.vip.refused_count),
+            **self.watch.runtime_info(),
+            "slowPeersClosed": str(self.main.too_slow_count + self.vip.too_slow_count),
+        }
+
+    def _admits(self) -> bool:
+        """Whether one more connection may stay: the store and the nameservers need descriptors too."""
+        count = len(self.main.connections) + len(self.vip.connections)
+        return count < connections_max(self._live.value.server_connections_max)
+
+    def _unknown(self, peer: Peer, request: RemotingCommand) -> Reply:
+        if not self._is_serving:
+            return request.reply(
+                ResponseCode.SERVICE_NOT_AVAILABLE, remark="service not available now. the broker is starting"
+            )
+        return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=not_served.remark(request.code))
+
+    def _identity(self, config: BrokerConfig, ha_port: int) -> BrokerIdentity:
+        addresses = [(e.name, self._advertised(config, e)) for e in config.bound_listeners]
+        first = addresses[0][1]
+        host, port = split_address(first)
+        # What clients are told (advertisedListeners) is no address for replicas.
+        ha_host = config.broker_ip2 or config.broker_ip1 or advertised_ip(config.bound_listeners[0].host)
+        return BrokerIdentity(
+            cluster=config.broker_cluster_name,
+            name=config.broker_name,
+            broker_id=config.broker_id,
+            address=first,
+            ha_address=join_address(ha_host, ha_port or port + HA_OFFSET),
+            store_host=pack_host(packable_ip(host), port),
+            region=config.region_id,
+            listeners=tuple(addresses) if config.listeners else (),
+        )
+
+    def _advertised(self, config: BrokerConfig, bound: Endpoint) -> str:
+        """What clients of a listener are told: what the configuration says, else brokerIP1 and the bound port."""
+        named = config.advertised.get(bound.name)
+        if named is not None:
+            return named.address
+        return join_address(
+            config.broker_ip1 or advertised_ip(bound.host), self.main.address_of(bound.name)[1]
+        )
+
+    async def _open_vip(self, config: BrokerConfig) -> None:
+        if not has_vip_listener(config):
+            return
+        first = config.bound_listeners[0]
+        port = self.main.address_of(first.name)[1] + VIP_OFFSET
+        try:
+            await self.vip.start([Listener(VIP_LISTENER, first.host, port)])
+        except OSError as error:
+            if config.enable_vip_listener:
+                raise
+            log.warning("port %d, for clients before 4.5 and replicas, cannot be bound: %s", port, error)
+
+
+def has_vip_listener(config: BrokerConfig) -> bool:
+    """Whether the second port is wanted. Unless it was asked for, a broker does without one that is taken."""
+    if config.enable_vip_listener is None:
+        return config.listen_port != 0
+    return config.enable_vip_listener

@@ -1,0 +1,516 @@
+"""What a broker serves with once it knows its address: role, held requests, features, the dispatch, the fast path.
+
+The dispatch is one dict from request code to handler, put together from the parts. A part gets what it needs, never the
+broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from aerobee.broker.acting.switch import ActingSwitch
+from aerobee.broker.admin.runtime_info import RuntimeInfo
+from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.admission.held_access import HeldAccess
+from aerobee.broker.admission.overload import Overload
+from aerobee.broker.admission.record_access import RecordAccess
+from aerobee.broker.assembly.call_parts import (
+    CallPart,
+    admin_calls,
+    client_calls,
+    pull_calls,
+    queue_calls,
+    replication_calls,
+    request_modes,
+)
+from aerobee.broker.assembly.features import fast_path_kinds, make_features
+from aerobee.broker.assembly.foundation import Foundation
+from aerobee.broker.assembly.leading import Leading
+from aerobee.broker.assembly.ports import Ports
+from aerobee.broker.delay.delay_levels import DelayLevels
+from aerobee.broker.delay.deliveries import Deliveries
+from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
+from aerobee.broker.delay.escaped import EscapedDeliveries
+from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.fastpath.access import FrameAccess
+from aerobee.broker.fastpath.choice import BackendChoice, HeldRawAppends
+from aerobee.broker.fastpath.fast_path import FastPath
+from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.filter_table import FilterTable
+from aerobee.broker.membership.registration import Registration
+from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.replication.facts import replication_facts
+from aerobee.broker.replication.ha_listener import HaListener
+from aerobee.broker.replication.replication import Replication
+from aerobee.broker.replication.wiring import make_replication
+from aerobee.broker.send.delay_level import delay_level_hook
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.send.unique_key import UniqueKeys
+from aerobee.broker.state.config import MASTER_ID, BrokerConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.peer_brokers import PeerBrokers
+from aerobee.broker.state.role import RoleState, first_role
+from aerobee.broker.state.topic_table import SCHEDULE_TOPIC
+from aerobee.errors import AerobeeError, StoreError
+from aerobee.host_port import join_address, split_address
+from aerobee.remoting.body_limits import BROKER_BODIES, MovingLimit, limit_bodies
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.peer import Handler
+from aerobee.remoting.unread_replies import UnreadReplies
+from aerobee.store.files.config import BrokerRole, StoreConfig
+from aerobee.store.read.reader import record_reader
+
+if TYPE_CHECKING:
+    from aerobee.broker.acting.acting_master import ActingMaster
+    from aerobee.broker.replication.controller_wiring import ControllerMode
+
+log = logging.getLogger(__name__)
+
+SHARED_IDS_SHOWN_MAX = 5  # in brokerStatus, each with two addresses
+
+
+class Serving:
+    """The second half of a broker's parts, made in its event loop. `handlers` is the dispatch."""
+
+    def __init__(
+        self,
+        base: Foundation,
+        identity: BrokerIdentity,
+        *,
+        ports: Ports,
+        ha_listener: HaListener,
+        choice: BackendChoice,
+    ) -> None:
+        """Loads what the features left. Raises ConfigError, StoreError."""
+        loop = asyncio.get_running_loop()
+        config, store = base.live.value, base.store
+        self._base = base
+        self._ports = ports
+        self._choice = choice
+        self.role = first_role(config, identity, base.store_config.broker_role)
+        self.held = HeldPulls(
+            access=self._make_held_access(loop),
+            bounds=base.bounds,
+            clock=base.clock,
+            call_soon=loop.call_soon,
+            record_at=record_reader(store.queues, store.log),
+            requests=ports.requests,
+        )
+        store.on_arrival(self.held.on_appended)
+        base.offsets.on_reset(self.held.reset)
+        self.unread = UnreadReplies(lambda: ports.connections, limit_bytes=config.pending_reply_bytes_max)
+        self.overload = Overload(
+            wait_limit_ms=config.send_wait_limit_ms,
+            pending_limit_bytes=config.pending_reply_bytes_max,
+            pending_bytes=self.unread.look,
+            stalled_s=lambda: ports.watch.stalled_s,
+        )
+        base.live.on_change(self._limits_changed)
+        self.registration = Registration(
+            client=base.client,
+            topics=base.topics,
+            mappings=base.mappings,
+            identity=identity,
+            role=self.role,
+            live=base.live,
+            clock=base.clock,
+            on_master=self._master_found,
+            broker_id=self._registered_id,
+        )
+        self._deliveries = Deliveries(
+            store=store,
+            topics=base.topics,
+            stats=base.stats,
+            waiting=self.held.by_queue,
+            choice=choice,
+        )
+        self._escaped = EscapedDeliveries(base.files.file(ESCAPED_FILE))
+        self._escaped.load(store.log.min_offset, store.log.end)
+        self.schedule = Schedule(
+            store=store,
+            deliveries=self._deliveries,
+            file=base.files.file("delayOffset.json"),
+            clock=base.clock,
+            stats=base.stats,
+            existing_queue=base.topics.existing_queue,
+            escaped=self._escaped,
+            light=base.light,
+        )
+        self.schedule.load()
+        store.on_arrival(self.schedule.on_appended, SCHEDULE_TOPIC)
+        self.parts = self._make_parts(identity)
+        self._modes = request_modes(self.parts)
+        self.controllers: ControllerMode | None = None
+        self.replication = self._make_replication(ha_listener)
+        self.replication.after_cut.resume()  # before features read what goes with it
+        self.features = make_features(self.parts)
+        self._load_features()
+        self.leading = self._make_leading()
+        self._pulls = pull_calls(self.parts)
+        self.acting = self._make_acting() if self.controllers is None else None
+        self.handlers: Mapping[int, Handler] = self._make_handlers()
+        self.fast_path = self._make_fast_path()
+
+    def _load_features(self) -> None:
+        """What they left, and their put hooks before that of delay levels."""
+        for feature in self.features:
+            feature.load()
+            if feature.put_hook is not None:
+                self.parts.writer.add_hook(
+                    feature.put_hook, feature.name, accepts_early=feature.accepts_early
+                )
+        levels = len(self._base.store_config.delay_levels_ms())
+        self.parts.writer.add_hook(
+            delay_level_hook(levels), DelayLevels.name, accepts_early=DelayLevels.accepts_early
+        )
+
+    def _make_leading(self) -> Leading:
+        agent = None if self.controllers is None else self.controllers.agent
+        leading = Leading(
+            features=self.features,
+            unserved=self._base.unserved,
+            may_answer=lambda: agent is None or agent.mode.may_answer(),
+            hand_over=None if agent is None else agent.hand_over,
+            clock=self._base.clock,
+        )
+        leading.register_numbers(self._base.stats.registry)
+        return leading
+
+    def _make_held_access(self, loop: asyncio.AbstractEventLoop) -> HeldAccess | None:
+        """What looks at held requests again where access control is on."""
+        gate = self._base.access.gate
+        if not gate.is_closed:
+            return None
+        made = HeldAccess(
+            gate.look_again,
+            clock=self._base.clock,
+            call_soon=loop.call_soon,
+            call_from_thread=loop.call_soon_threadsafe,
+        )
+        gate.on_change(made.changed)
+        return made
+
+    def _make_replication(self, listener: HaListener) -> Replication:
+        """Classic, or as the controllers say."""
+        base, make_raw = self._base, self._choice.make_raw_appender
+        raw_appends = self._raw_appends = None if make_raw is None else HeldRawAppends(make_raw(base.store))
+        if not base.live.value.enable_controller_mode:
+            return make_replication(
+                parts=self.parts,
+                modes=self._modes,
+                listener=listener,
+                network=base.network,
+                raw_appends=raw_appends,
+                on_cut=self._log_cut,
+            )
+        from aerobee.broker.replication.controller_wiring import (
+            make_controller_mode,  # loaded where it is wanted
+        )
+
+        self.controllers = make_controller_mode(
+            parts=self.parts,
+            modes=self._modes,
+            listener=listener,
+            network=base.network,
+            raw_appends=raw_appends,
+            on_cut=self._log_cut,
+            on_role=self._role_given,
+        )
+        return self.controllers.replication
+
+    def _log_cut(self, log_offset: int) -> None:
+        """The end of this slave's log was cut off."""
+        self.leading.log_cut(log_offset)
+
+    def _make_acting(self) -> ActingSwitch:
+        """What takes the master's place while it is away, where the settings want that."""
+        ha_info = replication_calls(self.parts, self.replication)[0].ha_info
+
+        def make() -> ActingMaster:
+            from aerobee.broker.acting.wiring import make_acting_master  # loaded where it is wanted
+
+            return make_acting_master(
+                self.parts,
+                registration=self.registration,
+                features=self.features,
+                ha_info=ha_info,
+                hears_master=self._hears_master,
+            )
+
+        return ActingSwitch(live=self._base.live, make=make, ha_info=ha_info)
+
+    def _hears_master(self) -> bool:
+        """Whether this slave copies its master's log now."""
+        following = self.replication.state().following
+        return following is not None and following.is_connected
+
+    # --- life
+
+    async def prepare(self) -> None:
+        """A master that comes back asks what was delivered while it was away; 20 s at most. One whose log was cut takes nothing before
+        all that belongs to the cut is on the disk. Before start()."""
+        if self.role.takes_writes:
+            await self.replication.after_cut.finish()
+        if self.acting is not None and await self.acting.come_back():
+            for feature in self.features:
+                await feature.take_over()
+
+    def start(self) -> None:
+        """Begin with timers and tasks; what writes messages begins at a broker that takes them."""
+        self.replication.start()
+        if not self.role.is_master and self._base.store_config.ha_master_address:
+            self._master_found("", "")
+        self._base.stats.start()
+        self.overload.start()
+        if self.role.takes_writes:
+            self._base.lead()
+            self.leading.lead_now()
+        else:
+            self.leading.follow()
+        if self.acting is not None:
+            self.acting.start()
+        self.role.on_change(self._role_changed)
+
+    def _role_changed(self, role: RoleState) -> None:
+        """A broker that becomes master while it runs looks again at what another one has done meanwhile."""
+        if role.takes_writes and not self.leading.leads:
+            self._base.lead()
+            self.leading.lead()
+        elif not role.takes_writes and self.leading.leads:
+            self._base.resign()
+            self.leading.resign()
+        elif role.serves_group and not role.takes_writes:
+            self._base.make_missed_topics()
+
+    def stop(self) -> None:
+        """Cancel timers and tasks; nothing is written."""
+        for part in (self._base.stats, self.overload):
+            part.stop()
+        if self.held.access is not None:
+            self.held.access.stop()
+        self.leading.stop()
+
+    def close(self) -> None:
+        """Close files and let go of native code, as the very last thing; nothing is written any more."""
+        for feature in self.features:
+            feature.close()
+        self.fast_path.close()
+        self._deliveries.close()
+        if self._raw_appends is not None:
+            self._raw_appends.close()
+
+    def save(self) -> None:
+        """As Broker.save."""
+        base = self._base
+        try:
+            base.store.flush_now()
+        except StoreError as error:
+            log.error("the config files are left as they are: %s", error)
+            return
+        parts = (base.offsets, base.groups, base.topics)
+        for save in (*(part.save for part in parts), *(feature.save for feature in self.features)):
+            try:
+                save()
+            except AerobeeError as error:
+                log.error("a config file cannot be written: %s", error)
+
+    # --- made once
+
+    def _make_parts(self, identity: BrokerIdentity) -> BrokerParts:
+        """What handlers and features share."""
+        base, expressions = self._base, Expressions()
+        return BrokerParts(
+            store=base.store,
+            bounds=base.bounds,
+            writer=MessageWriter(base.store, light=base.light, unserved=base.unserved),
+            light=base.light,
+            duplicates=base.duplicates,
+            unserved=base.unserved,
+            topics=base.topics,
+            mappings=base.mappings,
+            groups=base.groups,
+            offsets=base.offsets,
+            consumers=base.consumers,
+            producers=base.producers,
+            locks=base.locks,
+            stats=base.stats,
+            schedule=self.schedule,
+            escaped=self._escaped,
+            deliveries=self._deliveries,
+            held=self.held,
+            ack=AckPolicy(
+                store=base.store,
+                clock=base.clock,
+                timeout_ms=_answer_timeout_ms(base.store_config),
+                requests=self._ports.requests,
+            ),
+            overload=self.overload,
+            unique_keys=UniqueKeys(
+                ip=identity.store_host[:4], process_id=os.getpid(), salt=random.getrandbits(32)
+            ),
+            expressions=expressions,
+            filters=FilterTable(
+                expressions=expressions,
+                live=base.live,
+                clock=base.clock,
+                file=base.files.file("consumerFilter.json"),
+            ),
+            live=base.live,
+            identity=identity,
+            role=self.role,
+            client=base.client,
+            brokers=PeerBrokers(
+                client=base.client,
+                nameservers=lambda: self.registration.nameservers,
+                live=base.live,
+                clock=base.clock,
+            ),
+            clock=base.clock,
+            disk=base.disk,
+            config_file=base.files.file,
+            run_blocking=base.files.run_blocking,
+            save_settings=base.files.save_settings,
+            spawn=base.background.spawn,
+            make_pop_records=self._choice.make_pop_records,
+            may_send=base.access.gate.may_send,
+            records=RecordAccess(base.access.gate),
+        )
+
+    def _make_handlers(self) -> dict[int, Handler]:
+        """The dispatch: what serves which request."""
+        base, parts = self._base, self.parts
+        info = RuntimeInfo(
+            stats=base.stats,
+            store=base.store,
+            disk_usage=base.disk.usage,
+            wait_ms=lambda: self.overload.wait_ms,
+            accepts_sends_from_ms=lambda: base.live.value.start_accept_send_request_time_stamp,
+            delivered=lambda: self.schedule.offsets,
+            extra=self._runtime_extra,
+        )
+        calls: tuple[CallPart, ...] = (
+            *queue_calls(parts, self._pulls),
+            *client_calls(parts, self.registration),
+            *admin_calls(parts, self.registration, info, self._modes),
+            *replication_calls(parts, self.replication),
+            *((self.acting,) if self.acting is not None else ()),
+            *((self.controllers.calls,) if self.controllers is not None else ()),
+            base.access.calls,
+        )
+        handlers: dict[int, Handler] = {}
+        for part in calls:
+            handlers.update(part.handlers())
+        for feature in self.features:
+            handlers.update(base.unserved.guard(feature.name, feature.handlers(), feature.always_served))
+        # A body's size before the gate: what a request asks for may stand in the body, and whoever has a key could have it read.
+        heartbeats = MovingLimit("heartbeatBytesMax", lambda: base.live.value.heartbeat_bytes_max)
+        return limit_bodies(
+            base.access.gate.guard(handlers), BROKER_BODIES, {RequestCode.HEART_BEAT: heartbeats}
+        )
+
+    def _make_fast_path(self) -> FastPath:
+        """What serves ordinary frames before the handlers do."""
+        base, parts = self._base, self.parts
+        later, transactions, pops = fast_path_kinds(self.features)
+        return FastPath(
+            store=base.store,
+            topics=base.topics,
+            mappings=base.mappings,
+            groups=base.groups,
+            consumers=base.consumers,
+            offsets=base.offsets,
+            stats=base.stats,
+            requests=self._ports.requests,
+            ack=parts.ack,
+            overload=self.overload,
+            held=self.held,
+            resume_pull=self._pulls.resume,
+            live=base.live,
+            identity=parts.identity,
+            role=self.role,
+            clock=base.clock,
+            watch=self._ports.watch,
+            choice=self._choice,
+            later=later,
+            transactions=transactions,
+            pops=pops,
+            access=FrameAccess(base.access.gate) if base.access.is_closed else None,
+            expressions=parts.expressions,
+        )
+
+    def _registered_id(self) -> int:
+        """The id that nameservers are told: controllers give ids from 1 on, and whoever is master is 0."""
+        if self.controllers is None:
+            return self.parts.identity.broker_id
+        return MASTER_ID if self.role.is_master else self.controllers.agent.broker_id
+
+    @property
+    def _own_id(self) -> int:
+        """This broker's id at the controllers; -1 without."""
+        return self.controllers.agent.broker_id if self.controllers is not None else -1
+
+    def _role_given(self, epoch: int) -> None:
+        """The controllers said who is master: nameservers take the newest epoch's word."""
+        self._base.topics.begin_epoch(epoch)
+        if self.registration.is_started:
+            self.registration.set_nameservers(self._base.live.value.nameservers)
+            self.registration.register_all()
+
+    def _master_found(self, address: str, ha_address: str) -> None:
+        """A NameServer says who the master is. What haMasterAddress names counts more."""
+        if self.controllers is not None:
+            self.controllers.agent.nameserver_says(address, ha_address)
+            return
+        named = self._base.store_config.ha_master_address
+        if named and not address:
+            host, port = split_address(named, "haMasterAddress")
+            address = join_address(
+                host, port - 1
+            )  # where RocketMQ's masters answer requests, until it is known better
+        ha_address = named or ha_address
+        if not self.role.is_master and ha_address:
+            self.replication.become_slave(ha_address, master_address=address)
+
+    def _limits_changed(self, config: BrokerConfig) -> None:
+        self.unread.set_limit(config.pending_reply_bytes_max)
+        self.overload.set_limits(
+            wait_limit_ms=config.send_wait_limit_ms, pending_limit_bytes=config.pending_reply_bytes_max
+        )
+
+    def _runtime_extra(self) -> dict[str, str]:
+        """Keys of brokerStatus beyond those of the store and the counters."""
+        base, registered = self._base, self.registration.registered_at_ms
+        return {
+            "fastPath": self._choice.name,
+            "lane": self._choice.name,  # its name of before
+            "loopWaitMaxMs": str(self.overload.wait_max_ms),
+            "refusedSends": str(self.overload.refused_count),
+            **replication_facts(self.replication.state(), self._own_id),
+            **self._ports.runtime_info(),
+            "indexTrouble": base.store.index.fault,
+            "boundsReached": str(base.bounds.reached_count),
+            "accessRefusals": str(base.access.gate.refused_count),
+            "clientIdsShared": "\n".join(map(str, islice(base.consumers.shared_ids(), SHARED_IDS_SHOWN_MAX))),
+            "dedupKeys": str(len(base.duplicates)),
+            "dedupDroppedSends": str(base.duplicates.dropped_count),
+            "dedupForgottenKeys": str(base.duplicates.forgotten_count),
+            "unservedKinds": base.unserved.text(),
+            **{
+                f"registeredAt_{name}": str(registered.get(name, 0)) for name in self.registration.nameservers
+            },
+            **{key: text for feature in self.features for key, text in feature.runtime_info().items()},
+        }
+
+
+def _answer_timeout_ms(config: StoreConfig) -> int:
+    """How long an answer is held at most: for the disk, and for replicas where those are waited for."""
+    if config.broker_role is not BrokerRole.SYNC_MASTER:
+        return config.sync_flush_timeout
+    return max(config.sync_flush_timeout, config.slave_timeout)

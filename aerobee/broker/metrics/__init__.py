@@ -1,0 +1,1 @@
+"""What a broker counts, with types, units and meanings."""

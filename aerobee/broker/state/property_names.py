@@ -1,0 +1,45 @@
+"""The names of message properties that the broker itself reads or writes. RocketMQ's are in MessageConst.
+
+Those that clients and the store know as well are in aerobee/message.py and store/queue/queue_table.py.
+"""
+
+from __future__ import annotations
+
+UNIQUE_KEY = "UNIQ_KEY"
+
+# Where a message belongs that lies in a system topic: delay levels, timers, half messages.
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+
+# Delays. A producer writes one of the first four; the broker adds the others.
+DELAY = "DELAY"
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+TIMER_OUT_MS = "TIMER_OUT_MS"
+TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"
+TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"
+TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
+TIMER_DELETE_KEY = "TIMER_DEL_UNIQKEY"
+TIMER_DELETE_OFFSET = "AEROBEE_DEL_OFFSET"  # a cancelling message of ours may name the one record it is about
+TIMER_DELAYS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)  # in the order in which they are taken
+TIMER_REQUESTS = (*TIMER_DELAYS, TIMER_DELETE_KEY)  # any of them makes a timer message
+
+# Transactions.
+TRAN_MSG = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
+TRANSACTION_ID = "__transactionId__"
+CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+
+# Request and reply.
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+CORRELATION_ID = "CORRELATION_ID"
+
+# A batch in one record.
+INNER_NUM = "INNER_NUM"
+INNER_BASE = "INNER_BASE"
+
+# A send that is stored once however often it comes (ours).
+DEDUP_KEY = "DEDUP_KEY"

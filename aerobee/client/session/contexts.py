@@ -1,0 +1,244 @@
+"""Which cluster a client talks to, and how: options, environment, and a file of named contexts.
+
+The file is `~/.config/aerobee/client.toml` ($XDG_CONFIG_HOME/aerobee/client.toml, or what AEROBEE_CLIENT_CONFIG names):
+
+    current = "staging"
+
+    [context.staging]
+    nameserver = "ns1.example.com:9876;ns2.example.com:9876"
+    tls = true
+    tls_ca_file = "/etc/aerobee/ca.pem"
+    tls_cert_file = "/home/me/me.pem"
+    tls_key_file = "/home/me/me.key"
+    access_key = "alice"
+    secret_key = "…"
+
+The nearer wins: an option, a context that was named by an option, the environment, the file's current context, the
+defaults. A context is one cluster: whoever names another nameserver than its own, by option or environment, does not get
+the TLS settings of the current context, unless that was asked for by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from aerobee.client.base.config import ClientConfig
+from aerobee.client.session.nameservers import parse_addresses
+from aerobee.errors import ConfigError
+
+NAMESERVER_DEFAULT = "127.0.0.1:9876"
+FILE_VARIABLE = "AEROBEE_CLIENT_CONFIG"
+CONTEXT_VARIABLE = "AEROBEE_CONTEXT"
+NAMESERVER_VARIABLES = ("AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR")
+TLS_VARIABLES = {
+    "tls": "AEROBEE_TLS",
+    "tls_ca_file": "AEROBEE_TLS_CA_FILE",
+    "tls_cert_file": "AEROBEE_TLS_CERT_FILE",
+    "tls_key_file": "AEROBEE_TLS_KEY_FILE",
+    "tls_key_password": "AEROBEE_TLS_KEY_PASSWORD",
+}
+KEY_VARIABLES = {"access_key": "AEROBEE_ACCESS_KEY", "secret_key": "AEROBEE_SECRET_KEY"}
+VARIABLES = (
+    FILE_VARIABLE,
+    CONTEXT_VARIABLE,
+    *NAMESERVER_VARIABLES,
+    *TLS_VARIABLES.values(),
+    *KEY_VARIABLES.values(),
+)
+SECRET_KEYS = frozenset({"secret_key", "tls_key_password"})  # in the file, never on the screen
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a context, the options or the environment say; None where they say nothing."""
+
+    nameserver: str | None = None
+    tls: bool | None = None
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_key_password: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+
+    def over(self, other: Context) -> Context:
+        """This one where it says something, else the other."""
+        return Context(
+            **{
+                each.name: getattr(other if getattr(self, each.name) is None else self, each.name)
+                for each in fields(Context)
+            }
+        )
+
+    def as_document(self) -> dict[str, Any]:
+        """What is said, without what is not."""
+        values = {each.name: getattr(self, each.name) for each in fields(Context)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFile:
+    """The contexts of a file. `current` is "" when none is chosen."""
+
+    path: Path
+    current: str = ""
+    contexts: Mapping[str, Context] = field(default_factory=dict)
+
+    def get(self, name: str) -> Context:
+        """Raises ConfigError naming those that exist."""
+        try:
+            return self.contexts[name]
+        except KeyError:
+            names = ", ".join(sorted(self.contexts)) or "none"
+            raise ConfigError(f"{self.path} has no context {name!r}; it has: {names}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where to connect, and how: `Producer(cluster.nameservers, client=cluster.client)`."""
+
+    nameservers: str
+    client: ClientConfig
+    context: str = ""  # the name of the context that was taken, if one was
+
+
+def cluster(
+    *,
+    context: str | None = None,
+    given: Context | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Cluster:
+    """What options (`context`, `given`), environment and file together say. Raises ConfigError, with what is wrong where."""
+    given = given or Context()
+    from_environment = _environment(environ)
+    file = read_contexts(contexts_path(environ))
+    name, chosen = "", Context()
+    if context:
+        name, settings = context, given.over(file.get(context).over(from_environment))
+    else:
+        said = given.over(from_environment)
+        name = environ.get(CONTEXT_VARIABLE, "")
+        if name:
+            chosen = file.get(name)
+        elif said.nameserver is None and file.current:
+            name, chosen = file.current, file.get(file.current)
+        settings = said.over(chosen)
+    nameservers = settings.nameserver if settings.nameserver is not None else NAMESERVER_DEFAULT
+    parse_addresses(nameservers)
+    return Cluster(nameservers, _client(settings), name)
+
+
+def contexts_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the file is, or would be."""
+    named = environ.get(FILE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return Path(environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "aerobee" / "client.toml"
+
+
+def read_contexts(path: Path) -> ContextFile:
+    """Read a file of contexts; one that does not exist has none. Raises ConfigError with the file's name."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return ContextFile(path)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
+    contexts: dict[str, Context] = {}
+    for key in document:
+        if key not in ("current", "context"):
+            raise ConfigError(f"{path}: unknown key {key}; it has `current` and tables [context.NAME]")
+    tables, current = document.get("context", {}), document.get("current", "")
+    if not isinstance(tables, dict) or not isinstance(current, str):
+        raise ConfigError(f"{path}: `current` is a name and [context.NAME] a table")
+    for name, table in tables.items():
+        contexts[name] = _context_of(table, f"{path}: context {name}")
+    return ContextFile(path, current, contexts)
+
+
+def write_contexts(file: ContextFile) -> None:
+    """Replace the file whole, readable for its owner only: it may hold a key's password. Raises OSError, ConfigError."""
+    lines = [f"current = {_toml(file.current)}", ""] if file.current else []
+    for name, context in sorted(file.contexts.items()):
+        lines.append(f"[context.{_toml(name)}]")
+        lines += [f"{key} = {_toml(value)}" for key, value in context.as_document().items()]
+        lines.append("")
+    file.path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.path.with_suffix(".tmp")
+    # Made here: one that is there already may be for others to read, or a link to another file.
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as target:
+        target.write("\n".join(lines))
+        target.flush()
+        os.fsync(target.fileno())  # a power loss must not leave an empty file in place of the old one
+    os.replace(temporary, file.path)
+
+
+def _toml(value: str | bool) -> str:
+    """A value as TOML has it: JSON's form, but no character in two halves, and no DEL. Raises ConfigError."""
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError("a name or a value holds bytes that are no UTF-8") from None
+    return text
+
+
+def _context_of(table: object, place: str) -> Context:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{place} is not a table")
+    known = {each.name for each in fields(Context)}
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{place}: unknown key {key}; known are {', '.join(sorted(known))}")
+        wanted = bool if key == "tls" else str
+        if not isinstance(value, wanted):
+            said = "no text" if key in SECRET_KEYS else repr(value)
+            raise ConfigError(
+                f"{place}: {key} is {said}, must be {'true or false' if wanted is bool else 'text'}"
+            )
+    return Context(**table)
+
+
+def _environment(environ: Mapping[str, str]) -> Context:
+    values: dict[str, Any] = {
+        name: environ[variable]
+        for name, variable in (TLS_VARIABLES | KEY_VARIABLES).items()
+        if environ.get(variable)
+    }
+    if "tls" in values:
+        text = values["tls"].lower()
+        if text not in _TRUE + _FALSE:
+            raise ConfigError(f"{TLS_VARIABLES['tls']} is {values['tls']!r}: it is true or false")
+        values["tls"] = text in _TRUE
+    for variable in NAMESERVER_VARIABLES:
+        if environ.get(variable):
+            values["nameserver"] = environ[variable]
+            break
+    return Context(**values)
+
+
+def _client(settings: Context) -> ClientConfig:
+    """TLS is on when a file of it is named, unless it is said to be off."""
+    access_key, secret_key = settings.access_key or "", settings.secret_key or ""
+    if settings.tls is False:
+        return ClientConfig(access_key=access_key, secret_key=secret_key)
+    files = (settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file)
+    ca_file, cert_file, key_file = (str(Path(path).expanduser()) if path else "" for path in files)
+    return ClientConfig(
+        tls=bool(settings.tls) or any(files),
+        tls_ca_file=ca_file,
+        tls_cert_file=cert_file,
+        tls_key_file=key_file,
+        tls_key_password=settings.tls_key_password or "",
+        access_key=access_key,
+        secret_key=secret_key,
+    )

@@ -1,0 +1,1 @@
+"""Message trace and OpenTelemetry spans."""

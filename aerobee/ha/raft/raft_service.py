@@ -1,0 +1,365 @@
+"""A Raft replica in the running event loop: its inputs one after the other in a thread of its own, its timers by a clock.
+
+    deliver / propose / read  ->  inbox  ->  one step in the thread: inputs, tick, syncs  ->  messages, answers, status
+
+The event loop never waits for the disk. Messages leave and answers are given on the loop when the step is over, so
+nothing is said before what it promises is durable. A storage that fails ends the service: `on_failed` is told, everybody who
+waits gets the storage's error, and nothing is sent any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, TypeVar
+
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, NotLeader, QuorumBusy, StoreError, WireError
+from aerobee.ha.raft.config import RaftConfig
+from aerobee.ha.raft.entry import Membership
+from aerobee.ha.raft.messages import Message
+from aerobee.ha.raft.node import RaftNode
+from aerobee.ha.raft.replica import Outcome, Replica, StateMachine
+from aerobee.ha.raft.storage import RaftFiles
+from aerobee.log_throttle import LogThrottle
+from aerobee.ordered_set import OrderedSet
+from aerobee.store.files.disk import Disk
+
+INBOX_MAX = 4_096  # inputs that wait; above it messages are dropped, as a network may, and calls are refused
+STEP_INPUTS_MAX = 256
+# No further input of a step is begun after this: messages leave and heartbeats are due when the step is over, and a message
+# may cost a sync of the disk. The one sync of the step's proposals comes on top.
+STEP_MAX_S = 0.05
+log = logging.getLogger("aerobee.controller")
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Runs a function that blocks, somewhere; two are never asked for at once."""
+
+    def __call__(self, work: Callable[[], _Step], /) -> Awaitable[_Step]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RaftStatus:
+    """What this member knows of the group after its last step.
+
+    `is_serving`: it leads and has applied everything that earlier leaders acknowledged. `lease_until_s`: until then, by
+    the clock's monotonic seconds, nobody else can have been elected.
+    """
+
+    is_leader: bool = False
+    is_serving: bool = False
+    leader: str = ""  # "" when none is known
+    term: int = 0
+    lease_until_s: float = float("-inf")
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    is_stranger: bool = False  # the quorum knows another data directory under this id
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one step gave out, and how many inputs it took."""
+
+    taken: int = 0
+    messages: list[Message] = field(default_factory=list)
+    answers: list[Callable[[], None]] = field(default_factory=list)
+    status: RaftStatus = RaftStatus()
+    deadline_s: float = 0.0
+    failure: StoreError | None = None
+
+
+Input = Callable[[Replica, float], None]
+
+
+class RaftService:
+    """One member. `await start()`, `await stop()`; `status` is that of the last step."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        members: tuple[str, ...],
+        config: RaftConfig,
+        directory: str,
+        disk: Disk,
+        machine: StateMachine,
+        clock: Clock,
+        random: Callable[[], float],
+        send: Callable[[Message], None],
+        on_status: Callable[[RaftStatus], None],
+        on_failed: Callable[[Exception], None],
+        runner: Runner | None = None,
+    ) -> None:
+        """`members` are the first voters, the same at each of them; empty for one that joins a group which is there.
+
+        `send` may lose a message. `on_status` is called after a step that changed the status.
+        """
+        self.status = RaftStatus()
+        self._node_id = node_id
+        self._members = members
+        self._config = config
+        self._machine = machine
+        self._clock = clock
+        self._random = random
+        self._send = send
+        self._on_status = on_status
+        self._on_failed = on_failed
+        self._files = RaftFiles(
+            directory,
+            disk=disk,
+            entry_bytes_max=config.entry_bytes_max,
+            snapshot_bytes_max=config.snapshot_bytes_max,
+            new_identity=lambda: f"{int(random() * (1 << 32)):08x}{int(random() * (1 << 32)):08x}",
+        )
+        self._thread = ThreadPoolExecutor(1, "aerobee-raft") if runner is None else None
+        self._run = runner or self._in_thread
+        self._replica: Replica | None = None
+        self._step = _Step()
+        self._inbox: deque[Input] = deque()
+        self._waiting: OrderedSet[_Asked] = OrderedSet()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_over = False
+        self._bad = LogThrottle(log, clock.monotonic)
+
+    async def start(self) -> None:
+        """Recover from the directory and take part. Raises StoreLocked, StoreError when it is damaged."""
+        self._step = await self._run(self._open)
+        self.status = self._step.status
+        self._task = asyncio.create_task(self._work(), name="controller-raft")
+
+    async def stop(self) -> None:
+        """Take no further part; who waits is told that nothing will be known here."""
+        self._is_over = True
+        if self._task is not None:
+            self._wake.set()
+            await self._task
+        self._files.close()
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def deliver(self, message: Message) -> None:
+        """Take a message of another member, later. Dropped when too many wait."""
+        if len(self._inbox) >= INBOX_MAX or self._is_over:
+            return
+
+        def take(replica: Replica, now_ms: float) -> None:
+            try:
+                replica.receive(message, now_ms)
+            except WireError as error:
+                self._bad.warn(message.source, "a message of %s is refused: %s", message.source, error)
+
+        self._put(take)
+
+    async def propose(self, data: bytes) -> object:
+        """Have a command applied and return its result.
+
+        Raises NotLeader: it had no effect. QuorumBusy with "unknown" in its text: it may take effect, now or later.
+        """
+        return await self._ask(lambda step: self._proposing(step, data))
+
+    async def confirm(self) -> None:
+        """Return when the state machine holds everything that was acknowledged before this call, anywhere.
+
+        Raises NotLeader when this member does not lead, or cannot find out whether it still does; QuorumBusy.
+        """
+        if not self.status.is_leader:
+            raise NotLeader(f"{self._node_id} does not lead", leader=self.status.leader)
+        if not self.is_leading_surely:
+            await self._ask(self._reading)
+
+    async def run(self, act: Callable[[RaftNode, float], object]) -> None:
+        """Change members or hand over: call a method of the node. Raises what it raises."""
+
+        def asking(done: _Asked) -> Input:
+            def call(replica: Replica, now_ms: float) -> None:
+                replica.run(lambda node: act(node, now_ms), now_ms)
+                done.answer(None)
+
+            return call
+
+        await self._ask(asking)
+
+    @property
+    def is_leading_surely(self) -> bool:
+        """It leads, nobody else can have been elected, and it holds all that was acknowledged."""
+        return self.status.is_serving and self._clock.monotonic() < self.status.lease_until_s
+
+    # -- the thread
+
+    async def _in_thread(self, work: Callable[[], _Step]) -> _Step:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _open(self) -> _Step:
+        recovered = self._files.open()
+        if recovered.is_new and self._members:
+            recovered = self._files.initialize(Membership(self._members))
+        now_ms = self._clock.monotonic() * 1000
+        node = RaftNode(self._node_id, self._config, recovered, now_ms=now_ms, random=self._random)
+        self._replica = Replica(
+            node, self._files, self._machine, send=lambda message: self._step.messages.append(message)
+        )
+        return self._seen(_Step(), now_ms)
+
+    def _take_step(self, inputs: list[Input]) -> _Step:
+        replica = self._replica
+        assert replica is not None
+        step = self._step = _Step()
+        now_ms = self._clock.monotonic() * 1000
+        try:
+            began_ms = now_ms
+            for each in inputs:
+                now_ms = self._clock.monotonic() * 1000
+                if now_ms - began_ms > STEP_MAX_S * 1000:
+                    break
+                step.taken += 1
+                each(replica, now_ms)
+            now_ms = self._clock.monotonic() * 1000
+            replica.tick(now_ms)
+        except StoreError as error:
+            step.messages.clear()
+            step.failure = error
+        return self._seen(step, now_ms)
+
+    def _seen(self, step: _Step, now_ms: float) -> _Step:
+        assert self._replica is not None
+        node = self._replica.node
+        step.deadline_s = node.deadline_ms / 1000
+        step.status = RaftStatus(
+            is_leader=node.is_leader and step.failure is None,
+            is_serving=node.is_established and step.failure is None,
+            leader=node.leader,
+            term=node.term,
+            lease_until_s=node.lease_until_ms(now_ms) / 1000,
+            voters=node.log.membership.voters,
+            learners=node.log.membership.learners,
+            is_stranger=node.is_stranger,
+        )
+        return step
+
+    # -- the loop
+
+    def _put(self, each: Input) -> None:
+        self._inbox.append(each)
+        self._wake.set()
+
+    async def _ask(self, asking: Callable[[_Asked], Input]) -> object:
+        if len(self._inbox) >= INBOX_MAX or self._is_over:
+            raise QuorumBusy(f"{len(self._inbox)} inputs of {self._node_id} wait, no more are taken")
+        asked = _Asked(lambda answer: self._step.answers.append(answer))
+        act = asking(asked)
+
+        def call(replica: Replica, now_ms: float) -> None:
+            try:
+                act(replica, now_ms)
+            except AerobeeError as error:
+                asked.fail(error)
+                if isinstance(error, StoreError):
+                    raise
+
+        self._put(call)
+        self._waiting.add(asked)
+        try:
+            return await asked.future
+        finally:
+            self._waiting.discard(asked)
+
+    def _proposing(self, asked: _Asked, data: bytes) -> Input:
+        def on_done(outcome: Outcome, result: object) -> None:
+            if outcome is Outcome.APPLIED:
+                asked.answer(result)
+            elif outcome is Outcome.REPLACED:
+                asked.fail(NotLeader(f"{self._node_id} lost the leadership: nothing was changed"))
+            else:
+                asked.fail(QuorumBusy("what became of the change is unknown: ask again"))
+
+        # The tick that ends a step makes all its proposals durable at once.
+        return lambda replica, now_ms: replica.propose_later(data, on_done)
+
+    def _reading(self, asked: _Asked) -> Input:
+        def on_ready(is_confirmed: bool) -> None:
+            if is_confirmed:
+                asked.answer(None)
+            else:
+                asked.fail(NotLeader(f"{self._node_id} could not find out whether it still leads"))
+
+        return lambda replica, now_ms: replica.read(on_ready, now_ms)
+
+    async def _work(self) -> None:
+        failure: Exception | None = None
+        try:
+            while not self._is_over and failure is None:
+                await self._wait()
+                step = await self._run(
+                    partial(self._take_step, list(itertools.islice(self._inbox, STEP_INPUTS_MAX)))
+                )
+                for _ in range(step.taken):
+                    self._inbox.popleft()
+                self._give_out(step)
+                failure = step.failure
+        except Exception as error:  # the outermost edge of this task
+            log.exception("a fault in this controller's Raft member")
+            failure = error
+        self._end(failure)
+
+    async def _wait(self) -> None:
+        pause_s = self._step.deadline_s - self._clock.monotonic()
+        if self._inbox or pause_s <= 0:
+            return
+        self._wake.clear()
+        timer = self._clock.call_later(pause_s, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+    def _give_out(self, step: _Step) -> None:
+        # The status first: what a message allows another member to do must not find an older lease here.
+        is_news = step.status != self.status
+        self.status = step.status
+        for message in step.messages:
+            self._send(message)
+        answers, step.answers = step.answers, []
+        for answer in answers:
+            answer()
+        if is_news:
+            self._on_status(step.status)
+
+    def _end(self, failure: Exception | None) -> None:
+        """Answer everybody who waits: whether their changes take effect is not known."""
+        self._is_over = True
+        self.status = RaftStatus()
+        self._inbox.clear()
+        for asked in list(self._waiting):
+            asked.fail_now(
+                failure or QuorumBusy("this controller stops; what became of the change is unknown")
+            )
+        self._on_status(self.status)
+        if failure is not None:
+            self._on_failed(failure)
+
+
+class _Asked:
+    """A caller that waits. answer() and fail() are called in the thread; the caller wakes up on the loop."""
+
+    def __init__(self, answer_later: Callable[[Callable[[], None]], None]) -> None:
+        self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._answer_later = answer_later
+
+    def answer(self, result: object) -> None:
+        self._answer_later(lambda: None if self.future.done() else self.future.set_result(result))
+
+    def fail(self, error: Exception) -> None:
+        self._answer_later(lambda: self.fail_now(error))
+
+    def fail_now(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

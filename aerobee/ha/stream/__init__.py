@@ -1,0 +1,1 @@
+"""Formats of replication between master and slave: handshakes, frames, epochs."""

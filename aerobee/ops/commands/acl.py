@@ -1,0 +1,215 @@
+"""`aerobee acl`: list, allow, deny, delete, copy. Twins of mqadmin's createAcl and its siblings."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from aerobee.access.resource import parse_action, parse_resource
+from aerobee.client.admin.access import CUSTOM, DEFAULT
+from aerobee.errors import UsageError
+from aerobee.ops.commands.user import UserArgument
+from aerobee.ops.options.clients import open_admin
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
+from aerobee.ops.terminal.failure import NotFound
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.words import plural
+
+app = typer.Typer(
+    name="acl", help="What users may do: list, allow, deny, delete, copy.", no_args_is_help=True
+)
+Resources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RESOURCE...", help="Topic:orders, Group:billing*, Cluster:*, or * for everything."
+    ),
+]
+Actions = Annotated[
+    str,
+    typer.Option(
+        "--action",
+        "-a",
+        metavar="ACTIONS",
+        help="Pub, Sub, Create, Update, Delete, Get, List, with commas; All.",
+    ),
+]
+Sources = Annotated[
+    str | None, typer.Option("--from", metavar="ADDRESSES", help="From here only: 10.0.0.0/8, with commas.")
+]
+AsDefault = Annotated[
+    bool,
+    typer.Option("--default", help="In the Default policy, which counts where the Custom one says nothing."),
+]
+
+
+@app.command("list")
+def list_policies(
+    user: Annotated[
+        str, typer.Argument(metavar="[USER]", help="Users whose name holds this; all unless set.")
+    ] = "",
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List what users may do and may not."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            entries = await admin.policies(user, cluster)
+        rows = [
+            {
+                "user": each.user,
+                "policy": each.policy,
+                "resource": each.resource,
+                "decision": "allow" if each.is_allowed else "deny",
+                "actions": list(each.actions),
+                "from": list(each.source_ips),
+                "at": list(each.addresses),
+            }
+            for each in entries
+        ]
+        shown = {"user": "user", "resource": "resource", "decision": "decision", "actions": "actions", "from": "from", "policy": "policy", "at": "known at"}  # fmt: skip
+        out.table(rows, shown, empty="nothing is said of anybody")
+
+    run(command)
+
+
+@app.command("allow")
+def allow(
+    user: UserArgument,
+    resources: Resources,
+    actions: Actions,
+    sources: Sources = None,
+    default: AsDefault = False,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Let a user do something; takes the place of what was said of the same resource."""
+    _put(user, resources, actions, sources, default, cluster, nameserver, Output(as_json), is_allowed=True)
+
+
+@app.command("deny")
+def deny(
+    user: UserArgument,
+    resources: Resources,
+    actions: Actions,
+    sources: Sources = None,
+    default: AsDefault = False,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Forbid a user something; takes the place of what was said of the same resource."""
+    _put(user, resources, actions, sources, default, cluster, nameserver, Output(as_json), is_allowed=False)
+
+
+def _put(
+    user: str,
+    resources: list[str],
+    actions: str,
+    sources: str | None,
+    default: bool,
+    cluster: str | None,
+    nameserver: str,
+    out: Output,
+    *,
+    is_allowed: bool,
+) -> None:
+    names = [str(parse_resource(each)) for each in resources]
+    words = [parse_action(each).name.capitalize() for each in actions.split(",")]
+    hosts = [each.strip() for each in (sources or "").split(",") if each.strip()]
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            addresses = await admin.put_policy(
+                user,
+                names,
+                words,
+                is_allowed=is_allowed,
+                policy=DEFAULT if default else CUSTOM,
+                source_ips=hosts,
+                cluster=cluster,
+            )
+        said = "may" if is_allowed else "may not"
+        out.document(
+            {
+                "user": user,
+                "resources": names,
+                "actions": words,
+                "is_allowed": is_allowed,
+                "at": list(addresses),
+            },
+            f"user {user} {said} {', '.join(words)} at {', '.join(names)}",
+        )
+
+    run(command)
+
+
+@app.command("delete")
+def delete(
+    user: UserArgument,
+    resource: Annotated[str | None, typer.Argument(metavar="[RESOURCE]", help="Of this one only.")] = None,
+    default: Annotated[
+        bool, typer.Option("--default/--custom", help="Of the Default policy, not of the Custom one.")
+    ] = False,
+    yes: Yes = False,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Take back what was said of a resource, or all that was said of a user."""
+    out = Output(as_json)
+    name = str(parse_resource(resource)) if resource is not None else None
+    if name is None and default:
+        raise UsageError("--default is of one RESOURCE: without one all is taken back, of both policies")
+    policy = DEFAULT if default else CUSTOM
+    about = f"about {name or 'everything'} of user {user}" + (f" in the {policy} policy" if name else "")
+    ask(f"Take back what is said {about}?", yes)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            addresses = await admin.delete_policy(user, name, policy=policy, cluster=cluster)
+        out.document(
+            {"user": user, "resource": name, "at": list(addresses)}, f"nothing is said any more {about}"
+        )
+
+    run(command)
+
+
+@app.command("copy")
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="HOST:PORT of the server that knows it.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="HOST:PORT of the one that does not, for it is new.")
+    ],
+    user: Annotated[str | None, typer.Option("--user", help="What is said of this user only.")] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Say at one server what another one says. Users are not copied, for no server tells a secret key: `aerobee user create --at`."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            known = {info.address for info in await admin.brokers()} | set(admin.nameserver_addresses)
+            for address in (source, target):
+                if address not in known:
+                    raise NotFound(
+                        f"{address} is no server of this cluster: there are {', '.join(sorted(known))}"
+                    )
+            entries = await admin.copy_policies(source, target, user)
+        out.document(
+            {
+                "from": source,
+                "to": target,
+                "entries": len(entries),
+                "users": sorted({each.user for each in entries}),
+            },
+            f"{plural(len(entries), 'entry', 'entries')} of {source} are at {target}, too",
+        )
+
+    run(command)

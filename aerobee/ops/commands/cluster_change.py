@@ -1,0 +1,123 @@
+"""`aerobee cluster stop-writes`, `allow-writes`, `clean`, `producers`: twins of mqadmin's wipeWritePerm, addWritePerm,
+deleteExpiredCommitLog, cleanExpiredCQ, cleanUnusedTopic, producer and producerConnection."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from aerobee.errors import UsageError
+from aerobee.ops.options.clients import masters, open_admin
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.ops.terminal.times import moment_text
+from aerobee.words import plural
+
+BrokerName = Annotated[
+    str, typer.Argument(metavar="BROKER_NAME", help="The name that a group of brokers shares.")
+]
+AtBroker = Annotated[
+    str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
+]
+
+
+def stop_writes(
+    broker: BrokerName, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Have the NameServers send producers elsewhere, until allow-writes or the broker's next start; consumers go on."""
+    _permit(broker, nameserver, Output(as_json), is_allowed=False)
+
+
+def allow_writes(
+    broker: BrokerName, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Have the NameServers name a broker to producers again."""
+    _permit(broker, nameserver, Output(as_json), is_allowed=True)
+
+
+def _permit(broker: str, nameserver: str, out: Output, *, is_allowed: bool) -> None:
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            (found, *_) = await masters(admin, broker=broker)
+            name = found.broker_name
+            change = admin.add_write_perm if is_allowed else admin.wipe_write_perm
+            count = await change(name)
+        verb = "are named to producers again" if is_allowed else "are no longer named to producers"
+        out.document(
+            {"broker": name, "is_writable": is_allowed, "topics": count},
+            f"{plural(count, 'topic')} of {name} {verb}, who learn it with their next route",
+        )
+
+    run(command)
+
+
+def clean(
+    files: Annotated[
+        bool,
+        typer.Option("--files", help="Files of the log and of queues that are older than fileReservedTime."),
+    ] = False,
+    queues: Annotated[
+        bool, typer.Option("--queues", help="Queues of topics that the broker does not know any more.")
+    ] = False,
+    broker: AtBroker = None,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Have brokers delete now what they would delete by themselves at their hour (deleteWhen)."""
+    out = Output(as_json)
+    if not files and not queues:
+        raise UsageError("say what: --files, --queues or both")
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            addresses = [info.address for info in await masters(admin, cluster=cluster, broker=broker)]
+            for address in addresses:
+                if files:
+                    await admin.delete_expired_files(address)
+                if queues:
+                    await admin.delete_unused_queues(address)
+        what = [word for word, is_meant in (("old files", files), ("unused queues", queues)) if is_meant]
+        out.document(
+            {"brokers": addresses, "files": files, "queues": queues},
+            f"{' and '.join(what)} are deleted at {', '.join(addresses)}",
+        )
+
+    run(command)
+
+
+def producers(
+    group: Annotated[str | None, typer.Option("--group", "-g", help="This producer group only.")] = None,
+    broker: AtBroker = None,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the producers that are connected, and when each was last heard of."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            rows = [
+                {
+                    "group": each.group,
+                    "client_id": each.client_id,
+                    "address": each.address,
+                    "language": each.language,
+                    "version": each.version,
+                    "broker": info.broker_name,
+                    "seen": moment_text(each.seen_ms),
+                }
+                for info in await masters(admin, cluster=cluster, broker=broker)
+                for each in await admin.all_producers(info.address)
+                if group in (None, each.group)
+            ]
+        out.table(
+            rows,
+            {"group": "group", "client_id": "producer", "address": "address", "language": "language", "broker": "at broker", "seen": "last heard of"},
+            empty="no producer is connected" if group is None else f"no producer of group {group} is connected",
+        )  # fmt: skip
+
+    run(command)

@@ -1,0 +1,257 @@
+"""`aerobee cluster export`, `import`: topics and groups of brokers in a file, and from a file into a cluster.
+
+    {"brokers": {"broker-a": {"topics": [TopicConfig, …], "groups": [SubscriptionGroupConfig, …], "settings": {…}}}}
+
+Names of fields are RocketMQ's. import takes that form, and what mqadmin's exportMetadata writes (topicConfigTable,
+subscriptionGroupTable) and its updateTopicList and updateSubGroupList read (lists): those are of every broker.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.errors import MalformedFrame, UsageError
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
+from aerobee.ops.commands.cluster_change import AtBroker
+from aerobee.ops.commands.group import SYSTEM_GROUPS
+from aerobee.ops.commands.topic import topic_kind
+from aerobee.ops.options.clients import masters, open_admin
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
+from aerobee.ops.terminal.output import Output, to_json
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.remoting import fastjson
+from aerobee.remoting.body import json_fields
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.words import plural
+
+FILE_BYTES_MAX = 256 << 20
+EVERY = "*"  # the broker name under which a file has what is of all brokers
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What one broker has, or is to have."""
+
+    topics: tuple[TopicConfig, ...]
+    groups: tuple[SubscriptionGroupConfig, ...]
+
+
+def export_cluster(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write; it must not be there yet.")],
+    broker: AtBroker = None,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Write the topics, groups and settings of every master to a file. Offsets and messages are not in it."""
+    out = Output(as_json)
+    if file.exists():
+        raise UsageError(f"{file} is there already: name another file, or remove it")
+
+    async def command(stop: Stop) -> None:
+        document: dict[str, dict[str, Any]] = {}
+        async with open_admin(nameserver) as admin:
+            for info in await masters(admin, cluster=cluster, broker=broker):
+                found = await _tables(admin, info.address)
+                document[info.broker_name] = {
+                    "topics": [each.to_dict() for each in found.topics],
+                    "groups": [each.to_dict() for each in found.groups],
+                    "settings": await admin.broker_config(info.address),
+                }
+        _write_new(file, to_json({"brokers": document}) + "\n")
+        topics = len({each["topicName"] for one in document.values() for each in one["topics"]})
+        groups = len({each["groupName"] for one in document.values() for each in one["groups"]})
+        out.document(
+            {"file": str(file), "brokers": sorted(document), "topics": topics, "groups": groups},
+            f"{plural(topics, 'topic')} and {plural(groups, 'group')} of {', '.join(sorted(document))} are in {file}",
+        )
+
+    run(command)
+
+
+def _write_new(file: Path, text: str) -> None:
+    """For its owner alone: settings say how a broker can be reached and where its keys are. Raises UsageError."""
+    try:
+        with open(
+            file, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
+        ) as target:
+            target.write(text)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error}") from error
+
+
+def import_cluster(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of `aerobee cluster export`, or of mqadmin.")],
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="BROKER_NAME", help="Give every master what this broker of the file has."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change.")] = False,
+    broker: AtBroker = None,
+    yes: Yes = False,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Create the topics and groups of a file, and make those that exist as the file says. Nothing is deleted; settings are left."""
+    out = Output(as_json)
+    tables = read_tables(file)
+
+    async def command(stop: Stop) -> None:
+        rows: list[dict[str, Any]] = []
+        async with open_admin(nameserver) as admin:
+            plans = []
+            for info in await masters(admin, cluster=cluster, broker=broker):
+                wanted = _wanted(tables, info.broker_name, source, file)
+                there = await _tables(admin, info.address)
+                plan = changes(wanted, there)
+                plans.append((info.address, plan))
+                rows += [
+                    {"broker": info.broker_name, "kind": kind, "name": name, "change": change}
+                    for kind, name, change in _described(plan, there)
+                ]
+            if rows and not dry_run:
+                ask(f"Make {plural(len(rows), 'change')}?", yes)
+                for address, plan in plans:
+                    await admin.put_topics(address, plan.topics)
+                    await admin.put_groups(address, plan.groups)
+        out.table(
+            rows,
+            {"broker": "broker", "kind": "kind", "name": "name", "change": "would be" if dry_run else "was"},
+            empty="everything is as the file says",
+        )
+
+    run(command)
+
+
+def read_tables(file: Path) -> dict[str, Tables]:
+    """Broker name, or EVERY -> what the file says of it. Raises UsageError."""
+    try:
+        if file.stat().st_size > FILE_BYTES_MAX:
+            raise UsageError(f"{file} has more than {FILE_BYTES_MAX} bytes")
+        tree = fastjson.loads(file.read_bytes(), fastjson.TRUSTED_BYTES_MAX)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error}") from error
+    except MalformedFrame as error:
+        raise UsageError(f"{file} is no JSON: {error}") from error
+    try:
+        return _read_tree(tree)
+    except (MalformedFrame, UsageError) as error:
+        raise UsageError(f"{file}: {error}") from error
+
+
+def _read_tree(tree: object) -> dict[str, Tables]:
+    if isinstance(tree, list):  # what updateTopicList and updateSubGroupList read
+        rows = [json_fields.as_object(row, "an entry") for row in tree]
+        if any(("topicName" in row) == ("groupName" in row) for row in rows):
+            raise MalformedFrame("an entry has either a topicName or a groupName")
+        return {
+            EVERY: _tables_of(
+                [row for row in rows if "topicName" in row], [row for row in rows if "groupName" in row]
+            )
+        }
+    document = json_fields.as_object(tree, "the file")
+    if "brokers" in document:
+        brokers = json_fields.mapping(document, "brokers")
+        return {
+            name: _tables_of(json_fields.objects(part, "topics"), json_fields.objects(part, "groups"))
+            for name in brokers
+            for part in (json_fields.mapping(brokers, name),)
+        }
+    if "topicConfigTable" in document or "subscriptionGroupTable" in document:
+        topics, groups = (
+            _named_rows(document, table, field)
+            for table, field in (("topicConfigTable", "topicName"), ("subscriptionGroupTable", "groupName"))
+        )
+        return {EVERY: _tables_of(topics, groups)}
+    raise MalformedFrame("it has neither brokers nor topicConfigTable nor subscriptionGroupTable")
+
+
+def _named_rows(document: Mapping[str, Any], table: str, field: str) -> list[dict[str, Any]]:
+    """The entries of a table whose keys are names. Raises MalformedFrame for one that says another name than its key."""
+    rows = []
+    for name, entry in json_fields.mapping(document, table).items():
+        row = {field: name, **json_fields.as_object(entry, name)}
+        if row[field] != name:
+            raise MalformedFrame(f"{table} has {row[field]!r:.335} under the name {name!r:.335}")
+        rows.append(row)
+    return rows
+
+
+def _tables_of(topics: Iterable[Mapping[str, Any]], groups: Iterable[Mapping[str, Any]]) -> Tables:
+    """Raises MalformedFrame, UsageError: before anything is changed anywhere, which a broker's refusal would not be."""
+    found = Tables(
+        tuple(TopicConfig.from_dict(row) for row in topics),
+        tuple(SubscriptionGroupConfig.from_dict(row) for row in groups),
+    )
+    topic_names, group_names = (
+        [each.topic_name for each in found.topics],
+        [each.group_name for each in found.groups],
+    )
+    for name in topic_names:
+        check_topic_name(name)
+    if "" in group_names:
+        raise MalformedFrame("a group has no groupName")
+    for kind, names in (("topic", topic_names), ("group", group_names)):
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise MalformedFrame(f"{kind} {twice[0]} is there twice")
+    return found
+
+
+def _wanted(tables: Mapping[str, Tables], name: str, source: str | None, file: Path) -> Tables:
+    """What the file has for a broker. Raises UsageError."""
+    if source is not None and source not in tables:
+        raise UsageError(f"{file} has no broker {source}: it has {', '.join(sorted(tables)) or 'none'}")
+    found = tables.get(source or name, tables.get(EVERY))
+    if found is None:
+        raise UsageError(
+            f"{file} says nothing of broker {name}, but of {', '.join(sorted(tables)) or 'none'}: "
+            f"--from BROKER_NAME gives every master what that one has"
+        )
+    return found
+
+
+def changes(wanted: Tables, there: Tables) -> Tables:
+    """What of `wanted` is not there, or otherwise."""
+    topics = {each.topic_name: each for each in there.topics}
+    groups = {each.group_name: each for each in there.groups}
+    return Tables(
+        tuple(each for each in wanted.topics if topics.get(each.topic_name) != each),
+        tuple(each for each in wanted.groups if groups.get(each.group_name) != each),
+    )
+
+
+def _described(plan: Tables, there: Tables) -> Iterable[tuple[str, str, str]]:
+    topics = {each.topic_name for each in there.topics}
+    groups = {each.group_name for each in there.groups}
+    for topic in plan.topics:
+        yield "topic", topic.topic_name, "changed" if topic.topic_name in topics else "created"
+    for group in plan.groups:
+        yield "group", group.group_name, "changed" if group.group_name in groups else "created"
+
+
+async def _tables(admin: Admin, address: str) -> Tables:
+    """Topics and groups of users. Retry and dead-letter topics come with their groups, the others with the broker."""
+    system = set(await admin.system_topics())
+    topics = await admin.topic_table(address)
+    groups = await admin.group_table(address)
+    return Tables(
+        tuple(
+            topics[name]
+            for name in sorted(topics)
+            if topic_kind(name, system) == "user" and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        ),
+        tuple(groups[name] for name in sorted(groups) if not name.startswith(SYSTEM_GROUPS)),
+    )

@@ -1,0 +1,474 @@
+"""`aerobee group`: list, describe, lag, pop, mode, reset, delete; create and update are in group_change.py."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.client.admin.explain import QueueLock
+from aerobee.client.admin.pops import MODES
+from aerobee.errors import ConsumerNotOnline, UsageError
+from aerobee.message import MessageQueue, check_group_name
+from aerobee.ops.commands.group_change import create_group, update_group
+from aerobee.ops.commands.send import find_queue
+from aerobee.ops.commands.topic import require_topic
+from aerobee.ops.options.clients import open_admin
+from aerobee.ops.options.options import (
+    NAMESERVER_DEFAULT,
+    AsJson,
+    GroupArgument,
+    NameServers,
+    Yes,
+    ask,
+)
+from aerobee.ops.terminal.failure import NotFound
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.ops.terminal.times import moment_ms, moment_text
+
+SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-", "CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER",
+                 "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")  # fmt: skip
+
+app = typer.Typer(
+    name="group",
+    help="Consumer groups: list, create, update, describe, lag, pop, mode, reset, delete.",
+    no_args_is_help=True,
+)
+app.command("create")(create_group)
+app.command("update")(update_group)
+
+
+@app.command("list")
+def list_groups(
+    all_groups: Annotated[bool, typer.Option("--all", "-a", help="Also the brokers' own groups.")] = False,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the consumer groups that brokers know."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            infos = await admin.groups()
+        rows: dict[str, dict[str, Any]] = {}
+        for info in infos:
+            if not all_groups and info.name.startswith(SYSTEM_GROUPS):
+                continue
+            row = rows.setdefault(
+                info.name,
+                {
+                    "group": info.name,
+                    "consume": info.consume_enabled,
+                    "broadcast": info.broadcast_enabled,
+                    "orderly": info.orderly,
+                    "retries": info.retry_count_max,
+                    "brokers": [],
+                },
+            )
+            row["brokers"].append(info.broker_address)
+        out.table(
+            [rows[name] for name in sorted(rows)],
+            {
+                "group": "group",
+                "consume": "may consume",
+                "broadcast": "may broadcast",
+                "orderly": "orderly",
+                "retries": "retries",
+                "brokers": "brokers",
+            },
+            empty="there is no consumer group yet; it appears when a consumer joins",
+        )
+
+    run(command)
+
+
+def _lock_row(lock: QueueLock) -> dict[str, Any]:
+    """A queue that an ordered consumer has for itself."""
+    return {
+        "topic": lock.queue.topic,
+        "broker": lock.queue.broker_name,
+        "queue_id": lock.queue.queue_id,
+        "holder": lock.client_id,
+        "since": moment_text(lock.since_ms),
+        "renewed_s_ago": round(lock.age_ms / 1000, 1),
+        "lease_s": lock.lease_ms / 1000,
+        "state": "held" if lock.age_ms <= lock.lease_ms else "lapsed",
+    }
+
+
+@app.command("describe")
+def describe_group(
+    group: GroupArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Show a group's settings, its members and what they ask for."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            await require_group(admin, group)
+            settings = [info for info in await admin.groups() if info.name == group]
+            try:
+                online = await admin.consumer_connections(group)
+            except ConsumerNotOnline:
+                online = None
+            locks = await admin.queue_locks(group)
+        members = [
+            {
+                "client_id": member.client_id,
+                "address": member.address,
+                "language": member.language,
+                "version": member.version,
+            }
+            for member in (online.connections if online else ())
+        ]
+        subscriptions = [
+            {"topic": item.topic, "expression": item.expression, "type": item.expression_type}
+            for item in (online.subscriptions if online else ())
+        ]
+        conflicts = [
+            {
+                "topic": item.topic,
+                "client_id": item.client_id,
+                "expression": item.expression,
+                "other_client_id": item.other_client_id,
+                "other_expression": item.other_expression,
+            }
+            for item in (online.conflicts if online else ())
+        ]
+        document: dict[str, Any] = {
+            "group": group,
+            "brokers": [info.broker_address for info in settings],
+            "consume_enabled": all(info.consume_enabled for info in settings),
+            "retry_count_max": settings[0].retry_count_max if settings else None,
+            "model": online.message_model if online else None,
+            "type": online.consume_type if online else None,
+            "members": members,
+            "subscriptions": subscriptions,
+            "conflicts": conflicts,
+            "locks": None if locks is None else [_lock_row(lock) for lock in locks],
+        }
+        if as_json:
+            out.document(document)
+        else:
+            _show_description(out, document)
+
+    run(command)
+
+
+def _show_description(out: Output, document: dict[str, Any]) -> None:
+    tables = ("members", "subscriptions", "conflicts", "locks")
+    out.facts({key: value for key, value in document.items() if key not in tables})
+    out.say("")
+    out.table(
+        document["members"],
+        {"client_id": "member", "address": "address", "language": "language", "version": "version"},
+        empty="no member is online",
+    )
+    if document["subscriptions"]:
+        out.say("")
+        out.table(
+            document["subscriptions"],
+            {"topic": "topic", "expression": "expression", "type": "type"},
+            empty="no subscription",
+        )
+    if document["conflicts"]:
+        out.say("")
+        out.say(
+            "Members ask for different things, so messages are lost to them: give each kind its own group."
+        )
+        out.table(
+            document["conflicts"],
+            {
+                "topic": "topic",
+                "client_id": "member",
+                "expression": "asks for",
+                "other_client_id": "other member",
+                "other_expression": "asks for",
+            },
+            empty="",
+        )
+    if document["locks"]:
+        out.say("")
+        out.table(
+            document["locks"],
+            {
+                "topic": "ordered queue of",
+                "broker": "broker",
+                "queue_id": "queue",
+                "holder": "holder",
+                "since": "since",
+                "renewed_s_ago": "renewed s ago",
+                "lease_s": "lease s",
+                "state": "state",
+            },
+            empty="",
+        )
+
+
+@app.command("lag")
+def group_lag(
+    group: GroupArgument,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a group is behind, for each queue and in total."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            if topic is not None:
+                await require_topic(admin, topic)
+            await require_group(admin, group)
+            progress = await admin.consumer_progress(group, topic)
+        rows = [
+            {
+                "topic": row.queue.topic,
+                "broker": row.queue.broker_name,
+                "queue_id": row.queue.queue_id,
+                "broker_offset": row.broker_offset,
+                "consumer_offset": row.consumer_offset,
+                "lag": row.lag,
+                "wanted": row.wanted,
+                "last_consumed": moment_text(row.last_timestamp_ms),
+                "member": row.client_id or None,
+            }
+            for row in progress.queues
+        ]
+        filters = any(row.wanted is not None for row in progress.queues)
+        if as_json:
+            out.document(
+                {"group": group, "lag": progress.lag, "consume_tps": progress.consume_tps, "queues": rows}
+            )
+            return
+        out.table(
+            rows,
+            {
+                "topic": "topic",
+                "broker": "broker",
+                "queue_id": "queue",
+                "broker_offset": "broker offset",
+                "consumer_offset": "consumer offset",
+                "lag": "lag",
+                **({"wanted": "filter takes"} if filters else {}),
+                "last_consumed": "last consumed",
+                "member": "member",
+            },
+            empty=f"group {group} has no offsets yet: it never consumed",
+        )
+        out.say(f"lag {progress.lag}, {progress.consume_tps:.2f} a second")
+
+    run(command)
+
+
+@app.command("pop")
+def group_pops(
+    group: GroupArgument,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show what POP has handed out to a group: which messages are invisible, until when, who has them."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            await require_group(admin, group)
+            invisible = await admin.invisible_messages(group, topic)
+            modes = [mode for mode in await admin.request_modes(group) if topic in (None, mode.topic)]
+        if invisible is None:
+            raise NotFound("no broker tells what is invisible: RocketMQ's brokers cannot")
+        now_ms = time.time_ns() // 1_000_000
+        rows = [
+            {
+                "topic": message.queue.topic,
+                "broker": message.queue.broker_name,
+                "queue_id": message.queue.queue_id,
+                "offset": message.offset,
+                "popped": moment_text(message.popped_ms),
+                "visible_at": moment_text(message.visible_at_ms),
+                "left_s": round((message.visible_at_ms - now_ms) / 1000, 1),
+                "ordered": message.ordered,
+                "consumer": message.client_id or None,
+            }
+            for message in sorted(invisible, key=lambda each: (each.visible_at_ms, each.queue, each.offset))
+        ]
+        mode_rows: list[dict[str, Any]] = [
+            {
+                "topic": mode.topic,
+                "broker": mode.broker_address,
+                "mode": mode.mode,
+                "share_queue_num": mode.share_queue_num,
+            }
+            for mode in modes
+        ]
+        if as_json:
+            out.document({"group": group, "modes": mode_rows, "invisible": rows})
+            return
+        for mode in mode_rows:
+            out.say(
+                f"push consumers whose queues {mode['broker']} assigns {mode['mode'].lower()} {mode['topic']}"
+            )
+        out.table(
+            rows,
+            {
+                "topic": "topic",
+                "broker": "broker",
+                "queue_id": "queue",
+                "offset": "offset",
+                "popped": "popped",
+                "visible_at": "visible again",
+                "left_s": "in s",
+                "consumer": "at",
+            },
+            empty=f"nothing is invisible at group {group}",
+        )
+
+    run(command)
+
+
+@app.command("mode")
+def group_mode(
+    group: GroupArgument,
+    mode: Annotated[str, typer.Argument(metavar="pull|pop", help="How the members get messages.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
+    share: Annotated[
+        int, typer.Option("--share", help="Pop the own queues and those of so many other members; -1: all.")
+    ] = -1,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Choose how push consumers that let the broker assign queues get a topic's messages."""
+    out = Output(as_json)
+    check_group_name(group)
+    if mode.upper() not in MODES:
+        raise UsageError(f"{mode!r} is not known: write pull or pop")
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            addresses = await admin.set_request_mode(group, topic, mode.upper(), share_queue_num=share)
+        out.document(
+            {"group": group, "topic": topic, "mode": mode.upper(), "brokers": addresses},
+            f"group {group} {mode.lower()}s {topic} at {', '.join(addresses)}; members follow within 20 s",
+        )
+
+    run(command)
+
+
+@app.command("reset")
+def reset_group(
+    group: GroupArgument,
+    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
+    to: Annotated[
+        str, typer.Option("--to", help="earliest, latest, a time (2026-11-21T10:00:00, 15m), or offset:N.")
+    ],
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only (with offset:N).")
+    ] = None,
+    yes: Yes = False,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Move a group to another place; members that are online follow at once."""
+    out = Output(as_json)
+    check_group_name(group)
+    if queue is not None and not to.startswith("offset:"):
+        raise UsageError("--queue goes with --to offset:N; a time holds for all queues")
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            await require_topic(admin, topic)
+            ask(f"Move group {group} of topic {topic} to {to}?", yes)
+            if to.startswith("offset:"):
+                offsets = await _reset_to_offset(admin, group, topic, to, queue)
+            else:
+                offsets = await admin.reset_offsets(group, topic, timestamp_ms=reset_time(to))
+        rows = [
+            {"broker": place.broker_name, "queue_id": place.queue_id, "offset": offset}
+            for place, offset in sorted(offsets.items())
+        ]
+        out.table(
+            rows,
+            {"broker": "broker", "queue_id": "queue", "offset": "new offset"},
+            empty=f"topic {topic} has no queue for group {group}",
+            title=f"group {group}, topic {topic}",
+        )
+
+    run(command)
+
+
+async def require_group(admin: Admin, group: str) -> None:
+    """Raise NotFound, naming groups that look alike."""
+    names = {info.name for info in await admin.groups()}
+    if group not in names:
+        alike = difflib.get_close_matches(group, names, n=3)
+        hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
+        raise NotFound(
+            f"group {group} is not known to any broker{hint}; `aerobee group list` shows which are"
+        )
+
+
+def reset_time(text: str) -> int:
+    """The timestamp of a reset: 0 is the begin, -1 the end."""
+    if text in ("earliest", "first"):
+        return 0
+    if text in ("latest", "last"):
+        return -1
+    return moment_ms(text, time.time_ns() // 1_000_000)
+
+
+async def _reset_to_offset(
+    admin: Admin, group: str, topic: str, to: str, queue: str | None
+) -> dict[MessageQueue, int]:
+    """Move each queue, or one, to an offset that it holds."""
+    number = to.removeprefix("offset:")
+    if not number.isdecimal():
+        raise UsageError(f"--to {to!r}: write offset: and a number, for example offset:120")
+    stats = await admin.topic_stats(topic)
+    if queue is not None:
+        place = find_queue(tuple(row.queue for row in stats), queue, topic)
+        stats = tuple(row for row in stats if row.queue == place)
+    for row in stats:
+        if not row.min_offset <= int(number) <= row.max_offset:
+            raise UsageError(
+                f"offset {number} is outside of queue {row.queue.broker_name}/{row.queue.queue_id}, "
+                f"which holds {row.min_offset} to {row.max_offset}; name one queue with --queue BROKER/ID"
+            )
+    offsets: dict[MessageQueue, int] = {}
+    for row in stats:
+        offsets |= await admin.reset_offsets(
+            group, topic, offset=int(number), queue_id=row.queue.queue_id, broker=row.queue.broker_name
+        )
+    return offsets
+
+
+@app.command("delete")
+def delete_group(
+    group: GroupArgument,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="Its place stays at the brokers.")
+    ] = False,
+    yes: Yes = False,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group's settings and its place in every topic."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            await require_group(admin, group)
+            ask(f"Delete group {group}{'' if keep_offsets else ' with its offsets'}?", yes)
+            await admin.delete_group(group, clean_offsets=not keep_offsets)
+        out.document({"group": group, "deleted": True}, f"group {group} is deleted")
+
+    run(command)

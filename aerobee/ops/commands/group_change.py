@@ -1,0 +1,154 @@
+"""`aerobee group create` and `aerobee group update`: what brokers allow a consumer group. Twin of mqadmin's updateSubGroup.
+
+A group comes to be with its first consumer where autoCreateSubscriptionGroup is on; elsewhere, as with the profile `production`, it
+is created first. `update` changes what is named and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.errors import UsageError
+from aerobee.message import check_group_name
+from aerobee.ops.commands.cluster_change import AtBroker
+from aerobee.ops.options.clients import masters, open_admin
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, GroupArgument, NameServers
+from aerobee.ops.terminal.failure import NotFound
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+
+Retries = Annotated[
+    int | None,
+    typer.Option("--retries", min=-1, max=100_000, help="Tries again before a message is a dead letter."),
+]
+RetryQueues = Annotated[
+    int | None, typer.Option("--retry-queues", min=1, max=65_536, help="Queues of its retry topic.")
+]
+Consume = Annotated[
+    bool | None, typer.Option("--consume/--no-consume", help="Whether its members get messages.")
+]
+Broadcast = Annotated[
+    bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether they may broadcast.")
+]
+Orderly = Annotated[
+    bool | None, typer.Option("--orderly/--no-orderly", help="Whether POP gives its queues out in order.")
+]
+
+
+def create_group(
+    group: GroupArgument,
+    retries: Retries = None,
+    retry_queues: RetryQueues = None,
+    consume: Consume = None,
+    broadcast: Broadcast = None,
+    orderly: Orderly = None,
+    broker: AtBroker = None,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Create a group where brokers do not make one by themselves. One that exists is left as it is."""
+    out = Output(as_json)
+    check_group_name(group)
+    wanted = _wanted(retries, retry_queues, consume, broadcast, orderly)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            there = await _existing(admin, group, cluster, broker)
+            fresh = replace(SubscriptionGroupConfig(group), **wanted)
+            other = [
+                address
+                for address, config in there.items()
+                if config is not None
+                and any(getattr(config, name) != value for name, value in wanted.items())
+            ]
+            if other:
+                raise UsageError(
+                    f"group {group} exists at {', '.join(other)} with other settings: `aerobee group update {group}` changes them"
+                )
+            created = [address for address, config in there.items() if config is None]
+            for address in created:
+                await admin.put_groups(address, [fresh])
+        brokers = sorted(there)
+        said = f"group {group} is at {', '.join(brokers)}"
+        out.document(
+            {"group": group, "brokers": brokers, "created": bool(created)},
+            said if created else f"{said}; it was there before",
+        )
+
+    run(command)
+
+
+def update_group(
+    group: GroupArgument,
+    retries: Retries = None,
+    retry_queues: RetryQueues = None,
+    consume: Consume = None,
+    broadcast: Broadcast = None,
+    orderly: Orderly = None,
+    broker: AtBroker = None,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Change what is named of a group that exists; the rest stays."""
+    out = Output(as_json)
+    check_group_name(group)
+    wanted = _wanted(retries, retry_queues, consume, broadcast, orderly)
+    if not wanted:
+        raise UsageError("say what to change: --retries, --retry-queues, --consume, --broadcast or --orderly")
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            there = {
+                address: config
+                for address, config in (await _existing(admin, group, cluster, broker)).items()
+                if config is not None
+            }
+            if not there:
+                raise NotFound(
+                    f"group {group} does not exist there; `aerobee group create {group}` creates it"
+                )
+            for address, config in there.items():
+                await admin.put_groups(address, [replace(config, **wanted)])
+        brokers = sorted(there)
+        changed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in wanted.items())
+        out.document(
+            {"group": group, "changed": wanted, "brokers": brokers},
+            f"group {group} has now {changed} at {', '.join(brokers)}",
+        )
+
+    run(command)
+
+
+def _wanted(
+    retries: int | None,
+    retry_queues: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+    orderly: bool | None,
+) -> dict[str, Any]:
+    """What was said on the command line, by SubscriptionGroupConfig's names."""
+    values = {
+        "retry_max_times": retries,
+        "retry_queue_nums": retry_queues,
+        "consume_enable": consume,
+        "consume_broadcast_enable": broadcast,
+        "consume_message_orderly": orderly,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+async def _existing(
+    admin: Admin, group: str, cluster: str | None, broker: str | None
+) -> dict[str, SubscriptionGroupConfig | None]:
+    """Address of each master that is meant -> the group's settings there, None where it has none."""
+    return {
+        info.address: (await admin.group_table(info.address)).get(group)
+        for info in await masters(admin, cluster=cluster, broker=broker)
+    }

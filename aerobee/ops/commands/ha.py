@@ -1,0 +1,417 @@
+"""`aerobee ha`: what the controllers know of themselves and of the groups of brokers, and changes of both.
+
+Each command asks the controllers that it is given for their leader, then asks that one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client.session.contexts import cluster
+from aerobee.clock import SystemClock
+from aerobee.errors import ConnectFailed, NotLeader, RequestNotSupported, TransportError, UsageError
+from aerobee.network import AsyncioNetwork
+from aerobee.ops.options.clients import open_admin
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers, Yes, ask
+from aerobee.ops.terminal.failure import NoController, NoEpochs, NotFound, explain
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.ops.terminal.times import seconds
+from aerobee.remoting.client import RemotingClient, checked
+from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.fastjson import loads_trusted
+from aerobee.remoting.proven_client import prove
+from aerobee.remoting.signature import Credentials
+
+CALL_TIMEOUT_S = 10.0
+app = typer.Typer(
+    name="ha", help="Controllers and groups of brokers: state, elections, members.", no_args_is_help=True
+)
+Controllers = Annotated[
+    str,
+    typer.Option(
+        "--controller",
+        "-a",
+        envvar=["AEROBEE_CONTROLLER_ADDR"],
+        metavar="HOST:PORT[;…]",
+        help="Where the controllers listen.",
+    ),
+]
+GroupName = Annotated[
+    str, typer.Argument(metavar="BROKER_NAME", help="The name that a group of brokers shares.")
+]
+BrokerId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The broker's id at the controllers.")]
+Member = Annotated[str, typer.Argument(metavar="CONTROLLER", help="Its controllerDLegerSelfId.")]
+CONTROLLER_DEFAULT = "127.0.0.1:9878"
+
+
+@app.command("status")
+def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False) -> None:
+    """Show who leads the controllers, and each group: master, who is in sync, how far each had got with its last heartbeat."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with opened(controllers) as quorum:
+            seen = await quorum.status()
+        if as_json:
+            out.document(seen)
+            return
+        out.facts(
+            {
+                "group": seen["group"],
+                "leader": f"{seen['leaderId'] or 'none'} (term {seen['term']})",
+                "voters": ", ".join(seen["voters"]),
+                "learners": ", ".join(seen["learners"]) or "none",
+            },
+            title="controllers",
+        )
+        out.say("")
+        out.table(
+            [row for group in seen["brokerGroups"] for row in _rows(group)],
+            {
+                "broker": "broker",
+                "id": "id",
+                "address": "address",
+                "role": "role",
+                "epoch": "epoch",
+                "state": "state",
+                "max_offset": "log end",
+                "behind": "behind",
+            },
+            empty="no broker has registered with these controllers",
+        )
+
+    run(command)
+
+
+@app.command("epochs")
+def epochs(name: GroupName, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False) -> None:
+    """Show which masters' bytes the logs of a group with controllers are made of, broker by broker: where two differ, one has parted."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            found = [info for info in await admin.brokers() if info.broker_name == name]
+            if not found:
+                raise NotFound(
+                    f"no broker of {name} is registered; `aerobee cluster list` shows those that are"
+                )
+            try:
+                rows = [
+                    {
+                        "broker": info.address,
+                        "epoch": each.number,
+                        "from": each.start_offset,
+                        "to": each.end_offset,
+                    }
+                    for info in found
+                    for each in await admin.epochs(info.address)
+                ]
+            except RequestNotSupported as error:
+                raise NoEpochs(explain(error).sentence) from error
+        out.table(
+            rows,
+            {"broker": "broker", "epoch": "epoch", "from": "from byte", "to": "to byte"},
+            empty=f"no master of {name} has written yet",
+        )
+
+    run(command)
+
+
+@app.command("elect")
+def elect(
+    name: GroupName,
+    broker_id: BrokerId,
+    controllers: Controllers = CONTROLLER_DEFAULT,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a broker that is in sync master of its group."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        ask(f"Take the mastership of {name} to broker {broker_id}? Writes pause until the lease ends.", yes)
+        async with opened(controllers) as quorum:
+            answer = await quorum.call(
+                RequestCode.CONTROLLER_ELECT_MASTER,
+                {"clusterName": "", "brokerName": name, "brokerId": str(broker_id), "designateElect": "true"},
+            )
+        ext = answer.ext or {}
+        out.document(
+            {"brokerName": name, **ext},
+            f"broker {ext.get('masterBrokerId')} at {ext.get('masterAddress')} is master of {name}, "
+            f"epoch {ext.get('masterEpoch')}",
+        )
+
+    run(command)
+
+
+@app.command("step-down")
+def step_down(
+    name: GroupName,
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="The broker, as the controllers know it.")
+    ],
+    apart_s: Annotated[
+        float,
+        typer.Option(
+            "--apart",
+            parser=seconds,
+            metavar="SPAN",
+            help="Wait until no other group's master has changed for so long: clients need it to learn of one.",
+        ),
+    ] = 0.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", parser=seconds, metavar="SPAN", help="Longest to wait for that.")
+    ] = 60.0,
+    controllers: Controllers = CONTROLLER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Have another broker that is in sync lead, before this one is stopped. Done at once when it is not the master."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        async with opened(controllers) as quorum:
+            seen = await quorum.status()
+            heir = heir_of(seen["brokerGroups"], name, address)
+            if heir is None:
+                out.document({"brokerName": name, "steppedDown": False}, f"{address} is not master of {name}")
+                return
+            answer = await quorum.hand_over(name, heir, apart_s, timeout_s)
+        ext = answer.ext or {}
+        out.document(
+            {"brokerName": name, "steppedDown": True, **ext},
+            f"broker {ext.get('masterBrokerId')} at {ext.get('masterAddress')} is master of {name}, "
+            f"epoch {ext.get('masterEpoch')}",
+        )
+
+    run(command)
+
+
+def heir_of(groups: Iterable[Mapping[str, Any]], name: str, address: str) -> int | None:
+    """Who should lead a group when the broker at `address` goes: of those in sync, the one with most of the log.
+
+    None when that broker does not lead. Raises UsageError when nobody else can.
+    """
+    for group in groups:
+        if group["brokerName"] != name:
+            continue
+        brokers = group["brokers"]
+        if address not in [each["address"] for each in brokers if each["brokerId"] == group["masterId"]]:
+            return None
+        others = [
+            each
+            for each in brokers
+            if each["isAlive"] and each["isInSync"] and each["isDiskSound"] and each["address"] != address
+        ]
+        if not others:
+            raise UsageError(
+                f"nobody can lead {name} but {address}: no other broker of it lives and is in sync; `aerobee ha status` shows them"
+            )
+        return int(max(others, key=lambda each: (each["maxOffset"], -each["brokerId"]))["brokerId"])
+    return None
+
+
+@app.command("forget")
+def forget(
+    name: GroupName,
+    broker_id: BrokerId,
+    controllers: Controllers = CONTROLLER_DEFAULT,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have the controllers forget a broker that will not come back. A living one is refused."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        ask(f"Forget broker {broker_id} of {name}? It needs a new id when it comes back.", yes)
+        async with opened(controllers) as quorum:
+            await quorum.call(
+                RequestCode.CLEAN_BROKER_DATA,
+                {
+                    "clusterName": "",
+                    "brokerName": name,
+                    "brokerControllerIdsToClean": str(broker_id),
+                    "isCleanLivingBroker": "false",
+                },
+            )
+        out.document(
+            {"brokerName": name, "forgotten": broker_id}, f"broker {broker_id} of {name} is forgotten"
+        )
+
+    run(command)
+
+
+@app.command("add-controller")
+def add_controller(
+    member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Take in a controller that was started with controllerJoinsQuorum=true; it has no vote until it is promoted."""
+    _change(
+        "addLearner",
+        member,
+        f"{member} follows; give it a vote with `aerobee ha promote-controller`",
+        controllers,
+        as_json,
+    )
+
+
+@app.command("promote-controller")
+def promote_controller(
+    member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Give a controller that has caught up its vote."""
+    _change("promote", member, f"{member} has a vote", controllers, as_json)
+
+
+@app.command("remove-controller")
+def remove_controller(
+    member: Member, controllers: Controllers = CONTROLLER_DEFAULT, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Take a controller out of the quorum."""
+    _change(
+        "remove", member, f"{member} is no member any more", controllers, as_json, f"Remove {member}?", yes
+    )
+
+
+@app.command("hand-over")
+def hand_over(member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False) -> None:
+    """Have another controller lead, before the leading one is stopped."""
+    _change(
+        "transfer", member, f"{member} is told to lead as soon as it has everything", controllers, as_json
+    )
+
+
+def _change(
+    action: str, member: str, done: str, controllers: str, as_json: bool, question: str = "", yes: bool = True
+) -> None:
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        if question:
+            ask(question, yes)
+        async with opened(controllers) as quorum:
+            await quorum.call(RequestCode.AEROBEE_CHANGE_QUORUM, {"action": action, "member": member})
+        out.document({"action": action, "member": member}, done)
+
+    run(command)
+
+
+class QuorumAdmin:
+    """Asks the controller that leads."""
+
+    def __init__(self, client: RemotingClient, addresses: list[str]) -> None:
+        self._client = client
+        self._addresses = addresses
+
+    async def leader(self) -> str:
+        """host:port of the leader. Raises NotLeader when no controller names one, ConnectFailed when none is there."""
+        failure: TransportError | None = None
+        for address in self._addresses:
+            try:
+                answer = await self._ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            except TransportError as error:
+                failure = error
+                continue
+            found = (answer.ext or {}).get("controllerLeaderAddress")
+            if found:
+                return found
+            failure = None
+        if failure is not None:
+            raise failure
+        raise NotLeader(
+            "the controllers have no leader now: a majority of them must run and reach each other"
+        )
+
+    async def call(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
+        """Ask the leader. Raises RemoteError for its refusal."""
+        return await self._ask(await self.leader(), code, ext)
+
+    async def hand_over(self, name: str, broker_id: int, apart_s: float, timeout_s: float) -> RemotingCommand:
+        """Make a broker master, at least `apart_s` after the last change in another group, or when `timeout_s` is over.
+
+        Raises RemoteError for a refusal.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        ext = {"clusterName": "", "brokerName": name, "brokerId": str(broker_id), "designateElect": "true"}
+        while (left_s := end_s - loop.time()) > 0 and apart_s:
+            request = RemotingCommand(
+                RequestCode.CONTROLLER_ELECT_MASTER, {**ext, "apartMillis": str(round(apart_s * 1000))}
+            )
+            address = await self.leader()
+            await prove(self._client, address, CALL_TIMEOUT_S)
+            answer = await self._client.invoke(address, request, timeout_s=CALL_TIMEOUT_S)
+            wait_ms = (answer.ext or {}).get("waitMillis", "")
+            if not wait_ms.isdigit():
+                return checked(answer, address=address, request=RequestCode(request.code).name)
+            await asyncio.sleep(min(int(wait_ms) / 1000, left_s))
+        return await self.call(RequestCode.CONTROLLER_ELECT_MASTER, ext)
+
+    async def status(self) -> dict[str, Any]:
+        """The leader's view, or that of any controller when there is no leader."""
+        try:
+            address = await self.leader()
+        except NotLeader:
+            address = self._addresses[0]
+        answer = await self._ask(address, RequestCode.AEROBEE_QUORUM_STATUS)
+        return loads_trusted(answer.body, "the state of the quorum")
+
+    async def _ask(self, address: str, code: int, ext: Mapping[str, str] | None = None) -> RemotingCommand:
+        request = RemotingCommand(code, dict(ext) if ext is not None else None)
+        await prove(self._client, address, CALL_TIMEOUT_S)
+        answer = await self._client.invoke(address, request, timeout_s=CALL_TIMEOUT_S)
+        return checked(answer, address=address, request=RequestCode(code).name)
+
+
+@asynccontextmanager
+async def opened(controllers: str) -> AsyncIterator[QuorumAdmin]:
+    """A QuorumAdmin for "host:port;host:port"."""
+    addresses = [part.strip() for part in controllers.split(";") if part.strip()]
+    if not addresses:
+        raise UsageError("no controller is named: give --controller HOST:PORT[;HOST:PORT]")
+    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=_credentials())
+    try:
+        yield QuorumAdmin(client, addresses)
+    except ConnectFailed as error:
+        raise NoController(
+            f"no controller answers at {error.address}: {error.reason}; --controller or AEROBEE_CONTROLLER_ADDR name others"
+        ) from error
+    finally:
+        await client.close()
+
+
+def _credentials() -> Credentials | None:
+    """The keys of the context or the environment: controllers may ask for them (authenticationEnabled)."""
+    config = cluster().client
+    return Credentials(config.access_key, config.secret_key) if config.access_key else None
+
+
+def _rows(group: Mapping[str, Any]) -> list[dict[str, Any]]:
+    ends = [each["maxOffset"] for each in group["brokers"] if each["brokerId"] == group["masterId"]]
+    rows = []
+    for each in group["brokers"]:
+        if not each["isAlive"]:
+            state = "disk takes no writes" if not each["isDiskSound"] else "gone"
+        else:
+            state = "in sync" if each["isInSync"] else "catching up"
+        is_known = bool(ends) and ends[0] >= 0 and each["maxOffset"] >= 0
+        rows.append(
+            {
+                "broker": group["brokerName"],
+                "id": each["brokerId"],
+                "address": each["address"],
+                "role": "master" if each["brokerId"] == group["masterId"] else "slave",
+                "epoch": group["masterEpoch"] if each["epoch"] < 0 else each["epoch"],
+                "state": state + ("" if each["isInSync"] or each["isAlive"] else ", not in sync"),
+                "max_offset": each["maxOffset"] if each["maxOffset"] >= 0 else None,
+                "behind": max(ends[0] - each["maxOffset"], 0) if is_known else None,
+            }
+        )
+    return rows

@@ -1,0 +1,265 @@
+"""`aerobee topic create` and `aerobee topic update`.
+
+`create` changes nothing of a topic that exists: asked for what is there it says so, asked for something else it refuses.
+`update` changes what is named and nothing else. Fewer queues put the messages of the others out of sight of every
+consumer, though they stay stored until they are too old: that is said, and asked for, first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Annotated
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.client.base.results import TopicInfo
+from aerobee.errors import TopicNotExist, UsageError
+from aerobee.message import check_topic_name
+from aerobee.ops.options.clients import open_admin
+from aerobee.ops.options.options import (
+    NAMESERVER_DEFAULT,
+    AsJson,
+    ClusterName,
+    NameServers,
+    TopicArgument,
+    Yes,
+    ask,
+)
+from aerobee.ops.terminal.failure import NotFound
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.words import plural
+
+PERMS = {"rw": 6, "r": 4, "w": 2}
+QUEUES = 8
+ATTRIBUTE_TYPE = "message.type"
+ATTRIBUTE_ACK = "ack.level"
+
+Queues = Annotated[
+    int | None,
+    typer.Option("--queues", "-q", min=1, max=65_536, help=f"Queues on each broker; {QUEUES} unless set."),
+]
+Perm = Annotated[
+    str | None, typer.Option("--perm", help="rw, r or w; rw unless set.", autocompletion=lambda: list(PERMS))
+]
+Order = Annotated[bool | None, typer.Option("--order/--no-order", help="Mark the topic as ordered.")]
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "LITE", "UNSPECIFIED")
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        "--type",
+        help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED.",
+        autocompletion=lambda: list(TYPES),
+    ),
+]
+Ack = Annotated[
+    str | None,
+    typer.Option("--ack", help="stored, flushed, replicated or flushed+replicated: when sends are answered."),
+]
+AtBroker = Annotated[
+    str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
+]
+
+
+def perm_text(perm: int) -> str:
+    """6 is rw, 4 is r, 2 is w."""
+    return ("r" if perm & 4 else "") + ("w" if perm & 2 else "") or "none"
+
+
+def create_topic(
+    topic: TopicArgument,
+    queues: Queues = None,
+    perm: Perm = None,
+    order: Order = None,
+    message_type: Kind = None,
+    ack: Ack = None,
+    broker: AtBroker = None,
+    cluster: ClusterName = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic. One that exists is left as it is."""
+    out = Output(as_json)
+    wanted = _wanted(queues, perm, order, message_type, ack)
+    check_topic_name(topic)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            there = await _existing(admin, topic, cluster, broker)
+            for info in there:
+                _refuse_other(topic, info, wanted)
+            count = queues or (there[0].read_queue_count if there else QUEUES)
+            now = PERMS[perm] if perm else there[0].perm if there else PERMS["rw"]
+            known = {info.broker_address for info in there}
+            targets = [
+                address for address in await _addresses(admin, cluster, broker) if address not in known
+            ]
+            if targets or not there:  # without any broker the call says what is missing
+                await admin.create_topic(
+                    topic,
+                    queue_count=count,
+                    perm=now,
+                    order=bool(order),
+                    attributes=_attributes(message_type, ack),
+                    cluster=cluster,
+                    broker=targets[0] if len(targets) == 1 else broker,
+                )
+        brokers = sorted(known | set(targets))
+        sentence = f"topic {topic} has {plural(count, 'queue')} at each of {', '.join(brokers)}"
+        out.document(
+            {
+                "topic": topic,
+                "queues": count,
+                "perm": perm_text(now),
+                "brokers": brokers,
+                "created": bool(targets),
+            },
+            sentence if targets else f"{sentence}; it was there before",
+        )
+
+    run(command)
+
+
+def update_topic(
+    topic: TopicArgument,
+    queues: Queues = None,
+    perm: Perm = None,
+    order: Order = None,
+    message_type: Kind = None,
+    ack: Ack = None,
+    broker: AtBroker = None,
+    cluster: ClusterName = None,
+    yes: Yes = False,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Change the queues, the permission, the order mark, the type or the level of a topic that exists."""
+    out = Output(as_json)
+    wanted = _wanted(queues, perm, order, message_type, ack)
+    if not wanted:
+        raise UsageError("say what to change: --queues, --perm, --order, --type or --ack")
+    check_topic_name(topic)
+
+    async def command(stop: Stop) -> None:
+        async with open_admin(nameserver) as admin:
+            there = await _existing(admin, topic, cluster, broker)
+            if not there:
+                raise NotFound(
+                    f"topic {topic} does not exist there; `aerobee topic create {topic}` creates it"
+                )
+            hidden = await _out_of_sight(admin, topic, queues, cluster, broker)
+            if hidden:
+                ask(f"{_warning(hidden, queues or 0)}. Go on?", yes)
+            for info in there:
+                await admin.create_topic(
+                    topic,
+                    read_queue_count=queues or info.read_queue_count,
+                    write_queue_count=queues or info.write_queue_count,
+                    perm=PERMS[perm] if perm else info.perm,
+                    order=info.order if order is None else order,
+                    attributes=_attributes(message_type, ack),
+                    broker=info.broker_address,
+                )
+        brokers = sorted(info.broker_address for info in there)
+        changed = ", ".join(f"{name} {value}" for name, value in wanted.items())
+        out.document(
+            {"topic": topic, "changed": wanted, "brokers": brokers, "out_of_sight": sum(hidden.values())},
+            f"topic {topic} has now {changed} at {', '.join(brokers)}",
+        )
+        if hidden:
+            out.note(_warning(hidden, queues or 0), style="yellow")
+
+    run(command)
+
+
+def _attributes(message_type: str | None, ack: str | None) -> dict[str, str] | None:
+    """The attributes that were named; None for none."""
+    found = {ATTRIBUTE_TYPE: message_type.upper()} if message_type else {}
+    if ack:
+        found[ATTRIBUTE_ACK] = ack
+    return found or None
+
+
+def _wanted(
+    queues: int | None, perm: str | None, order: bool | None, message_type: str | None, ack: str | None
+) -> dict[str, object]:
+    """What was said on the command line. Raises UsageError."""
+    if perm is not None and perm not in PERMS:
+        raise UsageError(f"--perm {perm!r}: it is one of {', '.join(PERMS)}")
+    if message_type is not None and message_type.upper() not in TYPES:
+        raise UsageError(f"--type {message_type!r}: it is one of {', '.join(TYPES)}")
+    values = {
+        "queues": queues,
+        "perm": perm,
+        "order": order,
+        "type": message_type.upper() if message_type else None,
+        "ack": ack,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _refuse_other(topic: str, info: TopicInfo, wanted: dict[str, object]) -> None:
+    """Raise UsageError when the topic is there and is another one than is wanted."""
+    there: dict[str, object] = {
+        "queues": info.read_queue_count,
+        "perm": perm_text(info.perm),
+        "order": info.order,
+        "type": info.message_type,
+        "ack": info.ack_level,
+    }
+    other = [name for name, value in wanted.items() if there[name] != value]
+    if other:
+        now = ", ".join(f"{name} {there[name]}" for name in other)
+        options = " ".join(
+            f"--{name}" if value is True else f"--no-{name}" if value is False else f"--{name} {value}"
+            for name, value in ((name, wanted[name]) for name in other)
+        )
+        raise UsageError(
+            f"topic {topic} exists at {info.broker_address} with {now}: `aerobee topic update {topic} {options}` changes it"
+        )
+
+
+async def _existing(admin: Admin, topic: str, cluster: str | None, broker: str | None) -> list[TopicInfo]:
+    found = []
+    for address in await _addresses(admin, cluster, broker):
+        with contextlib.suppress(TopicNotExist):
+            found.append(await admin.topic_config_at(topic, address))
+    return found
+
+
+async def _addresses(admin: Admin, cluster: str | None, broker: str | None) -> list[str]:
+    """The masters that are meant."""
+    return [
+        info.address
+        for info in await admin.brokers()
+        if info.broker_id == 0
+        and cluster in (None, info.cluster)
+        and broker in (None, info.broker_name, info.address)
+    ]
+
+
+async def _out_of_sight(
+    admin: Admin, topic: str, queues: int | None, cluster: str | None, broker: str | None
+) -> dict[str, int]:
+    """Messages of each queue that no consumer sees any more when there are `queues`."""
+    if queues is None:
+        return {}
+    names = {
+        info.broker_name
+        for info in await admin.brokers()
+        if cluster in (None, info.cluster) and broker in (None, info.broker_name, info.address)
+    }
+    return {
+        f"{row.queue.broker_name}/{row.queue.queue_id}": row.max_offset - row.min_offset
+        for row in await admin.topic_stats(topic)
+        if row.queue.queue_id >= queues and row.queue.broker_name in names and row.max_offset > row.min_offset
+    }
+
+
+def _warning(hidden: dict[str, int], queues: int) -> str:
+    places = ", ".join(f"{place} ({count})" for place, count in hidden.items())
+    return (
+        f"with {plural(queues, 'queue')} {plural(sum(hidden.values()), 'message')} of other queues "
+        f"are out of every consumer's sight: {places}; the old number of queues shows them again"
+    )

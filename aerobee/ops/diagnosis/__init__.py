@@ -1,0 +1,1 @@
+"""Commands that find causes: doctor, why, top."""

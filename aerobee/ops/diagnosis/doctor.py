@@ -1,0 +1,543 @@
+"""`aerobee doctor`: dial every address that the cluster advertises from here, and say what fails and what to do.
+
+The commonest first-day failure is a broker that registers an address which its clients cannot reach; it shows as a
+time-out in the client, far from its cause. Each check is one Finding; a check that depends on a failed one is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from aerobee.client.base.results import BrokerInfo
+from aerobee.clock import Clock, SystemClock
+from aerobee.errors import AerobeeError, UsageError
+from aerobee.host_port import WILDCARDS, bare_host, is_loopback, split_address
+from aerobee.ops.commands.cluster import first_rate
+from aerobee.ops.diagnosis.tls_probe import tls_advice
+from aerobee.ops.options.clients import open_admin
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.options.shared_options import client_config
+from aerobee.ops.terminal.ack_level import ack_sentence_of
+from aerobee.ops.terminal.failure import ExitCode, explain
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.words import plural
+
+DIAL_TIMEOUT_S = 3.0
+SKEW_MAX_S = 5.0  # brokers tell their age in whole seconds, so less cannot be seen
+# Percent, for a broker that does not say what it is set to: as RocketMQ and Aerobee are by default.
+DISK_DELETES_EARLY = 75  # diskMaxUsedSpaceRatio
+DISK_REFUSES = 90  # diskSpaceWarningLevelRatio
+REGISTRATION_AGE_MAX_S = 90.0  # a broker registers each 30 s and is forgotten after 120 s
+TROUBLE_LASTS_S = 5.0  # a slave tries again each second
+TROUBLE_LOOK_S = 0.5
+_STUCK = "the broker tries again each second; its log has the whole error"
+_NO_INDEX = (
+    "make space and restart the broker; messages stored until then are delivered, and not found by key"
+)
+_AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
+MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One check: `level` is ok, warn or fail; `advice` says what to do about the latter two."""
+
+    part: str
+    check: str
+    level: str
+    detail: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dial:
+    """One attempt to open a TCP connection. `problem` is empty when it worked."""
+
+    milliseconds: float
+    problem: str = ""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show also what is well in full.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check from here whether every part of the cluster can be reached and is well."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> list[Finding]:
+        return await examine(split_addresses(nameserver))
+
+    findings = run(command)
+    failed = [finding for finding in findings if finding.level == "fail"]
+    if as_json:
+        out.document({"healthy": not failed, "findings": findings})
+    else:
+        for finding in findings:
+            mark, style = MARKS[finding.level]
+            out.say(f"{mark} {finding.part}  {finding.check}: {finding.detail}", style=style)
+            if finding.advice:
+                out.say(f"    → {finding.advice}")
+        warned = sum(finding.level == "warn" for finding in findings)
+        out.say(
+            f"{plural(len(findings), 'check')}, {len(failed)} failed, {warned} to look at"
+            if failed or warned
+            else f"{plural(len(findings), 'check')}, all is well",
+            style="bold",
+        )
+    raise typer.Exit(int(ExitCode.REFUSED if failed else ExitCode.DONE))
+
+
+def split_addresses(text: str) -> list[str]:
+    """ "host:port;host:port" as a list."""
+    return [piece.strip() for piece in text.replace(",", ";").split(";") if piece.strip()]
+
+
+async def examine(nameservers: list[str]) -> list[Finding]:
+    """Run all checks."""
+    findings: list[Finding] = []
+    known: dict[str, tuple[BrokerInfo, ...]] = {}
+    for address in nameservers:
+        found, brokers = await _examine_nameserver(address)
+        findings += found
+        if brokers is not None:
+            known[address] = brokers
+    if not known:
+        return findings
+    everything = sorted({info for brokers in known.values() for info in brokers}, key=_place)
+    if not everything:
+        findings.append(
+            Finding(
+                part="cluster",
+                check="brokers",
+                level="fail",
+                detail="no broker is registered",
+                advice="start one with `aerobee broker -n "
+                + ";".join(nameservers)
+                + "`; a broker that runs already "
+                "names the wrong nameservers in namesrvAddr",
+            )
+        )
+    for info in everything:
+        absent = [address for address, brokers in known.items() if info not in brokers]
+        if absent:
+            findings.append(
+                Finding(
+                    part=_name(info),
+                    check="registration",
+                    level="fail",
+                    detail=f"{info.address} is not registered at {', '.join(absent)}",
+                    advice="clients of that NameServer do not find it: name every NameServer in the broker's "
+                    "namesrvAddr, and check that the broker's machine reaches it",
+                )
+            )
+    for found in await asyncio.gather(*(_examine_broker(info, list(known)) for info in everything)):
+        findings += found
+    return findings
+
+
+async def dial(address: str) -> Dial:
+    """Open a TCP connection and close it."""
+    began = time.perf_counter()
+    try:
+        host, port = split_address(address)
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return Dial(DIAL_TIMEOUT_S * 1000, f"no answer within {DIAL_TIMEOUT_S:.0f} s")
+    except (OSError, UsageError) as error:
+        return Dial((time.perf_counter() - began) * 1000, str(getattr(error, "strerror", None) or error))
+    milliseconds = (time.perf_counter() - began) * 1000
+    writer.close()
+    try:
+        await writer.wait_closed()
+    except OSError:
+        return Dial(milliseconds, "the connection breaks as soon as it is open")
+    return Dial(milliseconds)
+
+
+async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[BrokerInfo, ...] | None]:
+    part = f"nameserver {address}"
+    dialled = await dial(address)
+    if dialled.problem:
+        return [
+            Finding(
+                part=part,
+                check="dial",
+                level="fail",
+                detail=dialled.problem,
+                advice="nothing answers there: start it (`aerobee up` or `aerobee nameserver`), or correct the "
+                "address (-n, AEROBEE_NAMESRV_ADDR)",
+            )
+        ], None
+    try:
+        async with open_admin(address) as admin:
+            brokers = await admin.brokers()
+    except AerobeeError as error:
+        advice = await tls_advice(address, with_tls=client_config().tls)
+        return [
+            Finding(
+                part=part,
+                check="request",
+                level="fail",
+                detail=explain(error).sentence,
+                advice=advice
+                or "the port is open but no NameServer answers: is it a broker's port, or another program's?",
+            )
+        ], None
+    detail = f"answers in {dialled.milliseconds:.1f} ms, registered: {plural(len(brokers), 'broker')}"
+    return [Finding(part=part, check="dial", level="ok", detail=detail)], brokers
+
+
+async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Finding]:
+    part = _name(info)
+    dialled = await dial(info.address)
+    if dialled.problem:
+        return [_unreachable(part, "advertised address", info.address, dialled)]
+    findings = [
+        Finding(
+            part=part,
+            check="advertised address",
+            level="ok",
+            detail=f"{info.address} answers in {dialled.milliseconds:.1f} ms",
+        )
+    ]
+    try:
+        async with open_admin(nameservers) as admin:
+            runtime = await lasting_runtime(lambda: admin.broker_runtime(info.address))
+            config = await admin.broker_config(info.address)
+    except AerobeeError as error:
+        advice = await tls_advice(info.address, with_tls=client_config().tls)
+        return [
+            *findings,
+            Finding(
+                part=part,
+                check="request",
+                level="fail",
+                detail=explain(error).sentence,
+                advice=advice
+                or "the port is open but no broker answers there: it hangs, or another program listens on its port",
+            ),
+        ]
+    findings += runtime_findings(part, runtime, config, time.time())
+    findings += await _examine_listeners(part, info, config)
+    findings += await _examine_routes(part, info, nameservers)
+    return findings
+
+
+async def lasting_runtime(
+    ask: Callable[[], Awaitable[Mapping[str, str]]], *, clock: Clock | None = None
+) -> Mapping[str, str]:
+    """A broker's figures. Where its replication has trouble they are asked for again, for 5 s: a slave that was started a moment
+    ago, or whose master was, connects by itself, a new master begins to serve everything, and only what lasts is for the operator.
+    """
+    clock = clock or SystemClock()
+    until_s = clock.monotonic() + TROUBLE_LASTS_S
+    while (runtime := await ask()) and _has_trouble(runtime) and clock.monotonic() < until_s:
+        await clock.sleep(TROUBLE_LOOK_S)
+    return runtime
+
+
+def _has_trouble(runtime: Mapping[str, str]) -> bool:
+    return bool(runtime.get("haTrouble") or runtime.get("unservedKinds"))
+
+
+def runtime_findings(
+    part: str, runtime: Mapping[str, str], config: Mapping[str, str], now_s: float
+) -> list[Finding]:
+    """What a broker's own figures say: version, clock, disk, registration; core."""
+    findings = [
+        Finding(
+            part=part,
+            check="version",
+            level="ok",
+            detail=f"{runtime.get('brokerVersionDesc', 'unknown')}; {ack_sentence_of(config)}",
+        )
+    ]
+    skew_s = clock_skew_s(runtime, now_s)
+    if skew_s is not None:
+        off = abs(skew_s) > SKEW_MAX_S
+        findings.append(
+            Finding(
+                part=part,
+                check="clock",
+                level="warn" if off else "ok",
+                detail=f"{abs(skew_s):.0f} s {'ahead of' if skew_s > 0 else 'behind'} this machine"
+                if off
+                else "agrees with this machine",
+                advice="delays, retention and `--from` times follow the broker's clock: run NTP on both"
+                if off
+                else "",
+            )
+        )
+    findings += _waiting_findings(part, runtime)
+    findings += _disk_findings(part, runtime, config)
+    findings += replication_findings(part, runtime)
+    if unserved := runtime.get("unservedKinds"):
+        findings.append(
+            Finding(
+                part=part,
+                check="kinds of messages",
+                level="fail",
+                detail=f"this master refuses what it cannot serve: {unserved}",
+                advice="it tries again every second; mend what the reason names, or make another replica master (aerobee ha elect)",
+            )
+        )
+    if runtime.get("brokerActive", "true").lower() == "false":
+        findings.append(
+            Finding(
+                part=part,
+                check="state",
+                level="fail",
+                detail="the broker is not active: it takes no requests of clients",
+                advice="it is starting, stopping, or isolated; its log says which",
+            )
+        )
+    for shared in filter(None, runtime.get("clientIdsShared", "").split("\n")):
+        findings.append(
+            Finding(
+                part=part,
+                check="client ids",
+                level="warn",
+                detail=shared,
+                advice="set another instance name at one of them: `aerobee why GROUP` shows its members",
+            )
+        )
+    for key, value in sorted(runtime.items()):
+        if key.startswith("registeredAt_"):
+            findings.append(
+                _registration_finding(part, key.removeprefix("registeredAt_"), value, now_s + (skew_s or 0))
+            )
+    return findings
+
+
+def _waiting_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
+    """Messages that wait for a time and do not get on; nothing for brokers that do not say (RocketMQ's)."""
+    findings = [
+        Finding(part=part, check=check, level="fail", detail=f"{what}: {runtime[key]}", advice=advice)
+        for key, check, what, advice in (
+            ("timerTrouble", "timers", "messages at any time are not delivered", _STUCK),
+            ("indexTrouble", "key index", "messages are stored without entries in it", _NO_INDEX),
+            ("popTrouble", "pop", "popped messages do not come back", _STUCK),
+        )
+        if runtime.get(key)
+    ]
+    ahead = runtime.get("storeTimeAheadMs", "")
+    if ahead.isdecimal() and int(ahead) > SKEW_MAX_S * 1000:
+        findings.append(
+            Finding(
+                part=part,
+                check="store times",
+                level="warn",
+                detail=f"the newest message is dated {int(ahead) // 1000} s ahead of the clock, which was set back",
+                advice="messages are dated like that one until the clock has caught up: do not trust their store times, nor "
+                "offsets that are looked up by time; delays, timers and retention follow the clock",
+            )
+        )
+    return findings
+
+
+def _bytes_behind(runtime: Mapping[str, str]) -> str:
+    behind = runtime.get("haBehind", "")
+    return plural(int(behind), "byte") if behind.isdecimal() else "an unknown number of bytes"
+
+
+def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
+    """Its role, and who of its group lags, and why; a core. Nothing for brokers that do not say (RocketMQ's)."""
+    role = runtime.get("haRole")
+    if not role:
+        return []
+    epoch = f" in epoch {runtime['haEpoch']}" if runtime.get("haEpoch", "0") != "0" else ""
+    trouble = runtime.get("haTrouble", "")
+    if trouble:
+        return [
+            Finding(
+                part=part,
+                check="replication",
+                level="fail",
+                detail=f"{role}{epoch}, {_bytes_behind(runtime)} behind: {trouble}",
+                advice="what its master has since then is lost with the master: its log says more, docs/replication.md what to do",
+            )
+        ]
+    if "haMaster" in runtime:
+        detail = f"{role}{epoch}: follows {runtime['haMaster'] or 'nobody'}, {_bytes_behind(runtime)} behind"
+        return [Finding(part=part, check="replication", level="ok", detail=detail)]
+    replicas = [each for each in runtime.get("haReplicas", "").split(";") if each]
+    lagging = [each for each in replicas if "not in sync: " in each and "asyncLearner" not in each]
+    missing = runtime.get("haMissing", "")
+    in_set = f", the sync state set is {runtime['haSyncStateSet']}" if "haSyncStateSet" in runtime else ""
+    findings = [
+        Finding(
+            part=part,
+            check="replication",
+            level="ok",
+            detail=f"{role}{epoch} ({runtime.get('haRoleReason', '')}), {plural(len(replicas), 'replica')}{in_set}",
+        )
+    ]
+    for each in lagging:
+        findings.append(
+            Finding(
+                part=part,
+                check="replica",
+                level="warn",
+                detail=each,
+                advice="it is not waited for and cannot take over: see its own log, its disk and the link between the two",
+            )
+        )
+    if missing:
+        findings.append(
+            Finding(
+                part=part,
+                check="replica",
+                level="warn",
+                detail=f"broker {missing} is in the sync state set and not connected",
+                advice="messages wait for it until it leaves the set: start it, or `aerobee ha forget` it when it is gone for good",
+            )
+        )
+    return findings
+
+
+def _disk_findings(part: str, runtime: Mapping[str, str], config: Mapping[str, str]) -> list[Finding]:
+    """Against the levels that this broker is set to: it acts on those, not on the defaults."""
+    early = first_rate(config.get("diskMaxUsedSpaceRatio")) or DISK_DELETES_EARLY
+    full = first_rate(config.get("diskSpaceWarningLevelRatio")) or DISK_REFUSES
+    findings = []
+    for key, what in (("commitLogDiskRatio", "commit log"), ("consumeQueueDiskRatio", "consume queues")):
+        ratio = first_rate(runtime.get(key))
+        if ratio is None or ratio < 0:
+            continue
+        level = "fail" if ratio * 100 > full else "warn" if ratio * 100 > early else "ok"
+        advice = {
+            "fail": f"the broker refuses messages above {full:g} %: free space, or lower fileReservedTime",
+            "warn": f"above {early:g} % old messages are deleted early; above {full:g} % new ones are refused",
+            "ok": "",
+        }[level]
+        findings.append(
+            Finding(
+                part=part, check=f"disk of the {what}", level=level, detail=f"{ratio:.0%} used", advice=advice
+            )
+        )
+    return findings
+
+
+def _registration_finding(part: str, nameserver: str, value: str, now_s: float) -> Finding:
+    registered_ms = int(value) if value.isdecimal() else 0
+    age_s = now_s - registered_ms / 1000
+    good = registered_ms > 0 and age_s <= REGISTRATION_AGE_MAX_S
+    return Finding(
+        part=part,
+        check=f"registration at {nameserver}",
+        level="ok" if good else "fail",
+        detail=f"{max(age_s, 0):.0f} s ago" if registered_ms else "it never succeeded",
+        advice="" if good else "the broker does not reach that NameServer; it is forgotten there after 120 s",
+    )
+
+
+def clock_skew_s(runtime: Mapping[str, str], now_s: float) -> float | None:
+    """How far the broker's clock is ahead of ours, from its boot time and its age; None when it tells neither."""
+    boot = runtime.get("bootTimestamp", "")
+    age = _AGE.search(runtime.get("runtime", ""))
+    if not boot.isdecimal() or age is None:
+        return None
+    days, hours, minutes, seconds = (int(part) for part in age.groups())
+    its_now_s = int(boot) / 1000 + ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return its_now_s - now_s
+
+
+def advertised_listeners(config: Mapping[str, str]) -> dict[str, str]:
+    """Listener name -> "host:port" that a broker tells clients; empty when it has none with a name."""
+    listeners = dict(_named(config.get("listeners", "")))
+    listeners.update(_named(config.get("advertisedListeners", "")))
+    return {
+        name: address
+        for name, address in listeners.items()
+        if bare_host(address.rpartition(":")[0]) not in WILDCARDS
+    }
+
+
+def _named(text: str) -> list[tuple[str, str]]:
+    pieces = [piece.strip().partition("://") for piece in text.replace(";", ",").split(",") if "://" in piece]
+    return [(name, address) for name, _, address in pieces]
+
+
+async def _examine_listeners(part: str, info: BrokerInfo, config: Mapping[str, str]) -> list[Finding]:
+    findings = []
+    for name, address in advertised_listeners(config).items():
+        if address == info.address:
+            continue
+        dialled = await dial(address)
+        if dialled.problem:
+            finding = _unreachable(part, f"listener {name}", address, dialled)
+            # A client is only told the addresses of the listener through which it asked: another one may be closed to us.
+            findings.append(
+                Finding(
+                    part=part, check=finding.check, level="warn", detail=finding.detail, advice=finding.advice
+                )
+            )
+        else:
+            findings.append(
+                Finding(
+                    part=part,
+                    check=f"listener {name}",
+                    level="ok",
+                    detail=f"{address} answers in {dialled.milliseconds:.1f} ms",
+                )
+            )
+    return findings
+
+
+async def _examine_routes(part: str, info: BrokerInfo, nameservers: list[str]) -> list[Finding]:
+    """The topic that bears the broker's name is always there: can its route be read at each NameServer?"""
+    findings = []
+    for address in nameservers:
+        try:
+            async with open_admin(address) as admin:
+                await admin.topic_route(info.broker_name)
+        except AerobeeError as error:
+            findings.append(
+                Finding(
+                    part=part,
+                    check=f"route at {address}",
+                    level="fail",
+                    detail=explain(error).sentence,
+                    advice="the broker registered without its topics; restart it, and look into its log",
+                )
+            )
+        else:
+            findings.append(Finding(part=part, check=f"route at {address}", level="ok", detail="readable"))
+    return findings
+
+
+def _unreachable(part: str, check: str, address: str, dialled: Dial) -> Finding:
+    if is_loopback(address.rpartition(":")[0]):
+        why = "it advertises a loopback address, which only clients on its own machine reach, or it is down there"
+    else:
+        why = "it is down, a firewall is between, or it advertises an address of a network that is not yours"
+    return Finding(
+        part=part,
+        check=check,
+        level="fail",
+        detail=f"{address}: {dialled.problem}",
+        advice=f"{why}; clients are told exactly this address: set brokerIP1, or listeners and advertisedListeners, "
+        "to one that they reach",
+    )
+
+
+def _name(info: BrokerInfo) -> str:
+    return f"broker {info.broker_name}" + (f" (id {info.broker_id})" if info.broker_id else "")
+
+
+def _place(info: BrokerInfo) -> tuple[str, str, int, str]:
+    return info.cluster, info.broker_name, info.broker_id, info.address

@@ -1,0 +1,174 @@
+"""`aerobee top`: brokers with their rates, the busiest topics, the groups that are furthest behind, looked at again and again.
+
+A topic's rate is what its queues grew between two looks, so the first look shows none. In a terminal each look replaces the one
+before; in a pipe or a file one follows the other; with --json each is a document of one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.client import Admin
+from aerobee.client.base.results import BrokerInfo
+from aerobee.errors import AerobeeError
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
+from aerobee.ops.commands.cluster import first_rate
+from aerobee.ops.commands.group import SYSTEM_GROUPS
+from aerobee.ops.options.clients import open_admin
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.terminal.failure import explain
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.ops.terminal.times import above_zero
+from aerobee.ops.terminal.watching import begin_look
+
+SHOWN_MAX = 15  # topics, and groups, of one look
+ASKED_MAX = 200  # topics, and groups, that one look asks for
+CALLS_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look found. `ends`: the sum of a topic's end offsets; `lags`: group -> (lag, messages a second)."""
+
+    at_s: float
+    brokers: tuple[Mapping[str, Any], ...] = ()
+    ends: Mapping[str, int] = field(default_factory=dict)
+    lags: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+
+def register(app: typer.Typer) -> None:
+    app.command("top")(top)
+
+
+def top(
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", parser=above_zero, metavar="SPAN", help="Between two looks.")
+    ] = 2.0,
+    count: Annotated[int, typer.Option("--count", min=0, help="End after so many looks; 0 never ends.")] = 0,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Watch brokers, topics and groups: rates and lag, until Ctrl-C."""
+    out = Output(as_json)
+
+    async def command(stop: Stop) -> None:
+        before: Look | None = None
+        number = 0
+        async with open_admin(nameserver) as admin:
+            while not stop:
+                now = await look(admin)
+                begin_look("top", interval, as_json=as_json, number=number)
+                show(out, now, before)
+                before, number = now, number + 1
+                if number == count:
+                    return
+                await stop.or_done(asyncio.sleep(interval))
+
+    run(command)
+
+
+async def look(admin: Admin) -> Look:
+    """Ask everybody once. What does not answer is missing in what is returned."""
+    gate = asyncio.Semaphore(CALLS_AT_ONCE)
+    infos = await admin.brokers()
+    topics = [name for name in await admin.topics() if _is_users(name, infos)][:ASKED_MAX]
+    groups = sorted({info.name for info in await admin.groups() if not info.name.startswith(SYSTEM_GROUPS)})[
+        :ASKED_MAX
+    ]
+    ends: dict[str, int] = {}
+    lags: dict[str, tuple[int, float]] = {}
+
+    async def topic(name: str) -> None:
+        async with gate:
+            try:
+                ends[name] = sum(queue.max_offset for queue in await admin.topic_stats(name))
+            except AerobeeError:
+                return  # it is not there any more, or its broker does not answer, which the table of brokers says
+
+    async def group(name: str) -> None:
+        async with gate:
+            try:
+                progress = await admin.consumer_progress(name)
+            except AerobeeError:
+                return
+            if progress.queues:
+                lags[name] = (progress.lag, progress.consume_tps)
+
+    brokers = await asyncio.gather(*(_broker(admin, info) for info in infos))
+    await asyncio.gather(*(topic(name) for name in topics), *(group(name) for name in groups))
+    return Look(time.monotonic(), tuple(brokers), ends, lags)
+
+
+def _is_users(topic: str, infos: Sequence[BrokerInfo]) -> bool:
+    """Whether a topic is one of users: not the product's, not one that bears a broker's or a cluster's name."""
+    own = {info.broker_name for info in infos} | {info.cluster for info in infos}
+    return topic not in own and not topic.endswith("_REPLY_TOPIC") and not topic.startswith(
+        (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC", "TBW102", "SELF_TEST", "OFFSET_MOVED",
+         "TRANS_CHECK", "BenchmarkTest")
+    )  # fmt: skip
+
+
+async def _broker(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
+    row: dict[str, Any] = {"broker": info.broker_name, "id": info.broker_id, "address": info.address}
+    try:
+        runtime = await admin.broker_runtime(info.address)
+    except AerobeeError as error:
+        return row | {"in_tps": None, "out_tps": None, "disk": None, "state": explain(error).sentence}
+    return row | {
+        "in_tps": first_rate(runtime.get("putTps")),
+        "out_tps": first_rate(runtime.get("getTransferredTps")),
+        "disk": first_rate(runtime.get("commitLogDiskRatio")),
+        "state": "up",
+    }
+
+
+def tables(now: Look, before: Look | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of topics, busiest first, and of groups, furthest behind first. Pure."""
+    seconds = 0.0 if before is None else now.at_s - before.at_s
+    topics = []
+    for name, end in now.ends.items():
+        known = before is not None and seconds > 0 and name in before.ends
+        rate = max(0, end - before.ends[name]) / seconds if before is not None and known else None
+        topics.append({"topic": name, "messages": end, "in_tps": rate})
+    topics.sort(
+        key=lambda row: (-float(str(row["in_tps"] or 0)), -int(str(row["messages"])), str(row["topic"]))
+    )
+    groups = [{"group": name, "lag": lag, "out_tps": rate} for name, (lag, rate) in now.lags.items()]
+    groups.sort(key=lambda row: (-int(str(row["lag"])), str(row["group"])))
+    return topics, groups
+
+
+def show(out: Output, now: Look, before: Look | None) -> None:
+    """Print one look."""
+    topics, groups = tables(now, before)
+    if out.as_json:
+        out.line({"brokers": list(now.brokers), "topics": topics, "groups": groups}, "")
+        return
+    out.table(
+        now.brokers,
+        {"broker": "broker", "id": "id", "address": "address", "in_tps": "in/s", "out_tps": "out/s", "disk": "disk",
+         "state": "state"},
+        empty="no broker is registered",
+    )  # fmt: skip
+    out.say("")
+    out.table(
+        topics[:SHOWN_MAX],
+        {"topic": "topic", "messages": "messages", "in_tps": "in/s"},
+        empty="no topics yet",
+    )
+    out.say("")
+    out.table(
+        groups[:SHOWN_MAX],
+        {"group": "group", "lag": "lag", "out_tps": "out/s"},
+        empty="no group consumes yet",
+    )
+    for rows, what in ((topics, "topics"), (groups, "groups")):
+        if len(rows) > SHOWN_MAX:
+            out.say(f"{len(rows) - SHOWN_MAX} more {what}", style="dim")

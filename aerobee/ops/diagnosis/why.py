@@ -1,0 +1,62 @@
+"""`aerobee why`: why has a group not consumed a message, why is it late, why did a message come twice?
+
+The answer is put together from what brokers know and what clients traced (why_facts.py, why_rules.py).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from aerobee.message import check_group_name
+from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
+from aerobee.ops.diagnosis.why_rules import findings
+from aerobee.ops.options.clients import open_admin
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.terminal.failure import ExitCode
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+
+
+def register(app: typer.Typer) -> None:
+    app.command("why")(why)
+
+
+def why(
+    group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")],
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="One topic of it.")] = None,
+    message_id: Annotated[
+        str | None,
+        typer.Option("--message", "-m", metavar="ID", help="A message, by the sender's or the broker's id."),
+    ] = None,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a group has not consumed, is late, or consumed twice: one message, or in general."""
+    out = Output(as_json)
+    check_group_name(group)
+
+    async def command(stop: Stop) -> int:
+        async with open_admin(nameserver) as admin:
+            facts = await gather_group(admin, group, topic)
+            message = await gather_message(admin, facts, message_id, topic) if message_id else None
+        found = findings(facts, message)
+        if as_json:
+            out.document(
+                {
+                    "group": group,
+                    "topic": topic,
+                    "message_id": message.message_id if message is not None else None,
+                    "answer": found[0].kind,
+                    "findings": [each.as_document() for each in found],
+                }
+            )
+        else:
+            out.say(found[0].text, style="bold")
+            for each in found[1:]:
+                out.say(f"- {each.text}")
+        missing = found[0].kind == "no-group" or (topic is not None and topic in facts.missing_topics)
+        return int(ExitCode.NOT_FOUND if missing else ExitCode.DONE)
+
+    raise typer.Exit(run(command))

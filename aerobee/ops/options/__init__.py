@@ -1,0 +1,1 @@
+"""Options that commands share, shell completion, and how commands reach a cluster."""

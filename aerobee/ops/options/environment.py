@@ -1,0 +1,89 @@
+"""Which AEROBEE_ variables there are, so that a misspelt one is named instead of being without effect."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+
+PREFIX = "AEROBEE_"
+LETTERS_MIN = 4  # of a beginning that is taken for the whole name
+OTHERS = (
+    "AEROBEE_DATA",
+    "AEROBEE_FAST_PATH",
+    "AEROBEE_LANE",
+    "AEROBEE_CLIENT_CODEC",
+    "AEROBEE_CONTROLLER_ADDR",
+)
+OF_CONTAINERS = (  # container.py; the image's health check
+    "AEROBEE_CONFIG",
+    "AEROBEE_ADVERTISED",
+    "AEROBEE_ADVERTISED_FILE",
+    "AEROBEE_ADVERTISED_INTERNAL",
+    "AEROBEE_HEALTH_PORT",
+)
+# Read by the tests, benches and scripts of the repository: no command obeys them, and none calls them misspelt.
+OF_THE_REPOSITORY = frozenset(
+    {
+        "AEROBEE_BENCH_DIR",
+        "AEROBEE_CODEC_ROUNDS",
+        "AEROBEE_CODEC_SEED",
+        "AEROBEE_DELAYED_BURSTS",
+        "AEROBEE_DELAYED_SEED",
+        "AEROBEE_DELIVERY_SEEDS",
+        "AEROBEE_DEPLOY_DIR",
+        "AEROBEE_EXAMPLES",
+        "AEROBEE_FAILOVER_KILLS",
+        "AEROBEE_FAST_PATH_BURSTS",
+        "AEROBEE_FAST_PATH_SEED",
+        "AEROBEE_FRAMES",
+        "AEROBEE_FUZZ_ROWS",
+        "AEROBEE_INTEROP",
+        "AEROBEE_INTEROP_CLI",
+        "AEROBEE_INTEROP_DIR",
+        "AEROBEE_INTEROP_TARGET",
+        "AEROBEE_MEMBERS_MESSAGES",
+        "AEROBEE_ROCKETMQ_LIB",
+        "AEROBEE_SEED",
+        "AEROBEE_PLACEMENT_KILL_STRIDE",
+        "AEROBEE_ROLLING_ROUNDS",
+        "AEROBEE_SEEDS",
+    }
+)
+
+
+def known_variables() -> frozenset[str]:
+    """Those that commands obey, without settings of servers."""
+    contexts = import_module("aerobee.client.session.contexts")
+    return frozenset({*contexts.VARIABLES, *OTHERS, *OF_CONTAINERS})
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each AEROBEE_ variable that means nothing to any command. Settings of servers are variables, too."""
+    ours = [name for name in environ if name.startswith(PREFIX)]
+    if not ours:
+        return []
+    # Loaded only now: most users set none of these, and every command would pay for it.
+    named = known_variables()
+    strange = sorted({*ours} - named - OF_THE_REPOSITORY)
+    if not strange:
+        return []
+    settings = import_module("aerobee.ops.settings.settings")
+    config = import_module("aerobee.config")
+    kinds = (*settings.BROKER_KINDS, *settings.NAMESERVER_KINDS, *settings.controller_kinds())
+    strange = [name for name in strange if not config.environment_settings({name: ""}, kinds)]
+    # Compared without the prefix, which all have in common and which would make any two look alike.
+    known = (*sorted(named), *(config.variable_name(key) for key in config.known_keys(kinds)))
+    nearest = {name.removeprefix(PREFIX): name for name in known if name.startswith(PREFIX)}
+    sentences = []
+    for name in strange:
+        bare = name.removeprefix(PREFIX)
+        begun = [each for each in nearest if each.startswith(bare) or bare.startswith(each)]
+        near = difflib.get_close_matches(bare, nearest, n=1, cutoff=0.75)
+        if not near and begun and len(bare) >= LETTERS_MIN:
+            near = [min(begun, key=len)]
+        sentences.append(
+            f"{name} is no variable of Aerobee and has no effect"
+            + (f"; did you mean {nearest[near[0]]}?" if near else "")
+        )
+    return sentences

@@ -1,0 +1,1 @@
+"""Commands that start servers: up, nameserver, broker, controller, console, and the image's entry point."""

@@ -1,0 +1,135 @@
+"""`aerobee console`: a page in the browser that shows a cluster and changes it, with the command for each change."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from aerobee.errors import ConfigError
+from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.options.shared_options import client_config
+from aerobee.ops.servers.serving import (
+    LogLevel,
+    WithStdin,
+    force_on_second_signal,
+    set_log_level,
+    start_and_wait,
+    stopping_with_stdin,
+)
+from aerobee.ops.terminal.failure import ExitCode
+from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.run import Stop, run
+from aerobee.store.files.descriptors import raise_limit
+
+PORT = 8_080
+
+
+def register(app: typer.Typer) -> None:
+    app.command("console")(console)
+
+
+UserHeader = Annotated[
+    str,
+    typer.Option("--user-header", metavar="NAME", help="A proxy's header that says who is logged in."),
+]
+ClientHeader = Annotated[
+    str,
+    typer.Option(
+        "--client-header",
+        metavar="NAME",
+        help="A proxy's header with the browser's address (X-Forwarded-For).",
+    ),
+]
+
+
+def console(
+    host: Annotated[
+        str, typer.Option("--host", help="Listen here; beyond 127.0.0.1 only with --users.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65_535, help="Listen at this port; 0: a free one.")
+    ] = PORT,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Nobody changes anything.")] = False,
+    users: Annotated[
+        Path | None,
+        typer.Option("--users", metavar="FILE", help="Who may do what: JSON, see docs/console.md."),
+    ] = None,
+    cluster_users: Annotated[
+        bool,
+        typer.Option("--cluster-users", help="Users of the cluster's access control log in with their keys."),
+    ] = False,
+    audit: Annotated[
+        Path | None,
+        typer.Option("--audit", metavar="FILE", help="Write each change there, a JSON line each."),
+    ] = None,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option("--host-name", help="A name by which browsers may ask; may be repeated."),
+    ] = None,
+    user_header: UserHeader = "",
+    client_header: ClientHeader = "",
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy", metavar="ADDRESS", help="Believe those headers from here; 127.0.0.1 unless set."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Show this plan of `aerobee spark placement`."),
+    ] = None,
+    hash_password: Annotated[
+        bool, typer.Option("--hash-password", help="Ask for a password, print its hash, and end.")
+    ] = False,
+    listen_descriptor: Annotated[int, typer.Option("--listen-descriptor", hidden=True)] = -1,
+    stop_with_stdin: WithStdin = False,
+    log_level: LogLevel = "info",
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Serve the console until Ctrl-C: a page for the browser."""
+    out = Output(as_json)
+    if hash_password:
+        users_module = import_module("aerobee.console.users")
+        given = typer.prompt("password", hide_input=True, confirmation_prompt=True)
+        out.document({"password": users_module.hash_password(given)}, users_module.hash_password(given))
+        return
+    set_log_level(log_level)
+    raise_limit()  # of open files: half of it is for connections
+    settings: dict[str, Any] = {
+        "nameserver": nameserver,
+        "host": host,
+        "port": port,
+        "read_only": read_only,
+        "users_file": users,
+        "cluster_users": cluster_users,
+        "audit_file": audit,
+        "host_names": tuple(host_name or ()),
+        "user_header": user_header,
+        "client_header": client_header,
+        "plan_file": plan,
+        "listen_descriptor": listen_descriptor,
+        **({"proxy_addresses": tuple(proxy)} if proxy else {}),
+    }
+
+    async def command(stop: Stop) -> int:
+        force_on_second_signal(stop, out)
+        with stopping_with_stdin(stop, stop_with_stdin):
+            await start_and_wait(make_console(settings), stop, out, "console", port)
+        return ExitCode.DONE
+
+    run(command)
+
+
+def make_console(settings: dict[str, Any]) -> Any:
+    """A ConsoleServer, not started. Raises ConfigError, also when aiohttp is not installed."""
+    try:
+        server, config = import_module("aerobee.console.server"), import_module("aerobee.console.config")
+    except ImportError as missing:
+        raise ConfigError(
+            "the console needs a package that is not installed: pip install 'aerobee[metrics]'"
+        ) from missing
+    return server.ConsoleServer(config.ConsoleConfig(**settings), client=client_config())

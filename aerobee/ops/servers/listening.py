@@ -1,0 +1,80 @@
+"""Look before a server starts: is the port free, may the directory be written?
+
+The check runs just before the start and gives the clear sentence; the start itself still fails safely when somebody
+else is faster.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from aerobee.host_port import bare_host, join_address
+from aerobee.ops.terminal.failure import LocalRefused, PortTaken
+
+
+def require_free_port(host: str, port: int, what: str, change: str) -> None:
+    """Raise PortTaken when `host:port` cannot be bound. `change` says how to choose another port."""
+    if port == 0:
+        return
+    host = bare_host(host)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise port_failure(error, host, port, what, change) from error
+
+
+def port_failure(error: OSError, host: str, port: int, what: str, change: str) -> Exception:
+    """The sentence for a bind that failed."""
+    place = join_address(host, port)
+    if error.errno == errno.EADDRINUSE:
+        return PortTaken(
+            f"{what} cannot listen at {place}: another process does; stop it (`ss -ltnp 'sport = :{port}'` names it), "
+            f"or choose another port with {change}"
+        )
+    if error.errno == errno.EACCES:
+        return LocalRefused(
+            f"{what} may not listen at {place}: ports below 1024 need privileges; use {change}"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return LocalRefused(f"{what} cannot listen at {place}: this machine has no address {host}")
+    return LocalRefused(f"{what} cannot listen at {place}: {error.strerror or error}")
+
+
+def require_directory(path: Path, change: str) -> None:
+    """Create a directory and check that it can be written. Raises LocalRefused."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalRefused(
+            f"the data directory {path} cannot be created ({error.strerror}); choose another with {change}"
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise LocalRefused(
+            f"the data directory {path} is not writable for this user; check its owner, or choose another with {change}"
+        )
+
+
+def free_ports(count: int, taken: Iterable[int] = ()) -> list[int]:
+    """Return `count` ports of 127.0.0.1 that are free now."""
+    held: list[socket.socket] = []
+    found: list[int] = []
+    avoid = set(taken)
+    try:
+        while len(found) < count:
+            probe = socket.socket()
+            held.append(probe)
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+            if port not in avoid:
+                found.append(port)
+    finally:
+        for probe in held:
+            probe.close()
+    return found

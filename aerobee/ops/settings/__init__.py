@@ -1,0 +1,1 @@
+"""Where servers' settings come from, RocketMQ's keys, and what each means."""

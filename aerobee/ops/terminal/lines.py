@@ -1,0 +1,85 @@
+"""Lines of a file, a pipe or a terminal as bytes, read without a thread, so that Ctrl-C never waits for input.
+
+A line keeps every byte but its line feed. The last line counts also without one; nothing after the last line feed is
+no line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from aerobee.errors import UsageError
+from aerobee.ops.terminal.failure import LocalRefused
+from aerobee.words import plural
+
+STDIN = 0  # the descriptor, for sys.stdin may be anything in a program that calls the command
+READ_BYTES = 1 << 16
+LINE_BYTES_MAX = 64 * 1024 * 1024  # a line without an end must not take all memory
+
+
+def open_lines(path: Path) -> int:
+    """Open a file for reading and return its descriptor. Raises UsageError for what cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise LocalRefused(
+            f"{path} cannot be read ({error.strerror}); check the path given with --file"
+        ) from error
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError(f"{path} is a directory: --file takes a file")
+    return descriptor
+
+
+async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
+    """Yield the lines. Raises UsageError for a line of more than 64 MiB."""
+    rest = b""
+    while chunk := await _read(descriptor):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line
+        if len(rest) > LINE_BYTES_MAX:
+            raise UsageError(
+                f"a line of more than {LINE_BYTES_MAX >> 20} MiB is no message; is this a binary file?"
+            )
+    if rest:
+        yield rest
+
+
+async def read_all(descriptor: int, limit: int) -> bytes:
+    """Read to the end. Raises UsageError above `limit` bytes."""
+    data = bytearray()
+    while chunk := await _read(descriptor):
+        data += chunk
+        if len(data) > limit:
+            raise UsageError(
+                f"the input has more than {plural(limit, 'byte')}, the most that one message may have; "
+                "without --whole each line is a message"
+            )
+    return bytes(data)
+
+
+async def _read(descriptor: int) -> bytes:
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # A regular file is always readable and epoll refuses it.
+        return os.read(descriptor, READ_BYTES)
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    try:
+        loop.add_reader(descriptor, wake)
+    except (PermissionError, OSError):
+        return os.read(descriptor, READ_BYTES)  # /dev/null and its like
+    try:
+        await readable
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, READ_BYTES)

@@ -1,0 +1,177 @@
+"""What a command prints: tables and sentences for people, JSON for programs.
+
+With --json standard output carries JSON only: one document (`document`, `table`) or one document a line
+(`line`). Notes, progress and questions go to standard error in both forms, so that a pipe stays clean.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from aerobee.host_port import join_address
+from aerobee.ops.terminal.terminal import STEERING, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LINE_CHARS_MAX = 10_000
+_DECIMAL = re.compile(r"(\d)_(\d)")
+_NOT_ESCAPED = re.compile(f"(?!\n)[{STEERING}]")  # by JSON, which escapes what is below a blank
+JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
+
+
+class Output:
+    """One command's output. `as_json` chooses the form; every method works in both."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+
+    @cached_property
+    def console(self) -> Console:
+        """Standard output."""
+        return _console(stderr=False)
+
+    @cached_property
+    def notes(self) -> Console:
+        """Standard error."""
+        return _console(stderr=True)
+
+    def table(
+        self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str, title: str = ""
+    ) -> None:
+        """Print rows. `columns` maps a row's key to its heading; JSON shows all keys of each row.
+
+        `empty` is the sentence shown when there is no row.
+        """
+        if self.as_json:
+            self._write(list(rows))
+            return
+        if not rows:
+            self.say(empty)
+            return
+        from rich.table import Table
+
+        table = Table(
+            title=visible(title) or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+        )
+        for key, heading in columns.items():
+            numeric = all(isinstance(row.get(key), (int, float)) for row in rows)
+            table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(cell_text(row.get(key)) for key in columns))
+        self.console.print(table, markup=False)
+
+    def facts(self, document: Mapping[str, Any], *, title: str = "") -> None:
+        """Print one object: a line a key, or one JSON document."""
+        if self.as_json:
+            self._write(dict(document))
+            return
+        if title:
+            self.console.print(visible(title), style="bold", markup=False)
+        width = max((len(key) for key in document), default=0)
+        for key, value in document.items():
+            # p99_9_ms reads "p99.9 ms".
+            heading = _DECIMAL.sub(r"\1.\2", key).replace("_", " ")
+            self.console.print(f"{heading:<{width}}  {cell_text(value)}", markup=False)
+
+    def document(self, document: Any, sentence: str = "") -> None:
+        """Print the document as JSON, or the sentence."""
+        if self.as_json:
+            self._write(document)
+        elif sentence:
+            self.say(sentence)
+
+    def line(self, document: Mapping[str, Any], text: str) -> None:
+        """One of many results: a JSON document on a line of its own, or the text; flushed at once."""
+        if self.as_json:
+            self._write(dict(document))
+        else:
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def say(self, sentence: str, *, style: str = "") -> None:
+        """A sentence of the result, left out with --json."""
+        if not self.as_json:
+            self.console.print(visible(sentence), style=style, markup=False)
+
+    def note(self, sentence: str, *, style: str = "dim") -> None:
+        """A remark beside the result, on standard error."""
+        if sys.stderr.isatty() or "FORCE_COLOR" in os.environ:
+            self.notes.print(visible(sentence), style=style, markup=False)
+        else:
+            sys.stderr.write(visible(sentence) + "\n")  # the same: nothing is coloured there
+
+    def _write(self, document: Any) -> None:
+        sys.stdout.write(to_json(document) + "\n")
+        sys.stdout.flush()
+
+
+def _console(*, stderr: bool) -> Console:
+    # Here: a server prints a line or none, and rich is 50 modules.
+    from rich.console import Console
+
+    # Wider than any screen: lines are never folded or cut by us, a terminal wraps them itself.
+    return Console(stderr=stderr, width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
+
+
+def to_json(document: Any) -> str:
+    """JSON on one line. Dataclasses are objects, bytes are text when they are UTF-8, else hex; what could steer a terminal is escaped."""
+    text = orjson.dumps(document, default=_plain, option=JSON_OPTIONS).decode()
+    return _NOT_ESCAPED.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    """As JSON: characters beyond U+FFFF as a pair."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def cell_text(value: object) -> str:
+    """How a value reads in a table."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(cell_text(part) for part in value) or "-"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{cell_text(key)}={cell_text(part)}" for key, part in value.items()) or "-"
+    return visible(str(value))
+
+
+def body_text(body: bytes) -> tuple[str, str]:
+    """Return (text, encoding): "utf-8", or "hex" when the bytes are no text."""
+    try:
+        return body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return body.hex(), "hex"
+
+
+def host_text(host: tuple[str, int]) -> str:
+    """("ip", port) as text, an IPv6 address in brackets."""
+    return join_address(*host)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return body_text(bytes(value))[0]
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, (int, str)):
+        return int(value) if isinstance(value, int) else str(value)
+    return str(value)

@@ -1,0 +1,41 @@
+"""`--watch SPAN`: a command that shows something shows it again and again, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from datetime import UTC, datetime
+
+from aerobee.ops.terminal.run import end_at_once_on_interrupt
+
+CLEAR = "\x1b[H\x1b[2J"  # the cursor to the first place, then an empty screen
+WATCHED = frozenset(
+    {
+        "topic list", "topic describe", "topic stats", "group list", "group describe", "group lag", "group pop",
+        "offset show", "dlq list", "transaction list", "cluster list", "cluster describe", "ha status", "timer list",
+        "timer stats", "doctor", "why", "user list", "acl list",
+    }
+)  # fmt: skip
+
+
+def begin_look(command: str, every_s: float, *, as_json: bool, number: int) -> None:
+    """Before each look: an empty screen, or in a file and a pipe a line that says when; nothing in JSON."""
+    if number == 0:
+        end_at_once_on_interrupt()
+    if as_json:
+        return
+    moment = datetime.now(UTC).strftime("%H:%M:%S UTC")
+    head = f"aerobee {command}, every {every_s:g} s, {moment}"
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        sys.stdout.write(f"{CLEAR}{head}\n\n")
+    else:
+        sys.stdout.write(f"{'' if number == 0 else chr(10)}--- {head}\n")
+    sys.stdout.flush()
+
+
+def pause(every_s: float) -> None:
+    """Until the next look. From here on Ctrl-C ends the command at once."""
+    sys.stdout.flush()
+    end_at_once_on_interrupt()
+    time.sleep(every_s)

@@ -1,0 +1,178 @@
+"""What of the log is on the disk, who waits for that, and what consumers may see until it is.
+
+With SYNC_FLUSH consumers see a record when the disk has it, and senders are answered then; with ASYNC_FLUSH both at once.
+Follows CommitLog.handleDiskFlush and getMaxReadableOffset; the flush itself is in flush.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from aerobee.clock import Clock
+from aerobee.store.append.visibility import Visibility
+from aerobee.store.append.writability import Writability
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.flush import LogFlusher, Watermark
+
+
+class Durability:
+    """One log's. Belongs to the event loop's thread, but finish()."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        visibility: Visibility,
+        writability: Writability,
+        *,
+        clock: Clock,
+        executor: Executor | None,
+        needs_confirmation: bool = False,
+    ) -> None:
+        """`visibility` is told what has become durable, `writability` of a sync that failed."""
+        self.flushed = Watermark()  # the log is durable below it
+        self._is_sync = config.is_sync_flush
+        # Whether burst_done() does anything. A plain attribute: it is read with each burst.
+        self.hears_bursts = self._is_sync
+        self._needs_confirmation = needs_confirmation
+        self._confirmed = 0  # enough replicas have the log below it
+        self._log = log
+        self._visibility = visibility
+        self._writability = writability
+        self._flusher = LogFlusher(
+            log,
+            self.flushed,
+            config,
+            clock=clock,
+            executor=executor,
+            on_flushed=self._show,
+            on_failed=writability.fail,
+        )
+        self._on_burst: Callable[[], None] | None = None
+        self._is_burst_wanted: Callable[[], bool] = lambda: True
+        self._is_wanted_soon: Callable[[], bool] = lambda: False
+        self.want_flush = self._flusher.want  # begin to flush now, with async flush too
+
+    @property
+    def holds_answers(self) -> bool:
+        """Whether appends are answered when the disk has them (SYNC_FLUSH)."""
+        return self._is_sync
+
+    @property
+    def readable_offset(self) -> int:
+        """Consumers see records that end at or before it: with sync flush what is durable, in controller mode what is
+        confirmed, else all."""
+        end = self.flushed.value if self._is_sync else self._log.end
+        return min(end, self._confirmed) if self._needs_confirmation else end
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Bytes of the log that are not durable yet (remainHowManyDataToFlush)."""
+        return self._log.end - self.flushed.value
+
+    def burst_done(self) -> None:
+        """After the last append of a burst: with sync flush, begin the group commit; tell who sends the log on."""
+        if self._is_sync:
+            self._flusher.want()
+        if self._on_burst is not None:
+            self._on_burst()
+
+    @property
+    def wants_each_burst(self) -> bool:
+        """Whether burst_done() does anything for each burst: several must not be told as one then."""
+        return self._is_sync or (self._on_burst is not None and self._is_burst_wanted())
+
+    @property
+    def wants_bursts(self) -> bool:
+        """Whether several bursts may be told as one, but not much later."""
+        return self._on_burst is not None and self._is_wanted_soon()
+
+    def on_burst(
+        self,
+        callback: Callable[[], None] | None,
+        is_wanted: Callable[[], bool] = lambda: True,
+        is_wanted_soon: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Call back after each burst of appends. One callback, cheap, which never raises. While `is_wanted` says no, many
+        bursts may be told as one: a moment later while `is_wanted_soon` says yes, else whenever."""
+        self._on_burst, self._is_burst_wanted, self._is_wanted_soon = callback, is_wanted, is_wanted_soon
+        self.hears_bursts = self._is_sync or callback is not None
+
+    def confirm(self, offset: int) -> None:
+        """Enough replicas have the log below `offset`: whoever is elected has it, and consumers may see it. Never goes back."""
+        if offset > self._confirmed:
+            self._confirmed = offset
+            if self._needs_confirmation:
+                self._show()
+
+    def cut(self, offset: int) -> None:
+        """The log was cut there."""
+        self.flushed.cut(offset)
+        self._confirmed = min(self._confirmed, offset)
+        self._hold_back()
+
+    def recovered(self, confirmed: int) -> None:
+        """The log was opened. `confirmed`: up to where it was, as far as that was noted; in controller mode what is behind may
+        be nowhere else, and consumers see it when this broker's master, or the controllers' word that it is one, says so."""
+        self._confirmed = min(confirmed, self._log.end)
+        self._hold_back()
+
+    @property
+    def confirmed(self) -> int:
+        """Enough replicas have the log below it, as far as this broker was told."""
+        return min(self._confirmed, self._log.end)
+
+    def _hold_back(self) -> None:
+        if self._needs_confirmation or self._is_sync:
+            self._visibility.hold_back(self.readable_offset)
+
+    def wait_flushed(self, offset: int, callback: Callable[[bool], None]) -> None:
+        """As wait(), with async flush too: the flush begins at once."""
+        self.flushed.when(offset, callback)
+        self.want_flush()
+
+    def wait(self, offset: int, callback: Callable[[bool], None]) -> None:
+        """With sync flush call back when the log is durable up to `offset`; with async flush at once.
+
+        callback(False): a sync failed, nothing is known about the record. The time limit is the caller's.
+        """
+        if self._is_sync:
+            self.flushed.when(offset, callback)
+        else:
+            callback(self._writability.failure is None)
+
+    def flush_now(self) -> None:
+        """Sync the log in this thread and release who waits. Raises StoreError, also for a sync that failed before."""
+        if self._writability.failure is not None:
+            raise self._writability.failure
+        self._flusher.sync_now()
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other intervals."""
+        self._flusher.reconfigure(config)
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to flush in the running event loop."""
+        self._flusher.start()
+        if self.unflushed_bytes:
+            self._flusher.want()
+
+    async def stop(self) -> None:
+        """End the flushes by interval and wait for the one under way."""
+        await self._flusher.stop()
+
+    def finish(self) -> None:
+        """The last flush, in the calling thread; nobody is told yet. Raises OSError."""
+        self._log.sync(self.flushed.value, self._log.end)
+        self.flushed.value = max(self.flushed.value, self._log.end)
+
+    def show_finished(self) -> None:
+        """After finish(), in the loop's thread: show what it made durable."""
+        self._show()
+
+    def _show(self) -> None:
+        self._visibility.show_safe(self.readable_offset)

@@ -1,0 +1,91 @@
+"""Whether the store takes messages, and why not: closed, its disk full or failed, or a slave's.
+
+What always holds: after a failure nothing is taken again before a restart has read what the disk really holds; a full disk
+is forgotten as soon as there is room. Follows the RunningFlags of RocketMQ. Core.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from aerobee.errors import StoreError, StoreFull, StoreNotWritable
+from aerobee.store.files.config import BrokerRole, StoreConfig
+
+_logger = logging.getLogger(__name__)
+
+
+class Writability:
+    """One store's. Asked before each append; changed by whoever notices."""
+
+    def __init__(self, config: StoreConfig) -> None:
+        """Nothing is taken before open()."""
+        self._refusal: StoreError | None = StoreNotWritable("the store is not open yet")
+        self._slave_refusal: StoreError | None = (
+            StoreNotWritable("this broker is a slave: send to its master")
+            if config.broker_role is BrokerRole.SLAVE
+            else None
+        )
+        self._failure: StoreError | None = None
+        # Whether a sender's message would be taken now. A plain attribute, set with the refusals: it is read with each burst.
+        self.is_writable = False
+
+    def check_writable(self) -> None:
+        """Raise StoreNotWritable or StoreFull when no message can be taken now."""
+        if (refusal := self._refusal or self._slave_refusal) is not None:
+            raise refusal
+
+    def check_open(self) -> None:
+        """Raise StoreNotWritable or StoreFull when not even what a master sends can be taken."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the disk takes writes, whoever's; a slave's can be sound."""
+        return self._refusal is None
+
+    @property
+    def reason(self) -> str:
+        """Why messages are refused; empty when they are not."""
+        return str(self._refusal or self._slave_refusal or "")
+
+    @property
+    def failure(self) -> StoreError | None:
+        """The first write or sync that failed: what is on the disk is not known since then."""
+        return self._failure
+
+    def open(self) -> None:
+        """Recovery is through: take messages from now on."""
+        self._refusal = None
+        self._changed()
+
+    def close(self, why: str) -> None:
+        """Take nothing from now on. A refusal that stands already says more and stays, but for that of a full disk."""
+        if self._refusal is None or isinstance(self._refusal, StoreFull):
+            self._refusal = StoreNotWritable(why)
+            self._changed()
+
+    def fail(self, failure: StoreError) -> None:
+        """Take nothing any more, for good. The first failure is the one that is told."""
+        if self._failure is None:
+            _logger.error("%s", failure)
+            self._failure = failure
+            self._refusal = StoreNotWritable(str(failure), path=failure.path, offset=failure.offset)
+            self._changed()
+
+    def refuse_messages(self, reason: str) -> None:
+        """Take no messages but a master's raw ones, for this reason; "": take them. Overrides what brokerRole says."""
+        self._slave_refusal = StoreNotWritable(reason) if reason else None
+        self._changed()
+
+    def note_disk(self, full: StoreFull | None) -> None:
+        """The disk was looked at: `full` when it has too little room for more messages, None when it has enough."""
+        if full is not None and self._refusal is None:
+            self._refusal = full
+            _logger.error("%s", full)
+        elif full is None and isinstance(self._refusal, StoreFull):
+            self._refusal = None
+        self._changed()
+
+    def _changed(self) -> None:
+        self.is_writable = self._refusal is None and self._slave_refusal is None

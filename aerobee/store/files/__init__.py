@@ -1,0 +1,1 @@
+"""Files and what every part of the store shares: disk, configuration, JSON files, checkpoint, locks."""

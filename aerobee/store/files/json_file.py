@@ -1,0 +1,121 @@
+"""A config file of the store (`config/topics.json` and its like): the newest content and the one before.
+
+RocketMQ's ConfigManager copies the old content to `.bak` and writes the new one in place; a crash can empty the file,
+and loading then takes `.bak`. Here the new content replaces the old one in one step, so the file is never half
+written, and old content that cannot be read never takes the place of a usable `.bak`. The text's dialect is the caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from aerobee.config import merge_properties
+from aerobee.errors import StoreError
+from aerobee.store.files.disk import Disk
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+def save_config_file(disk: Disk, path: str, data: bytes, parse: Callable[[bytes], object]) -> None:
+    """Put `data` in place of the file's content and the old content into `path`.bak. Durable on return.
+
+    The file keeps its mode and owner, and `path`.bak has the same. `parse` raises ValueError on content that cannot be used: such
+    content does not replace that of `path`.bak, which may be the only one that is left. At each moment one of the two files is
+    usable, also when the disk refuses or the process dies in between.
+
+    The first content goes into both, so that one file alone can be lost at any time.
+
+    Raises StoreError when the disk refuses; the file then has its old content.
+    """
+    backup = path + ".bak"
+    try:
+        disk.make_dirs(os.path.dirname(path))
+        old, fault = _content(disk, path, parse)
+        if old is not None and old[0] == data:
+            return
+        if old is not None:
+            disk.replace_file(backup, old[0], like=path)
+        elif fault:
+            _log.warning("%s: it is replaced, and %s is kept", fault, backup)
+        disk.replace_file(path, data)
+        if old is None and _content(disk, backup, parse)[0] is None:
+            disk.replace_file(backup, data, like=path)
+    except OSError as error:
+        raise StoreError(f"the config file {path} could not be written: {error}", path=path) from error
+
+
+def save_settings_file(disk: Disk, path: str, changes: Mapping[str, str], whole: str) -> None:
+    """Put other values for these keys into a properties file, and leave its other lines, secrets and comments, as they are.
+
+    Where there is no file, or an empty one, its content becomes `whole`, and a new one is for its owner's eyes only: it may
+    hold secrets. Durable on return. Raises StoreError when the disk refuses or the file is not UTF-8; it then has its old
+    content.
+    """
+    try:
+        disk.make_dirs(os.path.dirname(path))
+        text = disk.read_file(path).decode() if disk.exists(path) else ""
+        data = (merge_properties(text, changes) if text.strip() else whole).encode()
+        disk.replace_file(path, data, is_private=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"the configuration file {path} could not be written: {error}", path=path) from error
+
+
+def load_config_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
+    """Return parse(content), of `path`.bak when the file is gone or empty or parse raises ValueError on it.
+
+    None when neither file exists. Raises StoreError, naming the files, when there is a file and none can be used:
+    starting with empty topics or offsets in place of unreadable ones would lose them.
+    """
+    value, failures = _read(disk, path, parse)
+    if failures and value is None:
+        raise StoreError(
+            f"no usable content in {'; '.join(failures)}: restore the file from a copy, or another broker's of the "
+            "same group; to begin anew without it, move both files away",
+            path=path,
+        )
+    return value
+
+
+def load_statistics_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | None:
+    """As load_config_file, for what is worth less than a start, statistics and caches: None, and a warning, when no content
+    can be used."""
+    value, failures = _read(disk, path, parse)
+    if failures and value is None:
+        _log.warning("%s: its contents begin anew", "; ".join(failures))
+    return value
+
+
+def _read(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[T | None, list[str]]:
+    """The first usable content, and what was wrong with the files looked at before it."""
+    backup = path + ".bak"
+    failures: list[str] = []
+    for candidate in (path, backup):
+        found, fault = _content(disk, candidate, parse)
+        if found is not None:
+            if failures:
+                _log.warning(
+                    "%s; using %s, which holds what was saved before", "; ".join(failures), candidate
+                )
+            return found[1], failures
+        if fault:
+            failures.append(fault)
+        elif candidate == path and disk.exists(backup):
+            failures.append(f"{path} is missing")
+    return None, failures
+
+
+def _content(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[tuple[bytes, T] | None, str]:
+    """What the file holds, and parsed; None without a file or one that can be used, with what is wrong with it."""
+    try:
+        if not disk.exists(path):
+            return None, ""
+        data = disk.read_file(path)
+        if not data.strip():
+            return None, f"{path} is empty"
+        return (data, parse(data)), ""
+    except (OSError, ValueError) as error:
+        return None, f"{path}: {error}"

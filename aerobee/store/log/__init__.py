@@ -1,0 +1,1 @@
+"""The commit log: its files, record layout, scanning and flushing."""

@@ -1,0 +1,59 @@
+"""The mark that a delivered delayed message carries: which stored message it was made from.
+
+A message that waited (a delay level, the timer) is delivered by storing it again under its real topic. The record
+of the delivery has in its field prepared_transaction_offset
+
+    -1 - physical offset of the record that waited
+
+which RocketMQ leaves 0 there and does not read; offsets of half messages, which it does read, are never negative. So
+the log itself tells what was delivered, and after a crash nothing is delivered twice however old the saved position is.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from aerobee.message import BORN_HOST_V6, MAGIC_BLANK, STORE_HOST_V6
+from aerobee.store.log.commit_log import CommitLog
+
+_HEAD = struct.Struct(">II28xI")  # size, magic, sys flag at 36
+_MARK_AT = 76  # with both hosts IPv4
+_MARK = struct.Struct(">q")
+
+
+def delivery_mark(source_offset: int) -> int:
+    """The value of prepared_transaction_offset for a delivery of the record at `source_offset`."""
+    return -1 - source_offset
+
+
+def delivered_sources(log: CommitLog, start: int, end: int) -> set[int]:
+    """Physical offsets of what was delivered by the records of [start, end). `start` begins a record, or is `end`.
+
+    Blocking; about a microsecond a record.
+    """
+    sources: set[int] = set()
+    take_sources(log, start, end, sources)
+    return sources
+
+
+def take_sources(log: CommitLog, start: int, end: int, sources: set[int]) -> int:
+    """As delivered_sources() for the records that begin in [start, end), into `sources`. Returns where the next record begins, or
+    `end` when no record can be read there."""
+    at = max(start, log.min_offset)
+    while at < end and (segment := log.segment_at(at)) is not None:
+        base, size, buffer = segment.base, segment.size, segment.file.buffer
+        place, stop = at - base, min(size, end - base)
+        while place < stop and place + _HEAD.size <= size:
+            total, magic, sys_flag = _HEAD.unpack_from(buffer, place)
+            if magic == MAGIC_BLANK or total < _MARK_AT + _MARK.size:
+                place = size
+                break
+            mark_at = place + _MARK_AT
+            if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
+                mark_at += (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
+            (mark,) = _MARK.unpack_from(buffer, mark_at)
+            if mark < 0:
+                sources.add(-1 - mark)
+            place += total
+        at = base + (size if place + _HEAD.size > size else place)
+    return max(at, end)

@@ -1,0 +1,1 @@
+"""Consume queues: files of entries, and the table of all queues."""

@@ -1,0 +1,318 @@
+"""Bringing data from the disk into memory without stopping the event loop.
+
+A page fault in a mapping happens under the interpreter's lock and stops every thread. So the system is asked for the bytes
+first (POSIX_FADV_WILLNEED), and the read waits until they have come; a thread of the executor reads them through the file
+where that takes long. The read through the mapping then finds them in memory. RocketMQ has threads for this and nothing of
+its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+
+from aerobee.store.files.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX, StoreConfig
+from aerobee.store.files.disk import MappedFile
+from aerobee.store.log.commit_log import CommitLog, Segment
+from aerobee.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
+from aerobee.store.queue.queue_files import FilePool
+from aerobee.store.queue.queue_table import AnyQueue
+
+# Messages warmed at a time and their bytes: more than most reads take, for a consumer that reads there reads on. Where one read
+# takes more, that many, as far as RUN_BYTES_MAX.
+COUNT_MAX, BYTES_MAX = 256, 1 << 20
+GAP_BYTES_MAX = 64 << 10  # between records of a queue lie those of others: read, too, when they are no more
+STEP_BYTES_MAX = 1 << 20  # read at once
+RECORD_BYTES_MAX = 64 << 20  # what a queue entry may say of its record here
+NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
+# A consumer that reads on is asked about once for so many messages and reads: a look costs as much as a read.
+LOOK_ENTRIES, LOOK_READS, LOOK_BYTES_MAX = 512, 32, 4 << 20
+LOOKED_AT_QUEUES_MAX = 4_096
+LOOKS, LOOK_AGAIN_S = 10, 0.002  # for bytes that the system was asked for; then a thread reads them
+_Run = tuple[MappedFile, int, int]  # bytes of a file from one position to another
+
+
+class Warmer:
+    """Reads ahead in the executor. Segments and queue files stay open while they are read."""
+
+    def __init__(
+        self, config: StoreConfig, log: CommitLog, pool: FilePool, executor: Executor | None
+    ) -> None:
+        self._config, self._memory_bytes = config, config.memory_share_bytes()
+        self._log = log
+        self._pool = pool
+        self._executor = executor
+        # What was found in memory: first offset, offset behind the last, reads that still go by it.
+        self._looked_at: dict[AnyQueue, tuple[int, int, int]] = {}
+        # An entry that was found to be hot: offset, physical offset. Those behind it are younger.
+        self._hot: dict[AnyQueue, tuple[int, int]] = {}
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other limits."""
+        self._config, self._memory_bytes = config, config.memory_share_bytes()
+
+    def is_cold(self, queue: AnyQueue | None, offset: int, count_max: int = SCATTERED_COUNT_MAX) -> bool:
+        """Whether reading up to `count_max` messages of the queue there would wait for the disk."""
+        if queue is None or not queue.min_offset <= offset < queue.readable_max:
+            return False
+        count_max = self._bounded(queue, offset, count_max)
+        known = self._looked_at.get(queue)
+        if known is not None:
+            start, stop, reads = known
+            if reads and start <= offset and offset + count_max <= stop:
+                self._looked_at[queue] = (start, stop, reads - 1)
+                return False
+            del self._looked_at[queue]
+        if isinstance(queue, ConsumeQueue) and queue.readable_max - offset > NEAR_ENTRIES:
+            count = self._entry_count(count_max)
+            if not queue.is_resident(offset, min(count, queue.readable_max - offset)):
+                return True
+            if count >= LOOK_ENTRIES and self._look_ahead(queue, offset, max(LOOK_ENTRIES, count_max)):
+                return False
+        return not self._are_resident(queue, offset, count_max)
+
+    def take_warm_span(
+        self, queue: AnyQueue | None, offset: int, count_max: int
+    ) -> tuple[int, int, int] | None:
+        """As is_cold, for one who asks for several reads at once: None when reading there would wait for the disk.
+
+        Else (first offset, offset behind the last, reads): beside this one, so many more that begin and end there are known
+        not to wait. They are the caller's from now on; is_cold does not go by them.
+        """
+        if self.is_cold(queue, offset, count_max):
+            return None
+        known = self._looked_at.pop(queue, None) if queue is not None else None
+        return known if known is not None and known[0] <= offset < known[1] else (offset, offset, 0)
+
+    def _bounded(self, queue: AnyQueue, offset: int, count_max: int) -> int:
+        """How many messages are to be in memory for a read there that asks for `count_max`."""
+        if count_max <= SCATTERED_COUNT_MAX:
+            return count_max
+        first = queue.entry(offset)
+        is_old = first is not None and self._log.end - first[0] > self._memory_bytes
+        most = (
+            self._config.max_transfer_count_on_message_in_disk
+            if is_old
+            else self._config.max_transfer_count_on_message_in_memory
+        )
+        return min(count_max, max(most, SCATTERED_COUNT_MAX))
+
+    def _entry_count(self, count_max: int) -> int:
+        """How many queue entries a read of `count_max` messages looks at."""
+        return max(self._config.max_filter_message_size // ENTRY_BYTES, count_max)
+
+    def _are_resident(self, queue: AnyQueue, offset: int, count_max: int) -> bool:
+        """Whether the records of one read are in memory: as many as a read of hot messages takes."""
+        hot_from = self._log.end - self._config.hot_read_bytes
+        hot = self._hot.get(queue)
+        if hot is not None and hot[0] <= offset and hot[1] >= hot_from:
+            return True
+        count = min(count_max, self._config.max_transfer_count_on_message_in_memory)
+        first = queue.entry(offset)
+        if first is None:
+            return True
+        if first[0] >= hot_from:
+            if len(self._hot) >= LOOKED_AT_QUEUES_MAX:
+                self._hot.clear()
+            self._hot[queue] = (offset, first[0])
+            return True
+        if count > SCATTERED_COUNT_MAX:
+            count = self._run_count(queue, offset, count)
+        last = queue.entry(min(offset + count, queue.readable_max) - 1)
+        if last is None:
+            return True
+        if 0 <= last[0] - first[0] <= LOOK_BYTES_MAX:
+            return self._is_resident(first[0], last[0] + last[1] - first[0])
+        # Far between: one by one.
+        is_old = self._log.end - first[0] > self._memory_bytes
+        count = min(
+            count,
+            self._config.max_transfer_count_on_message_in_disk if is_old else SCATTERED_COUNT_MAX,
+            SCATTERED_COUNT_MAX,
+        )
+        entries = map(queue.entry, range(offset, min(offset + count, queue.readable_max)))
+        return all(entry is None or self._is_resident(entry[0], entry[1]) for entry in entries)
+
+    def _run_count(self, queue: AnyQueue, offset: int, count: int) -> int:
+        """How many of `count` messages one read takes when they are not hot: those near the first one, or a few from anywhere."""
+        first, last = queue.entry(offset), queue.entry(min(offset + count, queue.readable_max) - 1)
+        if first is None or last is None or last[0] - first[0] <= RUN_BYTES_MAX:
+            return count
+
+        def distance(at: int) -> int:
+            entry = queue.entry(at)
+            return entry[0] - first[0] if entry is not None else RUN_BYTES_MAX + 1
+
+        places = range(offset, min(offset + count, queue.readable_max))
+        return max(SCATTERED_COUNT_MAX, bisect_right(places, RUN_BYTES_MAX, key=distance))
+
+    def _look_ahead(self, queue: ConsumeQueue, offset: int, count: int) -> bool:
+        """Look at `count` messages from `offset` on, whose entries are in memory; note when all of them are, too."""
+        first, last = queue.entry(offset), queue.entry(offset + count - 1)
+        if first is None or last is None or not 0 < last[0] - first[0] <= LOOK_BYTES_MAX:
+            return False
+        if not self._is_resident(first[0], last[0] + last[1] - first[0]):
+            return False
+        if len(self._looked_at) >= LOOKED_AT_QUEUES_MAX:
+            self._looked_at.clear()
+        self._looked_at[queue] = (offset, offset + count, LOOK_READS)
+        return True
+
+    def _is_resident(self, physical_offset: int, size: int) -> bool:
+        """Whether these bytes of the log are in memory, the newest unasked."""
+        if self._log.end - physical_offset <= self._config.hot_read_bytes:
+            return True
+        segment = self._log.segment_at(physical_offset)
+        if segment is None:
+            return True
+        start = physical_offset - segment.base
+        return segment.file.is_resident(start, min(segment.size, start + size))
+
+    async def warm_queue(
+        self,
+        queue: AnyQueue | None,
+        offset: int,
+        tag_codes: frozenset[int] | None,
+        count_max: int = SCATTERED_COUNT_MAX,
+    ) -> None:
+        """Bring what the next reads of up to `count_max` messages from `offset` on need into memory."""
+        if queue is None or not queue.min_offset <= offset < queue.readable_max:
+            return
+        count_max = self._bounded(queue, offset, count_max)
+        if isinstance(queue, ConsumeQueue):
+            await self._warm_entries(queue, offset, self._entry_count(count_max))
+        await self._warm_records(queue, offset, tag_codes, count_max)
+
+    async def _warm_entries(self, queue: ConsumeQueue, offset: int, count: int) -> None:
+        if queue.is_resident(offset, count):
+            return
+        pinned = queue.pin_entries(offset, count)
+        if pinned is None:
+            return
+        file, start, end = pinned
+        assert file.file is not None
+        try:
+            has_arrived = await _arrive([(file.file, start, end)])
+        except BaseException:
+            self._pool.unpin([file])
+            raise
+        if has_arrived:
+            self._pool.unpin([file])
+            return
+        future = asyncio.get_running_loop().run_in_executor(self._executor, file.file.read, start, end)
+        future.add_done_callback(lambda _: self._pool.unpin([file]))
+        await asyncio.shield(future)
+
+    async def _warm_records(
+        self, queue: AnyQueue, offset: int, tag_codes: frozenset[int] | None, count_max: int
+    ) -> None:
+        span = self._span(queue, offset, count_max) if tag_codes is None else None
+        await self.warm(self._places(queue, offset, tag_codes, count_max) if span is None else span)
+
+    def _span(self, queue: AnyQueue, offset: int, count_max: int) -> list[tuple[int, int]] | None:
+        """(physical offset, size), a file each, of everything from the first message on to the last that is to be warmed,
+        with what lies between them; None where that is much. Each place by itself takes the event loop ten times as long.
+        """
+        count = min(queue.readable_max - offset, max(COUNT_MAX, count_max))
+        if count_max > SCATTERED_COUNT_MAX:
+            count = self._run_count(queue, offset, count)
+        first, last = queue.entry(offset), queue.entry(offset + count - 1)
+        if first is None or last is None or not 0 <= last[0] - first[0] <= RUN_BYTES_MAX:
+            return None
+        at, end = first[0], last[0] + min(max(last[1], 0), RECORD_BYTES_MAX)
+        places: list[tuple[int, int]] = []
+        while at < end:
+            segment = self._log.segment_at(at)
+            if segment is None:
+                return None
+            places.append((at, min(end, segment.end) - at))
+            at = segment.end
+        return places
+
+    def _places(
+        self, queue: AnyQueue, offset: int, tag_codes: frozenset[int] | None, count_max: int
+    ) -> list[tuple[int, int]]:
+        """(physical offset, size) of the messages that are to be warmed."""
+        places: list[tuple[int, int]] = []
+        total, most = 0, COUNT_MAX if tag_codes is None else max(COUNT_MAX, count_max)
+        count = min(queue.readable_max - offset, self._entry_count(most))
+        # Many entries at once where they are what they seem: one by one, 256 of them would keep the event loop for long.
+        entries: Iterable[tuple[int, int, int] | None] = (
+            queue.entries(offset, count)
+            if type(queue) is ConsumeQueue
+            else map(queue.entry, range(offset, offset + count))
+        )
+        for entry in entries:
+            if entry is None or not 0 < entry[1] <= RECORD_BYTES_MAX:
+                continue  # a filler, or nothing that can be a record
+            if tag_codes is not None and entry[2] not in tag_codes:
+                continue
+            if not places or places[-1] != entry[:2]:
+                places.append(entry[:2])
+                total += entry[1]
+            if len(places) >= most or total >= BYTES_MAX:
+                break
+        return places
+
+    async def warm(self, places: Sequence[tuple[int, int]]) -> None:
+        """Bring (physical offset, size) into memory in the executor. Deleted ones are left out."""
+        runs = self._runs(places)
+        pins = [
+            base
+            for segment, start, end in runs
+            for base in self._log.pin(segment.base + start, segment.base + end)
+        ]
+        wanted: list[_Run] = [(segment.file, start, end) for segment, start, end in runs]
+        try:
+            has_arrived = await _arrive(wanted)
+        except BaseException:
+            self._log.unpin(pins)
+            raise
+        if has_arrived:
+            self._log.unpin(pins)
+            return
+        future = asyncio.get_running_loop().run_in_executor(self._executor, _read_all, wanted)
+        future.add_done_callback(lambda _: self._log.unpin(pins))
+        await asyncio.shield(future)
+
+    def _runs(self, places: Sequence[tuple[int, int]]) -> list[tuple[Segment, int, int]]:
+        """Join places that lie near each other: (segment, start in it, end in it), each to be read at once.
+
+        A read for each record would be a hand-over of the interpreter's lock for each.
+        """
+        runs: list[tuple[Segment, int, int]] = []
+        for start, size in sorted(places):
+            segment = self._log.segment_at(start)
+            if segment is None:
+                continue
+            at = start - segment.base
+            end = min(segment.size, at + size)
+            if runs and runs[-1][0] is segment and at - runs[-1][2] <= GAP_BYTES_MAX:
+                runs[-1] = (segment, runs[-1][1], max(end, runs[-1][2]))
+            else:
+                runs.append((segment, at, end))
+        return runs
+
+
+async def _arrive(runs: list[_Run]) -> bool:
+    """Ask the system for these bytes and look now and then whether they have come; False when that takes too long.
+
+    No thread has a part in it: one that hands the bytes over takes the interpreter's lock from the event loop for each
+    piece, and a thread that is put aside while it holds the lock stops everybody.
+    """
+    missing = [run for run in runs if not run[0].is_resident(run[1], run[2])]
+    for file, start, end in missing:
+        file.will_need(start, end)
+    for _ in range(LOOKS):
+        if all(file.is_resident(start, end) for file, start, end in missing):
+            return True
+        await asyncio.sleep(LOOK_AGAIN_S)
+    return False
+
+
+def _read_all(runs: list[_Run]) -> None:
+    for file, start, end in runs:
+        for at in range(start, end, STEP_BYTES_MAX):
+            file.read(at, min(end, at + STEP_BYTES_MAX))

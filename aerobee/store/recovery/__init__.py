@@ -1,0 +1,1 @@
+"""What a start finds and repairs, and how a log is cut."""

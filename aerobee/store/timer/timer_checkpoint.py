@@ -1,0 +1,132 @@
+"""How far the timer has come: config/timercheck. Follows TimerCheckpoint of RocketMQ.
+
+4096 bytes; the first 56 are also the body of GET_TIMER_CHECK_POINT (60), int64 each:
+
+    read time ms | timer log's flushed position | timer queue offset | master's timer queue offset
+    data version: state version | timestamp | counter
+
+Every slot before the read time is delivered; every message of the timer topic below the queue offset has its unit
+in the timer log below the flushed position. RocketMQ reads nothing behind byte 56. Aerobee keeps there
+
+    @64 magic 8 | scan_from 8 | is closed 8 | copy of the read time 8 | copy of the counter 8 | crc32 of these 4
+
+    @128 magic 8 | where the timer log begins 8 | size of its files 8 | crc32 of these and the one above 4
+
+`scan_from` is a physical offset: what was delivered of the slots from the read time on lies behind it in the commit
+log. `is closed` is 1 while no slot was written since. When RocketMQ has written the file since, the copies differ, and scan_from is not used.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+
+from aerobee.store.files.disk import Disk
+
+TIMER_CHECKPOINT_BYTES = 4096
+FIELDS = struct.Struct(">qqqqqqq")
+OWN_AT = 64
+OWN = struct.Struct(">8sqqqq")
+_MAGIC = b"AEROTIM1"
+LOG_AT = 128
+LOG = struct.Struct(">8sqq")
+_LOG_MAGIC = b"AEROTIM2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerCheckpoint:
+    """What the file says; `scan_from` -1: not known, the file is RocketMQ's."""
+
+    read_time_ms: int = 0
+    log_flushed: int = 0
+    queue_offset: int = 0
+    master_queue_offset: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+    scan_from: int = -1
+    is_closed: bool = False
+    log_min: int = -1  # where the timer log begins; -1: not known
+    log_file_size: int = 0  # 0: not known
+
+    def fields(self) -> bytes:
+        """The 56 bytes that RocketMQ knows."""
+        return FIELDS.pack(
+            self.read_time_ms,
+            self.log_flushed,
+            self.queue_offset,
+            self.master_queue_offset,
+            self.state_version,
+            self.timestamp,
+            self.counter,
+        )
+
+    def encode(self) -> bytes:
+        """The whole file."""
+        data = bytearray(TIMER_CHECKPOINT_BYTES)
+        data[: FIELDS.size] = self.fields()
+        if self.scan_from >= 0:
+            own = OWN.pack(_MAGIC, self.scan_from, self.is_closed, self.read_time_ms, self.counter)
+            data[OWN_AT : OWN_AT + OWN.size] = own
+            crc = zlib.crc32(own)
+            struct.pack_into(">I", data, OWN_AT + OWN.size, crc)
+            part = LOG.pack(_LOG_MAGIC, self.log_min, self.log_file_size)
+            data[LOG_AT : LOG_AT + LOG.size] = part
+            struct.pack_into(">I", data, LOG_AT + LOG.size, zlib.crc32(part, crc))
+        return bytes(data)
+
+
+def decode_timer_checkpoint(data: bytes) -> TimerCheckpoint | None:
+    """Read the file's content or a body of 56 bytes; None when it is shorter or was never written."""
+    if len(data) < FIELDS.size or not any(data[: FIELDS.size]):
+        return None
+    read_time, log_flushed, queue_offset, master, state, timestamp, counter = FIELDS.unpack_from(data, 0)
+    if min(read_time, log_flushed, queue_offset) < 0:
+        return None
+    checkpoint = TimerCheckpoint(
+        read_time_ms=read_time,
+        log_flushed=log_flushed,
+        queue_offset=queue_offset,
+        master_queue_offset=master,
+        state_version=state,
+        timestamp=timestamp,
+        counter=counter,
+    )
+    if len(data) >= OWN_AT + OWN.size + 4:
+        own = data[OWN_AT : OWN_AT + OWN.size]
+        magic, scan_from, is_closed, read_copy, counter_copy = OWN.unpack(own)
+        (crc,) = struct.unpack_from(">I", data, OWN_AT + OWN.size)
+        if (magic, read_copy, counter_copy, crc) == (_MAGIC, read_time, counter, zlib.crc32(own)):
+            own_part = replace(checkpoint, scan_from=scan_from, is_closed=bool(is_closed))
+            return _with_log(own_part, data, crc)
+    return checkpoint
+
+
+def _with_log(checkpoint: TimerCheckpoint, data: bytes, seed: int) -> TimerCheckpoint:
+    part = data[LOG_AT : LOG_AT + LOG.size]
+    if len(data) < LOG_AT + LOG.size + 4:
+        return checkpoint
+    magic, log_min, file_size = LOG.unpack(part)
+    (crc,) = struct.unpack_from(">I", data, LOG_AT + LOG.size)
+    if magic != _LOG_MAGIC or crc != zlib.crc32(part, seed):
+        return checkpoint
+    return replace(checkpoint, log_min=log_min, log_file_size=file_size)
+
+
+class TimerCheckpointFile:
+    """The file, replaced in one step."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    def read(self) -> TimerCheckpoint | None:
+        """What is on the disk; None when there is nothing usable. Raises OSError."""
+        if not self._disk.exists(self._path):
+            return None
+        return decode_timer_checkpoint(self._disk.read_file(self._path))
+
+    def write(self, checkpoint: TimerCheckpoint) -> None:
+        """Durable on return. Raises OSError; the older content is there then."""
+        self._disk.replace_file(self._path, checkpoint.encode())

@@ -1,0 +1,1 @@
+"""What is done periodically: flushing queues, deleting old files."""

@@ -1,0 +1,110 @@
+"""Carrying out retention: old log files go, and with them the queue and index files that only point into them.
+
+Follows CleanCommitLogService and CleanConsumeQueueService of RocketMQ; what is to go is decided in retention.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from aerobee.clock import Clock
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.disk import Disk
+from aerobee.store.index.key_index import KeyIndex
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.flush import Watermark
+from aerobee.store.log.retention import Retention
+from aerobee.store.queue.queue_table import QueueTable
+
+_logger = logging.getLogger(__name__)
+_QUEUES_PER_TURN = 64  # of those that are looked at: mostly nothing goes
+
+
+class LogCleaner:
+    """Belongs to the event loop's thread. `on_ratio(is_full, used_ratio)` is told after each look at the disk."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex,
+        flushed: Watermark,
+        *,
+        disk: Disk,
+        clock: Clock,
+        executor: Executor | None,
+        on_ratio: Callable[[bool, float], None],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._flushed = flushed
+        self._disk = disk
+        self._clock = clock
+        self._executor = executor
+        self._on_ratio = on_ratio
+        self._retention = Retention(config)
+
+    async def clean(self, *, manual: bool) -> int:
+        """One round. Returns files removed: of the log in the executor, for large ones take a while. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        used, total, times = await loop.run_in_executor(self._executor, self._look_at_disk)
+        paths = self._expire(used, total, times, manual)
+        for path in paths:
+            await loop.run_in_executor(self._executor, self._disk.remove, path)
+        return await self._after_expiry(len(paths))
+
+    async def run(self) -> None:
+        """One round every cleanResourceInterval."""
+        while True:
+            await self._clock.sleep(self._config.clean_resource_interval / 1000)
+            try:
+                await self.clean(manual=False)
+            except OSError as error:
+                _logger.error("retention of %s failed: %s", self._log.directory, error)
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other times and ratios."""
+        self._config = config
+        self._retention.reconfigure(config)
+
+    def _look_at_disk(self) -> tuple[int, int, list[int]]:
+        """Used and total bytes, and when each of the oldest log files was last changed. Any thread."""
+        paths = [segment.path for segment in self._log.segments[:-1][: self._config.delete_file_batch_max]]
+        used, total = self._disk.usage(self._log.directory)
+        return used, total, [self._disk.mtime_ms(path) for path in paths]
+
+    def _expire(self, used: int, total: int, times: list[int], manual: bool) -> list[str]:
+        """Take expired segments out of the log. Returns the files to remove."""
+        ratio = used / total if total else 0.0
+        now_ms = self._clock.now_ms()
+        decision = self._retention.decide(
+            now_ms=now_ms,
+            local_hour=time.localtime(now_ms / 1000).tm_hour,
+            file_times_ms=times,
+            used_ratio=ratio,
+            manual=manual,
+        )
+        paths = []
+        for _ in range(decision.delete_count):
+            if len(self._log.segments) < 2 or self._log.segments[0].end > self._flushed.value:
+                break
+            paths.append(self._log.detach_first().path)
+        self._on_ratio(decision.is_full, ratio)
+        return paths
+
+    async def _after_expiry(self, removed: int) -> int:
+        if removed:
+            for number, count in enumerate(self._queues.deletion_before(self._log.min_offset), 1):
+                removed += count
+                if number % _QUEUES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            removed += self._index.delete_before(self._log.min_offset)
+            _logger.info("retention removed %d files; the log begins at %d", removed, self._log.min_offset)
+        return removed

@@ -1,0 +1,125 @@
+"""The background work of the store beside the log's flush: queues and index to the disk, checkpoint, next files.
+
+Follows FlushConsumeQueueService and AllocateMappedFileService of RocketMQ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from aerobee.clock import Clock, in_step
+from aerobee.errors import StoreFull
+from aerobee.store.files.checkpoint import Checkpoint, CheckpointFile
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.files.descriptors import is_used_up
+from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.flush import Watermark
+from aerobee.store.upkeep.queue_flush import QueueFlusher
+
+_logger = logging.getLogger(__name__)
+_RETRY_S = 0.1  # while all descriptors of the process are used up
+_FEW_QUEUE_FILES = (
+    256  # so many are synced every flushIntervalConsumeQueue, more only at the thorough interval
+)
+
+
+class QueueUpkeep:
+    """One task. `on_failed` is told of a sync that failed; then the task ends, for nothing may be promised any more."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        flusher: QueueFlusher,
+        flushed: Watermark,
+        checkpoints: CheckpointFile,
+        *,
+        clock: Clock,
+        executor: Executor | None,
+        next_checkpoint: Callable[[int], Checkpoint],
+        on_failed: Callable[[OSError], object],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._flusher = flusher
+        self._flushed = flushed
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._executor = executor
+        self._next_checkpoint = next_checkpoint
+        self._on_failed = on_failed
+
+    def reconfigure(self, config: StoreConfig) -> None:
+        """Go on with other intervals."""
+        self._config = config
+
+    async def run(self) -> None:
+        """Until cancelled; a sync under way is waited for."""
+        await self._make_spares()
+        thorough_at = self._clock.monotonic() + self._config.flush_consume_queue_thorough_interval / 1000
+        while not self._flushed.failed:
+            await self._clock.sleep(in_step(self._clock, self._config.flush_interval_consume_queue / 1000))
+            if self._flushed.failed:
+                return
+            await self._make_spares()
+            now = self._clock.monotonic()
+            if self._flusher.dirty_count > _FEW_QUEUE_FILES and now < thorough_at:
+                # Thousands of syncs a second would take the disk from the log; recovery reads more instead.
+                checkpoint = self._next_checkpoint(self._flusher.bound(self._log.end))
+                await asyncio.get_running_loop().run_in_executor(
+                    self._executor, self._checkpoints.write, checkpoint
+                )
+                continue
+            thorough_at = now + self._config.flush_consume_queue_thorough_interval / 1000
+            await self._flush()
+
+    async def _flush(self) -> None:
+        # Only what the log holds durably may be covered by the checkpoint's queue bound.
+        work = self._flusher.begin(self._flushed.value)
+        checkpoint = self._next_checkpoint(work.bound)
+        if work.is_empty and checkpoint == self._checkpoints.current:
+            return  # an idle broker wakes no thread
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._executor, self._sync, work, checkpoint)
+        try:
+            await asyncio.wait([future])
+            while is_used_up(future.exception()):
+                # A file could not be opened to be synced, so nothing is wrong with what the disk holds: again.
+                await self._clock.sleep(_RETRY_S)
+                future = loop.run_in_executor(self._executor, self._sync, work, checkpoint)
+                await asyncio.wait([future])
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        finally:
+            self._flusher.end(work)
+            error = future.exception()
+            if isinstance(error, OSError):
+                self._on_failed(error)
+            elif error is not None:
+                raise error
+
+    def _sync(self, work: QueueFlusher.Work, checkpoint: Checkpoint) -> None:
+        self._flusher.sync(work)
+        self._checkpoints.write(checkpoint)
+
+    async def _make_spares(self) -> None:
+        """The next files ahead of their use: making one takes milliseconds, in which the loop would stand still."""
+        loop = asyncio.get_running_loop()
+        try:
+            if self._log.needs_spare():
+                await loop.run_in_executor(self._executor, self._log.make_spare)
+            if self._flusher.index.needs_spare():
+                await loop.run_in_executor(
+                    self._executor, self._flusher.index.make_spare, self._clock.now_ms()
+                )
+            if self._flusher.index.needs_map_in():
+                file = self._flusher.index.pin_newest()
+                future = loop.run_in_executor(self._executor, file.map_in)
+                future.add_done_callback(lambda _: self._flusher.index.unpin([file]))
+                await asyncio.shield(future)
+        except (StoreFull, OSError) as error:
+            _logger.warning("the next file cannot be made yet: %s", error)
