@@ -68,13 +68,13 @@ class Features(Party):
         *,
         leaves_open: bool = True,
     ) -> None:
-        """`leaves_open`: some transactions are decided only when a broker asks. `on_use` hears the name of each feature whenever something of it happens."""
+        """`leaves_open`: some transactions are decided only when a broker asks, and it is looked at (Checker.POPPED). `on_use` hears the name of each feature whenever something of it happens."""
         super().__init__("features", rng, clock, network)
         self.tasks: dict[bytes, Task] = {}
         self.trouble: Broken | None = None
         self.is_clock_set = False  # by more than a drift: nobody can say what is early
         self._on_use = on_use
-        self._leaves_open = leaves_open
+        self._leaves_open = self._is_strict = leaves_open
         self.under_way = 0  # sends without an answer
         self._is_over = asyncio.Event()
         self._senders: list[asyncio.Task[None]] = []
@@ -247,7 +247,7 @@ class Features(Party):
             )
         if task.wanted is TransactionState.ROLLBACK:
             self._break(Checker.TRANSACTIONS, f"{message.body!r} was rolled back, and popped at {now:.3f} s")
-        if now > task.done_at_s + INVISIBLE_S:
+        if self._is_strict and now > task.done_at_s + INVISIBLE_S:
             self._break(
                 Checker.POPPED,
                 f"{message.body!r} was acknowledged at {task.done_at_s:.3f} s, and popped again at {now:.3f} s",
