@@ -24,6 +24,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads
+from aerobee.store.timer import timer_files, timer_log
 from aerobee.store.timer.timer_log import TimerLog, TimerUnit
 from tests.integration.broker_calls import send_request
 from tests.integration.pop_requests import Popped, ack, pop, pop_request
@@ -288,8 +289,8 @@ async def test_the_event_loop_gets_its_turn_while_the_timer_wheel_is_opened(
     await failover.switch(b)
     await wait_until(lambda: len(keys(b, "t")) == 60, "delivered", timeout_s=60)
     await same(a, b)
-    for name in ("store.timer_files", "store.timer_log"):
-        monkeypatch.setattr(f"aerobee.{name}.UNITS_PER_STEP", 4)
+    for module in (timer_files, timer_log):
+        monkeypatch.setattr(module, "UNITS_PER_STEP", 4)
     turn, opened_in = 0, list[int]()
     units = TimerLog.units
 

@@ -19,6 +19,7 @@ from aerobee.store.timer.timer_log import DEFAULT, DELETE, ROLL, TimerUnit
 log = logging.getLogger(__name__)
 
 LOADS_PER_PASS = 1_024
+SLOTS_PER_LOOK = 16_384  # at most 2 ms
 _DELAY_MAX = 2**31 - 1  # of a unit, ms
 
 
@@ -186,9 +187,15 @@ class SlotsAtHand:
             self._warm(following.offsets())
 
     def next_used(self, time_ms: int, now_ms: int) -> int:
-        """The first slot from a time on that was ever used; the present one when none is before it."""
-        later = (slot.time_ms for slot in self._files.wheel.slots() if slot.time_ms >= time_ms)
-        return max(time_ms, min(self.floor(now_ms), *later, self.floor(now_ms)))
+        """The first slot from a time on that was ever used, or an empty one before it, after a look at SLOTS_PER_LOOK; the
+        present one when none is before it.
+        """
+        wheel, present = self._files.wheel, self.floor(now_ms)
+        if present - time_ms < self._files.span_ms:
+            found = wheel.first_used(time_ms, SLOTS_PER_LOOK)
+        else:  # nobody looked for longer than the wheel reaches
+            found = min((slot.time_ms for slot in wheel.slots() if slot.time_ms >= time_ms), default=present)
+        return max(time_ms, min(present, found))
 
     def waiting_in(self, slot_time: int) -> set[int] | None:
         """Physical offsets of what waits in the slot at hand; None for another one, or before it is loaded."""

@@ -171,6 +171,21 @@ class TimerWheel:
                         piece.append(TimerSlot(number * self.precision_ms, first, last, count))
             yield piece
 
+    def first_used(self, time_ms: int, slot_count: int) -> int:
+        """When the first slot begins that is not empty, of so many from that of a time on; the one behind them when all are."""
+        number = time_ms // self.precision_ms
+        end = number + slot_count
+        while number < end and self._file is not None:
+            place = number % self.slot_count
+            some = min(end - number, self.slot_count - place, _PIECE_BYTES // SLOT_BYTES)
+            data = self._file.read(place * SLOT_BYTES, (place + some) * SLOT_BYTES)
+            if not is_zero(data):
+                for expected, (stored, _, _, _, _) in enumerate(SLOT.iter_unpack(data), number):
+                    if stored == expected and stored:
+                        return expected * self.precision_ms
+            number += some
+        return end * self.precision_ms
+
     def sync(self) -> None:
         """Make the slots durable. Any thread. Raises OSError."""
         if self._file is None:

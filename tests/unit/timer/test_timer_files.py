@@ -254,6 +254,21 @@ def test_files_are_opened_in_steps_that_are_short(
         assert sorted(files.wheel.slots()) == wanted
 
 
+@pytest.mark.parametrize("used", [0, 1, 5, 100])
+def test_the_next_slot_that_is_used_is_found_with_a_look_at_so_many(disk: SimulatedDisk, used: int) -> None:
+    files = open_again(disk)
+    wheel, draw = files.wheel, random.Random(used)
+    assert wheel.first_used(BASE_MS, 5) == BASE_MS + 5000, "there is no file yet"
+    wheel.make()
+    for _ in range(used):
+        wheel.put(BASE_MS + draw.randrange(-wheel.slot_count, wheel.slot_count) * 1000, 0, 0, 1)
+    times = sorted(slot.time_ms for slot in wheel.slots())
+    for _ in range(300):
+        start, count = BASE_MS + draw.randrange(wheel.slot_count) * 1000, draw.randrange(wheel.slot_count)
+        end = start + count * 1000
+        assert wheel.first_used(start, count) == min([each for each in times if start <= each] + [end, end])
+
+
 def test_opening_that_is_given_up_at_any_step_is_begun_anew(disk: SimulatedDisk) -> None:
     """As of a broker that lost its mastership while it took over."""
     files = new_files(disk, mapped_file_size_timer_log=1 << 20)
