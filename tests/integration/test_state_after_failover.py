@@ -402,6 +402,24 @@ async def test_pops_in_hand_stay_in_hand_over_two_failovers(failover: Failover, 
         assert feature.engine.in_flight.message_count == 0
 
 
+async def test_a_reset_stays_when_a_master_is_a_slave_for_a_moment(failover: Failover) -> None:
+    """It leads again before it has copied anybody's offsets: its check points of before the reset say nothing new."""
+    await failover.begin()
+    a, client = failover.a, failover.pair.client
+    for key in ("one", "two"):
+        await send(failover, a, key)
+    for each in await pop(client, a, "t", queue=0, count=8, invisible_ms=120_000):
+        assert await ack(client, a, each) == 0
+    (group,) = a.offsets.groups_of("t")
+    assert a.offsets.query(group, "t", 0) == 2
+    a.offsets.commit(group, "t", 0, 0)  # an operator has them consumed again
+    failover.epoch += 1
+    a.replication.become_slave("", failover.epoch)
+    failover.lead(a)
+    await wait_until(lambda: served(a), "everything is served", timeout_s=60)
+    assert a.offsets.query(group, "t", 0) == 0
+
+
 async def test_ordered_pops_begin_again_at_the_committed_offset(failover: Failover) -> None:
     await failover.begin()
     a, b, client = failover.a, failover.b, failover.pair.client

@@ -165,7 +165,7 @@ class Foundation:
     def resign(self) -> None:
         """Another broker decides from here on: what only this one knew would lead consumers astray when it is master again."""
         self.locks.clear()
-        self.offsets.forget_resets()
+        self.offsets.resigned()
 
     def make_missed_topics(self) -> None:
         """What came from a master that was lost can be read (missed_topics.py). A queue that cannot be looked at keeps no broker from

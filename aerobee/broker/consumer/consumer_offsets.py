@@ -39,6 +39,7 @@ SYSTEM_GROUP_PREFIX = (
 SEPARATOR = "@"
 LOG_END = "aerobeeLogEnd"
 POP_BUFFER = "aerobeePopBuffer"
+CUT_OFF = "aerobeeCutOff"
 REMOVED = "aerobeeRemoved"
 REMOVED_MAX = 10_000  # removals that are remembered, the newest: replicas hear of them within seconds
 COUNT_KEY = "consumerOffsetNumsMax"
@@ -296,6 +297,7 @@ class ConsumerOffsets:
             version = DataVersion.from_dict(json_fields.mapping(fields, "dataVersion"))
             self.log_end = json_fields.integer(fields, LOG_END, -1)
             self.had_pop_buffer = json_fields.boolean(fields, POP_BUFFER)
+            self.counts_cut_off = json_fields.boolean(fields, CUT_OFF)
             self.removed = removed_of(fields) or {}
         except MalformedFrame as error:
             raise StoreError(f"config/consumerOffset.json is not an offset table: {error}") from error
@@ -370,7 +372,7 @@ class ConsumerOffsets:
         log_end = self._log_end_now() if self._copied_from is None else self._copied_from
         if (known_to := self.known_to) is not None:
             log_end = known_to
-        has_pop_buffer = self.has_pop_buffer
+        has_pop_buffer, counts_cut_off = self.has_pop_buffer, self.counts_cut_off
         version, removed = self.data_version.to_dict(), self.removed
         offsets, pulled = list(self._offsets.items()), list(self._pulled.items())
 
@@ -386,6 +388,8 @@ class ConsumerOffsets:
             }
             if removed:
                 found[REMOVED] = removed
+            if counts_cut_off:
+                found[CUT_OFF] = True
             if log_end >= 0:
                 found[LOG_END] = log_end
                 if has_pop_buffer:
@@ -439,6 +443,19 @@ class ConsumerOffsets:
             self._copied_from = log_offset
         self.log_end = min(self.log_end, log_offset)
         self.counts_cut_off = True
+
+    def cut_is_over(self) -> None:
+        """The offsets are a master's, who has nothing of what was cut off."""
+        self._dirty = self._dirty or self.counts_cut_off
+        self.counts_cut_off = False
+
+    def resigned(self) -> None:
+        """Another broker decides from here on: what it hands out to POP groups shows in the log alone until its offsets are copied.
+        What this one handed out is in the table."""
+        self.forget_resets()
+        if self._copied_from is None:
+            known_to = self.known_to
+            self._copied_from = self._log_end_now() if known_to is None else known_to
 
     def pops_are_known(self) -> None:
         """What the log says of pops behind `log_end` is in the table."""

@@ -282,7 +282,7 @@ class MetadataSync:
             ),
             counts_cut_off=offsets.counts_cut_off,
         )
-        offsets.counts_cut_off = False
+        offsets.cut_is_over()
         for each in found.removed:
             offsets.remove_queue(each.group, each.topic, each.queue_id)
         for each in found.taken:

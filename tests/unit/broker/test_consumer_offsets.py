@@ -168,3 +168,38 @@ def test_a_new_master_says_up_to_where_its_offsets_know_of_pops() -> None:
     assert file.value["aerobeeLogEnd"] == 500
     offsets.pops_are_known()
     assert offsets.known_to is None
+
+
+def test_that_offsets_count_what_was_cut_off_is_known_after_a_restart() -> None:
+    """A slave is killed between the cut of its log and its master's offsets: it gives none of its own to the master then."""
+    file = MemoryFile()
+    offsets = make(file)
+    offsets.commit("g", "T", 0, 5)
+    offsets.log_cut(100)
+    offsets.save(force=True)
+    again = make(file)
+    again.load()
+    assert again.counts_cut_off
+    again.cut_is_over()
+    again.save()
+    last = make(file)
+    last.load()
+    assert not last.counts_cut_off
+
+
+def test_pops_of_a_former_master_are_in_its_table() -> None:
+    """What its log says is taken from where it resigned; from where it had begun when it resigns before it has read that."""
+    end = 900
+    offsets = ConsumerOffsets(clock=ManualClock(), log_end_now=lambda: end)
+    offsets.resigned()
+    end = 1_000
+    offsets.resigned()
+    offsets.copied(None)
+    assert (offsets.log_end, offsets.known_to) == (900, 900)
+    offsets.resigned()
+    offsets.copied(None)
+    assert offsets.known_to == 900, "what stands between was not read"
+    offsets.pops_are_known()
+    offsets.resigned()
+    offsets.copied(None)
+    assert offsets.log_end == 1_000
