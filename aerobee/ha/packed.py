@@ -54,6 +54,21 @@ def unpack_checked(data: bytes, *, bytes_max: int, what: str) -> Any:
     return unpack(payload, what)
 
 
+def unpack_first(data: bytes, count: int, *, bytes_max: int, what: str) -> tuple[object, ...]:
+    """The first `count` values of an array that pack_checked made, by its first `bytes_max` bytes alone.
+
+    The checksum and what lies behind them are not looked at, so the cost has a bound whatever the array holds. Raises MalformedFrame.
+    """
+    unpacker = msgpack.Unpacker(use_list=False, raw=False, strict_map_key=False, max_buffer_size=bytes_max)
+    unpacker.feed(data[CRC_BYTES:bytes_max])
+    try:
+        if unpacker.read_array_header() < count:
+            raise MalformedFrame(f"{what} has fewer than {count} values")
+        return tuple(unpacker.unpack() for _ in range(count))
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise MalformedFrame(f"the first {count} values of {what} cannot be read: {error}") from error
+
+
 Check = Callable[[object, str], Any]
 
 

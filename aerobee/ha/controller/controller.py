@@ -22,7 +22,7 @@ from aerobee.ha.controller.masters import Masters
 from aerobee.ha.controller.membership_calls import MembershipCalls
 from aerobee.ha.controller.peer_check import PeerCheck
 from aerobee.ha.controller.state import ControllerState
-from aerobee.ha.raft.messages import decode_message
+from aerobee.ha.raft.messages import Message, decode_message, source_of
 from aerobee.ha.raft.node import RaftNode
 from aerobee.ha.raft.peer_links import PeerLinks
 from aerobee.ha.raft.raft_service import RaftService, RaftStatus, Runner
@@ -262,21 +262,38 @@ class Controller:
 
     def _on_raft_message(self, peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
         try:
-            message = decode_message(
-                request.body,
-                self.config.controller_d_leger_group,
-                bytes_max=self.config.raft.message_bytes_max,
-            )
+            # Who may not send one must not have it decoded either: that takes half a second for the largest.
+            refusal = self._refusal_of_message(peer, request)
+            message = None if refusal else self._message(request)
         except MalformedFrame as error:
-            log.warning("%s sent what is no message of this quorum: %s", peer.address, error)
+            self._refused.warn(
+                "malformed", "%s sent what is no message of this quorum: %s", peer.address, error
+            )
             peer.close("no message of this quorum")
             return None
-        refusal = self._peer_check.refusal(message.source, peer.host_port[0]) if self._peer_check else ""
-        if refusal:
-            self._refused.warn(message.source, "a message of %s is refused: %s", message.source, refusal)
+        if message is None:
             return request.reply(ResponseCode.NO_PERMISSION, remark=refusal)
         self._raft.deliver(message)
         return request.reply()
+
+    def _message(self, request: RemotingCommand) -> Message:
+        config = self.config
+        return decode_message(
+            request.body, config.controller_d_leger_group, bytes_max=config.raft.message_bytes_max
+        )
+
+    def _refusal_of_message(self, peer: Peer, request: RemotingCommand) -> str:
+        """Why a message is not taken from this peer, whatever it says; "" when it is. Raises MalformedFrame."""
+        if self._peer_check is None:
+            return ""
+        source = source_of(request.body, self.config.controller_d_leger_group)
+        refusal = self._peer_check.refusal(source, peer.host_port[0])
+        if refusal:
+            kind = (
+                source if source in self.config.peers else ""
+            )  # strangers think out as many names as they like
+            self._refused.warn(kind, "a message of %s is refused: %s", source[:80], refusal)
+        return refusal
 
     def _stranger(self) -> str:
         """Why this controller takes no part in the quorum; "" when it does."""

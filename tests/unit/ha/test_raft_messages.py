@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import zlib
 from typing import Any
@@ -27,6 +28,7 @@ from aerobee.ha.raft.messages import (
     VoteRequest,
     decode_message,
     encode_message,
+    source_of,
 )
 
 GROUP = "controllers"
@@ -236,3 +238,45 @@ def test_an_entry_both_ways() -> None:
     entry = Entry(3, 2, EntryKind.COMMAND, b"abc")
     assert decode_entry(entry.values) == entry
     assert len(pack(entry.values)) <= entry.size
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_the_source_is_read_without_the_rest(message: Message) -> None:
+    data = encode_message(message, GROUP)
+    assert source_of(data, GROUP) == message.source
+    # What lies behind the head is not looked at, nor is the checksum of the whole.
+    assert source_of(b"\0\0\0\0" + data[4:] + b"\xc1" * 1_000, GROUP) == message.source
+
+
+def test_the_source_of_the_longest_names_is_read() -> None:
+    group, source = "g" * 2_000, "n" * 255
+    assert source_of(encode_message(StandNow(**{**HEAD, "source": source}), group), group) == source
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"abc",
+        b"\0\0\0\0",
+        pack_checked("text"),
+        pack_checked((2, GROUP)),
+        pack_checked((2, GROUP, 3, 4, 5)),
+        pack_checked((2, GROUP, 3, "n" * 256, 5)),
+        pack_checked((2, GROUP, 3, "n" * 1_000_000, 5)),
+        pack_checked((2, GROUP, tuple(range(100_000)), "n0")),
+        pack_checked((1, GROUP, 3, "n0")),
+        pack_checked((2, "others", 3, "n0")),
+        pack_checked((2, GROUP, 3)) + pack("n0"),
+        b"\0\0\0\0" + b"\xdd\xff\xff\xff\xff" * 400,
+    ],
+)
+def test_a_head_without_a_source_of_this_group_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedFrame):
+        source_of(data, GROUP)
+
+
+@given(st.binary(max_size=300))
+def test_of_any_bytes_a_source_is_read_or_they_are_malformed(data: bytes) -> None:
+    with contextlib.suppress(MalformedFrame):
+        assert len(source_of(data, GROUP)) <= 255
