@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,7 @@ class Machines:
     def __init__(self, directory: Path, broker_settings: Mapping[str, str] | None = None) -> None:
         self._directory = directory
         self._broker_settings = broker_settings or {}
+        self._cuts: Counter[tuple[str, str]] = Counter()  # how often a link is cut: both its ends may be
         _run("mount", "-t", "tmpfs", "none", "/run")
         _run("ip", "link", "set", "lo", "up")
         _run("ip", "link", "add", "machines", "type", "bridge")
@@ -186,11 +188,14 @@ class Machines:
     def cut_off(self, machine: Machine) -> None:
         """From all other machines; what runs beside them, the clients, still gets there."""
         for here, there in self._links(machine):
+            self._cuts[here.name, there.address] += 1
             _run("ip", "-n", here.name, "neigh", "replace", there.address, *TO_NOBODY)
 
     def open(self, machine: Machine) -> None:
         for here, there in self._links(machine):
-            _run("ip", "-n", here.name, "neigh", "del", there.address, "dev", "eth0")
+            self._cuts[here.name, there.address] -= 1
+            if not self._cuts[here.name, there.address]:  # else another machine at the link's end is cut off, too
+                _run("ip", "-n", here.name, "neigh", "del", there.address, "dev", "eth0")
 
     def _links(self, machine: Machine) -> list[tuple[Machine, Machine]]:
         """To each other machine and back."""
