@@ -193,8 +193,9 @@ class Machines:
 
     def open(self, machine: Machine) -> None:
         for here, there in self._links(machine):
-            self._cuts[here.name, there.address] -= 1
-            if not self._cuts[here.name, there.address]:  # else another machine at the link's end is cut off, too
+            link = here.name, there.address
+            self._cuts[link] -= 1
+            if not self._cuts[link]:  # else the machine at its other end is cut off, too
                 _run("ip", "-n", here.name, "neigh", "del", there.address, "dev", "eth0")
 
     def _links(self, machine: Machine) -> list[tuple[Machine, Machine]]:

@@ -314,9 +314,9 @@ class Coming(Kind):
         self.unreceived: list[str] = []
 
     async def create(self, admin: Admin) -> None:
-        self.lives += 1
-        attributes = {"queue.type": "BatchCQ"} if self.lives % 2 == 0 else None
+        attributes = {"queue.type": "BatchCQ"} if self.lives % 2 else None
         await admin.create_topic(self.topic, queue_count=2, attributes=attributes)
+        self.lives += 1
 
     async def send(self) -> None:
         count = 0
@@ -333,11 +333,13 @@ class Coming(Kind):
                 except TimeoutError:
                     self.unreceived.append(f"life {self.lives}: {self.missing}")
                     self.acknowledged &= self.received
-                while self.is_sending and not await self.attempt(lambda: admin.delete_topic(self.topic)):
-                    pass
-                await asyncio.sleep(2.0)  # consumers and replicas have heard of it
-                while self.is_sending and not await self.attempt(lambda: self.create(admin)):
-                    self.lives -= 1
+                while self.is_sending:
+                    # Created at one master only, it is deleted again: an attribute is added to a topic once.
+                    if not await self.attempt(lambda: admin.delete_topic(self.topic)):
+                        continue
+                    await asyncio.sleep(2.0)  # consumers and replicas have heard of it
+                    if await self.attempt(lambda: self.create(admin)):
+                        break
 
     async def judge(self) -> None:
         assert not self.unreceived, f"coming: not received: {self.unreceived[:5]}"
