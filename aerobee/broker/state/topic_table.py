@@ -435,6 +435,8 @@ class TopicTable:
         """What comes behind `log_offset` is from another master."""
         if any(end > log_offset for end in self.deleted.values()):
             self.deleted = {topic: end for topic, end in self.deleted.items() if end <= log_offset}
+            # They may be the next master's, whose table has the version of this one: it is to be copied as a whole.
+            self.data_version = DataVersion()
             self._changes.write_soon()
         if self.copied_to is not None and log_offset < self.copied_to:
             self.copied_to = log_offset
