@@ -187,7 +187,7 @@ def test_mqadmin_prints_what_it_prints_on_rocketmq(
         assert len(found[label]) > 80
         # Ports and paths are each broker's own, and so is what stands for "not set".
         own = ["haMasterAddress", "haListenPort", "storePathEpochFile", "storePathBrokerIdentity"]
-        # docs/decisions/0013: a reply has as many messages as were asked for.
+        # docs/decisions/0010: a reply has as many messages as were asked for.
         for name in ("maxTransferCountOnMessageInMemory", "maxTransferCountOnMessageInDisk"):
             assert f"{name} = 1024" in found[label]
             own.append(name)

@@ -7,7 +7,7 @@
     delivery.py         from the wheel to the real topics
 
 RocketMQ delivers again after a crash what it had delivered of a slot. Here the marks in the commit log tell what was
-delivered (docs/decisions/0010-timers.md).
+delivered (docs/decisions/0006-exact-timers-in-rocketmqs-files-never-twice.md).
 """
 
 from __future__ import annotations

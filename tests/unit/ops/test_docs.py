@@ -60,6 +60,15 @@ def test_links_in_the_documents_lead_somewhere() -> None:
                 assert os.path.exists(page.parent / target), f"{page}: {target}"
 
 
+def test_decisions_are_numbered_without_gaps_and_dated() -> None:
+    pages = sorted((DOCS / "decisions").glob("*.md"))
+    for number, page in enumerate(pages, start=1):
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert page.name.startswith(f"{number:04d}-"), page.name
+        assert lines[0].startswith(f"# {number}. "), page.name
+        assert re.fullmatch(r"Date: \d{4}-\d\d-\d\d · Status: accepted", lines[2]), page.name
+
+
 PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
 NAMES_TOPIC = {"create", "update", "describe", "stats", "delete"}
 
