@@ -294,9 +294,9 @@ class Pop(Kind):
                     messages = await consumer.receive()
                     for message in messages:
                         self.repeated += message.body in self._done
+                        self.received.add(message.body)  # an acknowledgement without an answer may be taken
                         await consumer.ack(message)
                         self._done.add(message.body)
-                        self.received.add(message.body)
                 except AerobeeError:
                     self.failed += 1
                     await asyncio.sleep(AGAIN_S)
