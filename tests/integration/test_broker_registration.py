@@ -172,7 +172,7 @@ async def test_the_vip_port_serves_as_the_other_one(tmp_path: Path, client: Remo
         ({"broker_id": -1}, "brokerId is -1"),
         ({"listen_port": 70_000}, "listenPort is 70000"),
         ({"broker_name": "a b"}, "brokerName is 'a b'"),
-        ({"namesrv_addr": "localhost"}, "namesrvAddr holds 'localhost'"),
+        ({"namesrv_addr": "localhost"}, "namesrvAddr has 'localhost'"),
         ({"listeners": "internal//10"}, "listeners holds"),
         ({"listeners": "a://h:1,a://h:2"}, "twice"),
         ({"advertised_listeners": "b://h:1", "listeners": "a://h:1"}, "'b', which listeners does not have"),

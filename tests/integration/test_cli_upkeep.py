@@ -52,7 +52,7 @@ def test_a_setting_is_shown_changed_and_refused(run: Run, cluster: ThreadedClust
     assert (code, "did you mean fileReservedTime" in error) == (2, True)
     code, _, error = run("config", "set", "broker-a", "listenPort=1")
     assert code not in (0, 2)
-    assert "counts with the next start only" in error
+    assert "needs the configuration file and a restart: listenPort" in error
     code, _, error = run("config", "set", "broker-a", "fileReservedTime=soon")
     assert (code != 0, "fileReservedTime" in error) == (True, True)
     code, _, error = run("config", "set", "broker-a", "fileReservedTime")

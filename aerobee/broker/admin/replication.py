@@ -91,7 +91,8 @@ class SlaveCalls:
     def _behind(self, feature: str) -> dict[str, str]:
         """Offsets are behind the log at a new master that has not read yet what its log says of this feature, and at one that
         was elected and is no master yet."""
-        is_behind = self._state().role in (Role.SLAVE, Role.FENCED) or self._unserved.has(feature)
+        leads = self._state().role in (Role.MASTER, Role.ACTING)
+        is_behind = not leads or self._unserved.has(feature)
         return {BEHIND_FIELD: "true"} if is_behind else {}
 
     def _log_end(self) -> dict[str, str]:
