@@ -372,6 +372,24 @@ async def test_transactions_are_open_where_the_log_leaves_them_open(failover: Fa
     assert sorted(keys(a, "t")) == ["at a", "at b"]
 
 
+async def test_a_transaction_is_open_again_when_its_decision_was_cut_off(failover: Failover) -> None:
+    """A noted as decided what its own end of the log decided, and leads again before it has B's offsets."""
+    await failover.begin(transaction_metric_flush_interval=50)
+    a, b = failover.a, failover.b
+    text = "TRAN_MSG\x01true\x02PGROUP\x01payers\x02"
+    half = await send(failover, a, "open", text, **HALF_SEND)
+    await same(b, a)
+    failover.lead(b)  # and A still believes that it is master
+    assert (await failover.ask(a, end_request(half, "open", 12))).code == 0
+    group, topic = "CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC"
+    await wait_until(lambda: a.offsets.query(group, topic, 0) == 1, "A notes the decision", timeout_s=60)
+    assert open_transactions(b) == {"open"}
+    await failover.pair.send(b, 1)
+    await failover.follow(a, b)
+    await failover.switch(a)
+    assert open_transactions(a) == {"open"}
+
+
 # --- POP
 
 

@@ -236,6 +236,14 @@ class ConsumerOffsets:
             if not queues:
                 self._remove([(topic, group)])
 
+    def remove_progress(self, group: str) -> list[str]:
+        """Forget how far one of the broker's own groups is; slaves do not. Returns the topics of which there was an offset."""
+        topics = [topic for topic in self.topics_of(group) if self.queues_of(group, topic)]
+        for topic in topics:
+            for queue_id in self.queues_of(group, topic):
+                self.remove_queue(group, topic, queue_id)
+        return topics
+
     def take_removed(self, removed: Mapping[str, int]) -> bool:
         """Remove what a master removed and this table has not yet. Returns whether there was such a thing."""
         news = [name for name, number in removed.items() if self.removed.get(name) != number]

@@ -18,6 +18,7 @@ from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.topic_table import TopicTable
+from aerobee.broker.transaction.half_message import TRANSACTION_GROUP
 from aerobee.clock import Clock
 from aerobee.errors import StoreError
 from aerobee.shared_task import SharedTask
@@ -134,6 +135,9 @@ class AfterCut:
             log.warning(
                 "group %s on %s queue %d goes back to the end of what was not cut", group, topic, queue_id
             )
+        # Limited to the queue's end it would still count half messages whose decisions were cut off. Without it, the next
+        # mastership reads both queues from their begin, unless the new master's was copied before.
+        self._offsets.remove_progress(TRANSACTION_GROUP)
         self._offsets.log_cut(log_offset)
         self._offsets.save_soon()
         levels = {

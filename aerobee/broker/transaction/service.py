@@ -89,6 +89,9 @@ class Transactions(Feature):
         self._settled_offset = 0
         self._save_timer: Timer | None = None
         self._saved_progress = (-1, -1)
+        self._term = (
+            0  # goes up at each resignation: what was to be noted when the disk has it is not true any more
+        )
         self._is_loaded = False
         self._has_table = False  # what is open is known: the files may say how far everything is decided
         self._running = False
@@ -287,6 +290,8 @@ class Transactions(Feature):
         # Another broker decides from here on; what was open here may be decided, or cut off.
         self.transaction_store.go_on_with(TransactionTable())
         self._has_table = False
+        self._term += 1
+        self._saved_progress = (-1, -1)
 
     def stop(self) -> None:
         self._running = False
@@ -374,7 +379,10 @@ class Transactions(Feature):
         settled = self._store.log.end
         if progress != self._saved_progress:
             self._saved_progress = progress
-            self._store.flushed.when(settled, lambda ok: self._commit_progress(*progress) if ok else None)
+            term = self._term
+            self._store.flushed.when(
+                settled, lambda ok: self._commit_progress(*progress) if ok and term == self._term else None
+            )
         if self.transaction_store.table.open and settled > self._settled_offset:
             self._store.flushed.when(settled, lambda ok: self._write_settled(settled) if ok else None)
         if self._metrics.changed(self.transaction_store.table.counts):
