@@ -3,9 +3,9 @@
 Topics and static topics, groups, offsets, delay levels' offsets, request modes, filters.
 
 Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
-that take long the pause is ten times what they took. RocketMQ's slaves ask once a minute: a topic that is made shortly before
-its master dies does not exist at them. Here a slave that becomes master makes those again of which it has messages
-(broker/state/missed_topics.py).
+that take long the pause is ten times what they took, without what this broker waited for its own log and files: a slow disk
+makes no table older. RocketMQ's slaves ask once a minute: a topic that is made shortly before its master dies does not exist at
+them. Here a slave that becomes master makes those again of which it has messages (broker/state/missed_topics.py).
 
 Offsets are taken when this log has reached the place where the master's ended when it told them. Taken earlier, and with the
 master lost then, they would lead over messages that this broker gets as the next master.
@@ -16,6 +16,8 @@ Timers need no copy: what is delivered stands in the log, and a slave that becom
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets, parse_offset_table, removed_of
 from aerobee.broker.consumer.group_table import NAMES_SAID_MAX, GroupTable
@@ -86,6 +88,7 @@ class MetadataSync:
         self._modes_body = b""
         self._connection: object | None = None  # over which the last offsets came
         self._trouble = ""
+        self._waited_s = 0.0  # of this round, for this broker's own log and files
 
     async def run(self, master: str) -> None:
         """Copy from the broker at `master` until cancelled."""
@@ -98,7 +101,7 @@ class MetadataSync:
         else:
             self._topics.log_cut(self._store.log.end)
         while True:
-            started = self._clock.monotonic()
+            started, self._waited_s = self._clock.monotonic(), 0.0
             try:
                 await self._round()
                 if self._trouble:
@@ -113,7 +116,7 @@ class MetadataSync:
                 # The task's outermost edge: a slave whose tables silently grow old would lead consumers astray.
                 self._master_lost()
                 log.exception("copying settings and offsets from %s failed; trying again", master)
-            took_s = self._clock.monotonic() - started
+            took_s = self._clock.monotonic() - started - self._waited_s
             await self._clock.sleep(max(INTERVAL_S, PAUSE_FACTOR * took_s))
 
     def _master_lost(self) -> None:
@@ -130,6 +133,15 @@ class MetadataSync:
         if self._offsets_mark:  # RocketMQ's masters tell nothing of filters
             await self._copy_filters()
         self.synced_at_s = self._clock.monotonic()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """What waits within does not make the pause longer: it is no work for the master."""
+        started = self._clock.monotonic()
+        try:
+            yield
+        finally:
+            self._waited_s += self._clock.monotonic() - started
 
     async def _ask(self, code: RequestCode, ext: dict[str, str] | None = None) -> RemotingCommand:
         return await self._questions.ask(self._master, RemotingCommand(code, ext or {}))
@@ -163,7 +175,8 @@ class MetadataSync:
         }
         version = wrapper.mapping_data_version or self._mappings.data_version
         if mappings != self._mappings.by_topic or version != self._mappings.data_version:
-            await self._mappings.copy_from(mappings, version)
+            with self._waiting():
+                await self._mappings.copy_from(mappings, version)
         deleted = deletions_of(fields.get(DELETED_FIELD))
         self._topics.copy_from(wrapper.topic_config_table, wrapper.data_version, deleted)
         self._kinds_settled = self._deletions_settled = False
@@ -181,7 +194,8 @@ class MetadataSync:
         if self._deletions_settled or not deleted:
             return
         is_whole = self._store.log.end >= max(deleted.values())
-        gone = await self._store.delete_ended(deleted)
+        with self._waiting():
+            gone = await self._store.delete_ended(deleted)
         if gone:
             log.info(
                 "queues of topics that the master deleted were removed: %s", ", ".join(gone[:NAMES_SAID_MAX])
@@ -240,7 +254,9 @@ class MetadataSync:
         levels = _levels_of(fastjson.loads_trusted(delays.body, "the master's delay offsets"))
         if table is not None or levels != self._schedule.offsets:
             end = (reply.ext or {}).get(LOG_END_FIELD, "")
-            if not await self._has_reached(int(end) if end.isdecimal() and len(end) < 20 else None):
+            with self._waiting():
+                has_reached = await self._has_reached(int(end) if end.isdecimal() and len(end) < 20 else None)
+            if not has_reached:
                 return
         self._schedule.copy_from(levels, log_end)
         connection = self._questions.connection_to(self._master)
