@@ -27,7 +27,7 @@ from aerobee.broker.replication.replication import Replication
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, RemoteError, TransportError, UsageError
+from aerobee.errors import AerobeeError, ConnectFailed, RemoteError, TransportError, UsageError
 from aerobee.ha.stream.broker_identity import HeldId
 from aerobee.host_port import PORT_MAX, join_address, split_address
 from aerobee.remoting.codes import ResponseCode
@@ -483,7 +483,10 @@ class ControllerAgent:
             self._set_hint.set()
             return
         except AerobeeError as error:
-            found.unanswered()
+            if isinstance(error, ConnectFailed):
+                found.refused()  # it reached no controller: nobody will grant it
+            else:
+                found.unanswered()
             self._say(str(error))
             self._hint.set()
             await self._clock.sleep(SET_RETRY_S)

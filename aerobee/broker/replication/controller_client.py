@@ -180,7 +180,10 @@ class ControllerClient:
             self._leader = (answer.ext or {}).get("controllerLeaderAddress", "")
             if self._leader:
                 return self._leader
-        raise failure or ConnectFailed("the controllers have no leader now", address=";".join(addresses))
+        # Whatever became of the questions for the leader, the request itself was sent to nobody.
+        raise ConnectFailed(
+            str(failure or "the controllers have no leader now"), address=";".join(addresses)
+        ) from failure
 
     def _names(self) -> dict[str, str]:
         return {"clusterName": self._cluster, "brokerName": self._name}

@@ -6,6 +6,7 @@ that has just begun to lead has heard nobody yet, so for one timeout silence pro
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from aerobee.ha.controller.commands import Candidate
@@ -39,20 +40,27 @@ class BrokerLiveness:
 
     def __init__(self, now_ms: float) -> None:
         self._began_ms = now_ms
-        self._last: dict[tuple[str, int], tuple[Heartbeat, float]] = {}
+        # By time of the last heartbeat, the oldest first.
+        self._last: OrderedDict[tuple[str, int], tuple[Heartbeat, float]] = OrderedDict()
         self._ids: dict[str, set[int]] = {}  # of the brokers in _last, by group
         self._closed_ms: dict[tuple[str, int], float] = {}
 
-    def beat(self, heartbeat: Heartbeat, now_ms: float) -> bool:
-        """Take a heartbeat. False, and not taken, when BROKERS_MAX others are known already."""
+    def beat(self, heartbeat: Heartbeat, now_ms: float) -> tuple[str, int] | None:
+        """Take a heartbeat. Beyond BROKERS_MAX it pushes out who has been silent for longest, and names it.
+
+        A broker that says its heartbeats is not that one: nobody sends BROKERS_MAX heartbeats between two of its own.
+        """
         key = (heartbeat.broker_name, heartbeat.broker_id)
-        if key not in self._last and len(self._last) >= BROKERS_MAX:
-            return False
+        pushed_out = None
         if key not in self._last:
+            if len(self._last) >= BROKERS_MAX:
+                pushed_out = next(iter(self._last))
+                self._forget(*pushed_out)
             self._ids.setdefault(heartbeat.broker_name, set()).add(heartbeat.broker_id)
         self._last[key] = (heartbeat, now_ms)
+        self._last.move_to_end(key)
         self._closed_ms.pop(key, None)
-        return True
+        return pushed_out
 
     def begin_leading(self, now_ms: float) -> None:
         """What happens from now on counts: earlier silence may have been this controller's own absence."""

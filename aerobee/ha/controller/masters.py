@@ -27,6 +27,7 @@ from aerobee.ha.controller.leases import MasterLeases
 from aerobee.ha.controller.liveness import BrokerLiveness, Heartbeat
 from aerobee.ha.controller.state import ControllerState, Group, Outcome
 from aerobee.ha.raft.raft_service import RaftService, RaftStatus
+from aerobee.log_throttle import LogThrottle
 from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
@@ -36,7 +37,19 @@ from aerobee.remoting.peer import Peer
 NOTICE_TIMEOUT_S = 3.0
 RETRY_S = 0.3  # between attempts of one election
 GROUP_TASKS_MAX = 1_024  # elections and notices under way; what does not fit is found by the next look
+# Broker ids whose heartbeats one connection may bring: a broker has one, a process of many brokers some dozens. Its end costs that much.
+KEYS_OF_PEER_MAX = 256
+GROUPS_A_TURN = 256  # looked at before other tasks get their turn of the event loop
+NAMED_MAX = 8  # brokers that one log line names
 log = logging.getLogger("aerobee.controller")
+
+Key = tuple[str, int]  # broker name and id
+
+
+def _named(keys: list[Key]) -> str:
+    """Brokers in one line of the log, however many they are."""
+    named = ", ".join(f"broker {broker_id} of {name}" for name, broker_id in keys[:NAMED_MAX])
+    return named + (f" and {len(keys) - NAMED_MAX} more" if len(keys) > NAMED_MAX else "")
 
 
 class Masters:
@@ -59,14 +72,15 @@ class Masters:
         self._client = client
         self._clock = clock
         self._was_serving = False
-        self._via: dict[tuple[str, int], Peer] = {}  # the connection of a broker's last heartbeat
+        self._via: dict[Key, Peer] = {}  # the connection of a broker's last heartbeat
         # The connection that brought them first, of those that are open: whoever claims the id later is not where that broker runs.
-        self._first: dict[tuple[str, int], Peer] = {}
-        self._by_peer: dict[Peer, set[tuple[str, int]]] = {}
+        self._first: dict[Key, Peer] = {}
+        self._by_peer: dict[Peer, set[Key]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._wanted: set[str] = set()  # groups whose master is being looked for
         self._changed_ms: dict[str, float] = {}  # when each group's master last changed, as seen here
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
+        self._throttle = LogThrottle(log, clock.monotonic)
 
     def start(self) -> None:
         self._spawn(self._look_for_silent(), "controller-scan-brokers")
@@ -95,12 +109,21 @@ class Masters:
     # -- heartbeats
 
     def on_heartbeat(self, peer: Peer, heartbeat: Heartbeat, wants_lease: bool) -> float:
-        """Take a heartbeat. Return the milliseconds of lease that are granted, 0 for none."""
+        """Take a heartbeat. Return the milliseconds of lease that are granted, 0 for none.
+
+        Heartbeats of an id that was not given out count for nothing: whoever thinks out names takes no place of a broker.
+        """
         now_ms = self.now_ms
         name, broker_id = key = heartbeat.broker_name, heartbeat.broker_id
-        was_alive = self.liveness.is_alive(name, broker_id, now_ms)
-        if not self.liveness.beat(heartbeat, now_ms):
+        if not self._may_follow(peer, key):
             return 0.0
+        was_alive = self.liveness.is_alive(name, broker_id, now_ms)
+        pushed_out = self.liveness.beat(heartbeat, now_ms)
+        if pushed_out is not None:
+            self._drop(pushed_out)
+            self._throttle.warn(
+                "full", "more brokers than a controller keeps: %s is out", _named([pushed_out])
+            )
         if self._via.get(key) is not peer:
             self._follow(peer, key)
         if not self._raft.status.is_leader:
@@ -151,7 +174,23 @@ class Masters:
         peer = self._first.get(key) or self._via.get(key)
         return peer.host_port[0] if peer is not None else None
 
-    def _follow(self, peer: Peer, key: tuple[str, int]) -> None:
+    def _may_follow(self, peer: Peer, key: Key) -> bool:
+        group = self._state.groups.get(key[0])
+        if group is None or key[1] not in group.replicas:
+            return False
+        keys = self._by_peer.get(peer)
+        if keys is None or key in keys or len(keys) < KEYS_OF_PEER_MAX:
+            return True
+        self._throttle.warn(
+            "connection",
+            "%s sends heartbeats of more than %d brokers over one connection: those of %s are not counted",
+            peer.address,
+            KEYS_OF_PEER_MAX,
+            _named([key]),
+        )
+        return False
+
+    def _follow(self, peer: Peer, key: Key) -> None:
         first, old = self._first.get(key), self._via.get(key)
         if first is None or not first.is_open:
             first = self._first[key] = peer
@@ -165,14 +204,24 @@ class Masters:
             self._by_peer[peer].add(key)
 
     def _peer_closed(self, peer: Peer) -> None:
+        gone = []
         for key in self._by_peer.pop(peer, set()):
             if self._first.get(key) is peer:
                 del self._first[key]
             if self._via.get(key) is peer:
                 del self._via[key]
-                log.info("broker %d of %s is gone, its connection closed", key[1], key[0])
+                gone.append(key)
                 self.liveness.closed(*key, self.now_ms)
                 self.consider(key[0])
+        if gone:
+            log.info("gone, the connection closed: %s", _named(gone))
+
+    def _drop(self, key: Key) -> None:
+        """Its connections are not followed for it any more."""
+        for held in (self._via, self._first):
+            peer = held.pop(key, None)
+            if peer in self._by_peer:
+                self._by_peer[peer].discard(key)
 
     # -- elections
 
@@ -354,30 +403,35 @@ class Masters:
     async def _look_for_silent(self) -> None:
         while True:
             await self._clock.sleep(self._config.value.scan_not_active_broker_interval / 1000)
-            for name, broker_id in self.liveness.forget_silent(self.now_ms):
-                log.warning("broker %d of %s has been silent for too long", broker_id, name)
-                for held in (self._via, self._first):
-                    peer = held.pop((name, broker_id), None)
-                    if peer in self._by_peer:
-                        self._by_peer[peer].discard((name, broker_id))
-                self.consider(name)
+            silent = self.liveness.forget_silent(self.now_ms)
+            if silent:
+                log.warning("silent for too long: %s", _named(silent))
+            for at, key in enumerate(silent):
+                if at and not at % GROUPS_A_TURN:
+                    await asyncio.sleep(0)
+                if self.liveness.last(*key) is None:  # it may have come back meanwhile
+                    self._drop(key)
+                self.consider(key[0])
             self.leases.forget_past(self.now_ms)
 
     async def _look_for_masterless(self) -> None:
         while True:
             await self._clock.sleep(self._config.value.scan_inactive_master_interval / 1000)
-            self._consider_all()
+            await self._consider_all()
 
     async def _look_after_beginning(self) -> None:
         """Brokers that went while nobody led: known when they had time to come back to this controller."""
         for pause_s in (1.6, 8.5):  # CLOSED_GRACE_MS and TIMEOUT_MS of the liveness, and a little
             await self._clock.sleep(pause_s)
-            self._consider_all()
+            await self._consider_all()
 
-    def _consider_all(self) -> None:
-        if self._raft.status.is_serving:
-            for name in list(self._state.groups):
-                self.consider(name)
+    async def _consider_all(self) -> None:
+        for at, name in enumerate(list(self._state.groups)):
+            if at and not at % GROUPS_A_TURN:
+                await asyncio.sleep(0)
+            if not self._raft.status.is_serving:
+                return
+            self.consider(name)
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

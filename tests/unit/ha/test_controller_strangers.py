@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from aerobee.clock import ManualClock
 from aerobee.ha.controller import controller as controller_module
-from aerobee.ha.controller.config import ControllerConfig
+from aerobee.ha.controller import liveness as liveness_module
+from aerobee.ha.controller import masters as masters_module
+from aerobee.ha.controller.commands import ApplyBrokerId
+from aerobee.ha.controller.config import ControllerConfig, LiveControllerConfig
 from aerobee.ha.controller.controller import Controller
+from aerobee.ha.controller.liveness import Heartbeat
+from aerobee.ha.controller.masters import Masters
+from aerobee.ha.controller.state import ControllerState
 from aerobee.ha.packed import pack, pack_checked
+from aerobee.ha.raft.raft_service import RaftStatus
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
+from tests.waiting import wait_until
 
 ENTRIES = tuple((index, 1, 3, pack(([], []))) for index in range(1, 1_000))
 
@@ -69,3 +80,94 @@ async def test_frames_that_are_none_of_this_quorum_are_one_log_line(
             assert take(peer, RemotingCommand(RequestCode.AEROBEE_RAFT_MESSAGE, body=b"no message")) is None
             assert not peer.is_open
     assert len(caplog.records) == 1
+
+
+class Heard:
+    """The masters of a controller that leads nobody, and brokers with the ids 1 to `brokers` of one name."""
+
+    def __init__(self, tmp_path: Path, brokers: int) -> None:
+        self.clock = ManualClock()
+        state = ControllerState()
+        for broker_id in range(1, brokers + 1):
+            code = f"10.0.0.1:{broker_id};{broker_id}"
+            state.carry_out(
+                ApplyBrokerId(broker_name="a", cluster_name="c", broker_id=broker_id, check_code=code)
+            )
+        self.masters = Masters(
+            config=LiveControllerConfig(controller_of(tmp_path).config),
+            state=state,
+            raft=cast(Any, SimpleNamespace(status=RaftStatus(), is_leading_surely=False)),
+            client=cast(Any, None),
+            clock=self.clock,
+        )
+
+    def beat(self, peer: FakePeer, broker_id: int, name: str = "a", timeout_ms: int = 600_000) -> None:
+        beat = Heartbeat(broker_name=name, broker_id=broker_id, timeout_ms=timeout_ms)
+        self.masters.on_heartbeat(cast(Any, peer), beat, False)
+
+
+async def test_heartbeats_of_ids_that_nobody_was_given_take_no_place(tmp_path: Path) -> None:
+    heard = Heard(tmp_path, 1)
+    peer = FakePeer()
+    for number in range(100):
+        heard.beat(peer, 1, name=f"thought-out-{number}")
+        heard.beat(peer, 2 + number)
+    heard.beat(peer, 1)
+    assert len(heard.masters.liveness._last) == 1
+    assert heard.masters.is_alive("a", 1)
+
+
+async def test_a_connection_brings_heartbeats_of_a_bounded_number_of_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(masters_module, "KEYS_OF_PEER_MAX", 20)
+    heard = Heard(tmp_path, 50)
+    peer, other = FakePeer(), FakePeer()
+    with caplog.at_level(logging.INFO, "aerobee.controller"):
+        for broker_id in range(1, 51):
+            heard.beat(peer, broker_id)
+        heard.beat(peer, 1)
+        heard.beat(other, 50)
+        assert len(caplog.records) == 1
+        assert heard.masters.alive("a") == (*range(1, 21), 50)
+        peer.close()
+    assert heard.masters.alive("a") == (50,)
+    assert len(caplog.records) == 2, "one line for all that are gone"
+    assert "and 12 more" in caplog.text
+
+
+async def test_brokers_that_were_not_heard_for_longest_make_room_for_one_that_connects_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(liveness_module, "BROKERS_MAX", 10)
+    heard = Heard(tmp_path, 50)
+    broker, attacker = FakePeer(), FakePeer()
+    heard.beat(broker, 1)
+    for broker_id in range(2, 50):
+        heard.clock.advance(0.1)
+        heard.beat(attacker, broker_id)
+        if not broker_id % 5:
+            heard.beat(broker, 1)
+        assert heard.masters.is_alive("a", 1), "it goes on, so it stays"
+    heard.beat(FakePeer(), 50)
+    assert heard.masters.is_alive("a", 50)
+    assert len(heard.masters.alive("a")) == 10
+    assert len(heard.masters._via) == len(heard.masters._first) == 10
+    assert sum("more brokers than" in each.message for each in caplog.records) == 1
+
+
+async def test_all_brokers_that_fell_silent_are_one_log_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = Heard(tmp_path, 600)
+    for broker_id in range(1, 601):
+        heard.beat(FakePeer(), broker_id, timeout_ms=1)
+    heard.masters.start()
+    try:
+        heard.clock.advance(10)
+        await wait_until(lambda: heard.clock.advance(5) or not heard.masters._via)
+    finally:
+        await heard.masters.stop()
+    assert [each.message for each in caplog.records if "silent" in each.message] == [
+        "silent for too long: " + ", ".join(f"broker {each} of a" for each in range(1, 9)) + " and 592 more"
+    ]
