@@ -9,6 +9,9 @@ use crate::text::{is_alphanumeric, read_properties};
 const SEND_BATCH_MESSAGE: i64 = 320;
 const HEAD_BYTES: usize = 20;
 const ENTRY_BYTES_MIN: usize = HEAD_BYTES + 2;
+// What is stored in one go (send_header.py); the rest is left to the handlers, which take turns.
+const ENTRIES_MAX: usize = 8_192;
+const HASHES_MAX: usize = 32_768;
 
 pub struct Batches;
 
@@ -56,6 +59,9 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
         std::str::from_utf8(entry.properties).map_err(|_| Stop::Slow)?;
         let pairs = read_properties(entry.properties, &shared.special);
         if !pairs.is_paired() || pairs.light_offsets {
+            return Err(Stop::Slow);
+        }
+        if hashes.len() > HASHES_MAX {
             return Err(Stop::Slow);
         }
         let tag_code = shared.hash(topic, &pairs, &mut hashes);
@@ -113,12 +119,12 @@ struct BatchEntry<'a> {
     properties: &'a [u8],
 }
 
-/// Cut a batch body into its messages (send_header.parse_batch); None for lying sizes or an empty batch.
+/// Cut a batch body into its messages (send_header.parse_batch); None for lying sizes, an empty batch or one that is too large.
 fn cut_batch(mut rest: &[u8]) -> Option<Vec<BatchEntry<'_>>> {
     let mut entries = Vec::new();
     while !rest.is_empty() {
         let word = |at: usize| Some(i32::from_be_bytes(rest.get(at..at + 4)?.try_into().ok()?));
-        if rest.len() < ENTRY_BYTES_MIN {
+        if rest.len() < ENTRY_BYTES_MIN || entries.len() == ENTRIES_MAX {
             return None;
         }
         let size = usize::try_from(word(0)?).ok()?;

@@ -17,7 +17,12 @@ from zlib import crc32
 
 from aerobee.broker.fastpath.request import read_pairs
 from aerobee.broker.fastpath.topic import FastTopic
-from aerobee.broker.send.send_header import BATCH_ENTRY_BYTES_MIN, BATCH_ENTRY_HEAD
+from aerobee.broker.send.send_header import (
+    BATCH_ENTRY_BYTES_MIN,
+    BATCH_ENTRY_HEAD,
+    FAST_BATCH_ENTRIES_MAX,
+    FAST_BATCH_HASHES_MAX,
+)
 from aerobee.message import MAGIC_V1, PROPERTIES_BYTES_MAX
 from aerobee.store.queue.consume_queue import ENTRY
 
@@ -148,7 +153,8 @@ def _message(body_size: int, before_key_size: int, key_size: int, after_key_size
 
 
 def cut_batch(body: bytes, topic: FastTopic) -> Alike | Mixed:
-    """Cut a batch into its messages. Raises ValueError for lying sizes, loose properties or an empty batch."""
+    """Cut a batch into its messages. Raises ValueError for lying sizes, loose properties, an empty batch, or one that is too large
+    for one turn of the event loop."""
     return _cut_alike(body, topic) or cut_mixed(body, topic)
 
 
@@ -160,6 +166,8 @@ def _cut_alike(body: bytes, topic: FastTopic) -> Alike | None:
     properties_at = _HEAD_BYTES + body_size + _SIZE.size
     if body_size < 0 or not properties_at < size <= len(body) or len(body) % size:
         return None
+    if len(body) // size > FAST_BATCH_ENTRIES_MAX:
+        raise ValueError
     properties = body[properties_at:size]
     before, name, rest = properties.partition(_UNIQUE_KEY)
     key, end, after = rest.partition(b"\x02")
@@ -192,6 +200,8 @@ def _cut_alike(body: bytes, topic: FastTopic) -> Alike | None:
     (_, *others), code = _keys_and_tag(properties, topic)
     hashes = topic.plain_key_hashes(keys)
     if others:
+        if count * (1 + len(others)) > FAST_BATCH_HASHES_MAX:
+            raise ValueError
         hashes = list(chain.from_iterable(zip(hashes, *map(repeat, others))))  # noqa: B905 - repeats have no end
     return Alike(flags, bodies, keys, before, after, code, count * (body_size + len(properties)), hashes)
 
@@ -238,6 +248,8 @@ def cut_mixed(body: bytes, topic: FastTopic) -> Mixed:
         byte_count += body_size + properties_size
         at = stop
         number, code = len(messages), 0
+        if number == FAST_BATCH_ENTRIES_MAX or len(hashes) > FAST_BATCH_HASHES_MAX:
+            raise ValueError
         if raw.startswith(_UNIQUE_KEY) and raw.endswith(_WAITS) and raw[_PLAIN].isalnum():
             # What a message without keys and tags says: half the cost of reading any text.
             hashes.append(plain_key_hash(raw[_PLAIN]))

@@ -19,14 +19,14 @@ from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT, TopicConfig
 from aerobee.remoting.codes import ResponseCode
-from aerobee.remoting.command import boolean_text
+from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Reply
 
 # Sends that wait for topics that are being made, of all connections: each is some 3 KB, and they are all served in one turn when
 # the file is written. RocketMQ's thread pool for sends holds 10,000 requests (sendThreadPoolQueueCapacity).
 WAITING_SENDS_MAX = 2_000
 
-Serve = Callable[[AerobeeError | None], Reply]
+Serve = Callable[[AerobeeError | None], Reply | Coroutine[Any, Any, Reply]]
 
 
 class NewTopics:
@@ -92,7 +92,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
-        self._reply: Reply = None
+        self._reply: Reply | Coroutine[Any, Any, Reply] = None
         self._failure: Exception | None = None
 
     def end(self, serve: Serve, error: AerobeeError | None) -> None:
@@ -103,7 +103,7 @@ class _Waiting:
             self._failure = failure
         self.done.set()
 
-    def reply(self) -> Reply:
+    def reply(self) -> Reply | Coroutine[Any, Any, Reply]:
         """What came of it. Raises what serving raised."""
         if self._failure is not None:
             raise self._failure
@@ -111,4 +111,5 @@ class _Waiting:
 
     async def when_done(self) -> Reply:
         await self.done.wait()
-        return self.reply()
+        reply = self.reply()
+        return reply if reply is None or isinstance(reply, RemotingCommand) else await reply

@@ -11,7 +11,7 @@ from typing import Any
 
 from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.send.new_topics import NewTopics
-from aerobee.broker.send.send_header import SendHeader, parse_send_header
+from aerobee.broker.send.send_header import SendHeader, parse_send_header, takes_turns
 from aerobee.broker.send.send_service import SendOutcome, SendService
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
@@ -78,15 +78,32 @@ class SendCalls:
         header: SendHeader,
         rewrite: Rewrite | None,
         unmade: AerobeeError | None = None,
-    ) -> Reply:
+    ) -> Reply | Coroutine[Any, Any, Reply]:
         """Store it and answer. `unmade`: why its topic could not be made."""
         try:
             if unmade is not None:
                 self._service.refused()
                 raise unmade
+            if header.batch and takes_turns(request.body):
+                return self._serve_in_turns(peer, request, header, rewrite)
             outcome = self._service.store(header, request.body, peer)
         except AerobeeError as error:
             raise self._refusal(error) from error
+        return self._answer(peer, request, outcome, rewrite)
+
+    async def _serve_in_turns(
+        self, peer: Peer, request: RemotingCommand, header: SendHeader, rewrite: Rewrite | None
+    ) -> Reply:
+        """As _serve(), of a large batch."""
+        try:
+            outcome = await self._service.store_in_turns(header, request.body, peer)
+        except AerobeeError as error:
+            raise self._refusal(error) from error
+        return self._answer(peer, request, outcome, rewrite)
+
+    def _answer(
+        self, peer: Peer, request: RemotingCommand, outcome: SendOutcome, rewrite: Rewrite | None
+    ) -> Reply:
         if request.is_oneway:
             return None
         reply = request.reply(ext=self._fields(outcome))

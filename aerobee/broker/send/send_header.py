@@ -9,6 +9,7 @@ Source: SendMessageRequestHeader and SendMessageRequestHeaderV2. And the body of
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aerobee.errors import MalformedRecord, UsageError
@@ -25,6 +26,12 @@ _NAMES = (
 LONG_NAMED = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
 BATCH_ENTRY_HEAD = struct.Struct(">iiiii")  # size, magic, crc, flag, body size
 BATCH_ENTRY_BYTES_MIN = BATCH_ENTRY_HEAD.size + 2
+# Of one batch, before others get their turn of the event loop.
+ENTRIES_PER_TURN = 512
+PROPERTIES_PER_TURN = 32_768  # bytes; every other one may be a key of the index
+# What the fast path stores in one go; the rest is left to the handlers, which take turns.
+FAST_BATCH_ENTRIES_MAX = 8_192
+FAST_BATCH_HASHES_MAX = 32_768
 
 
 @dataclass(slots=True)
@@ -90,11 +97,39 @@ class BatchEntry:
 
 def parse_batch(body: bytes) -> list[BatchEntry]:
     """Cut a batch body into its messages. Raises MalformedRecord for lying sizes or an empty batch."""
-    entries: list[BatchEntry] = []
-    at = 0
+    return list(_entries(body))
+
+
+def batch_pieces(body: bytes) -> Iterator[list[BatchEntry]]:
+    """The same messages, as many at a time as are stored in one turn of the event loop. Raises MalformedRecord on the way."""
+    piece: list[BatchEntry] = []
+    properties_bytes = 0
+    for entry in _entries(body):
+        piece.append(entry)
+        properties_bytes += len(entry.properties)
+        if len(piece) == ENTRIES_PER_TURN or properties_bytes >= PROPERTIES_PER_TURN:
+            yield piece
+            piece, properties_bytes = [], 0
+    if piece:
+        yield piece
+
+
+def takes_turns(body: bytes) -> bool:
+    """Whether a batch holds more than one piece. False for one that cannot be cut: it is refused at once."""
+    if len(body) <= min(ENTRIES_PER_TURN * BATCH_ENTRY_BYTES_MIN, PROPERTIES_PER_TURN):
+        return False
+    try:
+        first = next(batch_pieces(body))
+    except MalformedRecord:
+        return False
+    return len(body) > sum(BATCH_ENTRY_BYTES_MIN + len(entry.body) + len(entry.properties) for entry in first)
+
+
+def _entries(body: bytes) -> Iterator[BatchEntry]:
+    number = at = 0
     while at < len(body):
         if len(body) - at < BATCH_ENTRY_BYTES_MIN:
-            raise MalformedRecord(f"entry {len(entries)} of the batch has {len(body) - at} bytes only")
+            raise MalformedRecord(f"entry {number} of the batch has {len(body) - at} bytes only")
         size, _, _, flag, body_size = BATCH_ENTRY_HEAD.unpack_from(body, at)
         body_at = at + BATCH_ENTRY_HEAD.size
         end = at + size
@@ -104,16 +139,14 @@ def parse_batch(body: bytes) -> list[BatchEntry]:
             or not 0 <= body_size <= size - BATCH_ENTRY_BYTES_MIN
         ):
             raise MalformedRecord(
-                f"entry {len(entries)} of the batch claims {size} bytes, {body_size} of them body"
+                f"entry {number} of the batch claims {size} bytes, {body_size} of them body"
             )
         properties_at = body_at + body_size + 2
         properties_size = int.from_bytes(body[properties_at - 2 : properties_at], "big")
         if properties_size > PROPERTIES_BYTES_MAX or properties_at + properties_size != end:
-            raise MalformedRecord(
-                f"entry {len(entries)} of the batch claims {properties_size} bytes of properties"
-            )
-        entries.append(BatchEntry(flag, body[body_at : body_at + body_size], body[properties_at:end]))
+            raise MalformedRecord(f"entry {number} of the batch claims {properties_size} bytes of properties")
+        yield BatchEntry(flag, body[body_at : body_at + body_size], body[properties_at:end])
+        number += 1
         at = end
-    if not entries:
+    if not number:
         raise MalformedRecord("the batch is empty")
-    return entries

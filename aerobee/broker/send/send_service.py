@@ -10,6 +10,7 @@ one message with the packed batch as its body.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from aerobee.broker.send.dead_letter import note_death, tries_bound, tries_faile
 from aerobee.broker.send.message_type import check_type, priority_queue
 from aerobee.broker.send.message_writer import MessageLog, MessageWriter
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
-from aerobee.broker.send.send_header import BatchEntry, SendHeader, parse_batch
+from aerobee.broker.send.send_header import BatchEntry, SendHeader, batch_pieces, parse_batch
 from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.state.ack_level import AckLevel, wanted_level
 from aerobee.broker.state.config import PERM_WRITE, BrokerConfig, LiveConfig
@@ -166,12 +167,40 @@ class SendService:
             self._stats.put_failed()
             raise
         # A half message counts for its topic when it is committed.
-        counted = HALF_TOPIC if header.sys_flag & TRANSACTION_MASK else header.topic
-        result = outcome.append
-        larger = larger_of(result.record_sizes) if result.count > 1 else None
-        self._stats.topic_put(counted, result.count, result.size, 1, larger)
+        self._count(HALF_TOPIC if header.sys_flag & TRANSACTION_MASK else header.topic, outcome.append)
         self._stats.put_took(self._clock.monotonic() - started)
         return outcome
+
+    async def store_in_turns(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
+        """As store(), of a batch that takes_turns(): others get their turn of the event loop after each of its pieces, and their
+        messages may come to lie between its own.
+
+        A batch that cannot be cut is refused before any of it is stored. Where the broker refuses a later piece, the ones before
+        stay stored, as with a sender who sends them one by one.
+        """
+        started = self._clock.monotonic()
+        try:
+            self._check_open(self._live.value)
+            topic = self._find_topic(header, sender, self._live.value)
+            level = _level({}, topic)
+            self._check_batch(header, body)
+            count = await _count_in_turns(body)
+            form = self._batch_form(header, topic, count, ())
+            form.level = level
+            if form.inner_count:
+                outcome = self._write(form, header, body, sender)
+                self._count(header.topic, outcome.append)
+            else:
+                outcome = await self._write_in_turns(form, header, body, sender)
+        except (RemoteError, StoreError):
+            self._stats.put_failed()
+            raise
+        self._stats.put_took(self._clock.monotonic() - started)
+        return outcome
+
+    def _count(self, topic: str, result: AppendResult) -> None:
+        larger = larger_of(result.record_sizes) if result.count > 1 else None
+        self._stats.topic_put(topic, result.count, result.size, 1, larger)
 
     def needs_topic(self, header: SendHeader) -> bool:
         """Whether the topic of a send that would be taken is not there, and may have to be made first."""
@@ -338,6 +367,15 @@ class SendService:
     # --- a batch
 
     def _batch(self, header: SendHeader, body: bytes, topic: TopicConfig) -> _Form:
+        self._check_batch(header, body)
+        try:
+            entries = parse_batch(body)
+        except MalformedRecord as error:
+            raise _cannot_be_cut(error) from error
+        return self._batch_form(header, topic, len(entries), entries)
+
+    def _check_batch(self, header: SendHeader, body: bytes) -> None:
+        """Refuse what no batch may ask for. Raises RemoteError."""
         if header.topic.startswith(RETRY_PREFIX):
             raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
         if len(header.topic) > TOPIC_BYTES_MAX:
@@ -351,14 +389,15 @@ class SendService:
                 ResponseCode.MESSAGE_ILLEGAL, "a batch takes neither delay levels nor transaction messages"
             )
         self._check_size(body, "batch body")
-        try:
-            entries = parse_batch(body)
-        except MalformedRecord as error:
-            raise RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from error
+
+    def _batch_form(
+        self, header: SendHeader, topic: TopicConfig, count: int, entries: Sequence[BatchEntry]
+    ) -> _Form:
+        outer = header.properties
         if self._live.value.enable_topic_message_type_check:
             check_type(topic, outer)
         if topic.is_batch:
-            return _Form(outer, self._add_own_properties(outer, self._live.value), inner_count=len(entries))
+            return _Form(outer, self._add_own_properties(outer, self._live.value), inner_count=count)
         unique_key = outer.get("UNIQ_KEY") or self._unique_keys.next(self._clock.now_ms())
         return _Form(outer, unique_key, entries=entries)
 
@@ -369,12 +408,7 @@ class SendService:
         properties, queue_id, born_host = form.properties, header.queue_id, pack_host(*sender.host_port)
         recall_handle = ""
         if form.entries:
-            result = self._store.append_batch(
-                [
-                    _record(header, entry.body, entry.properties, born_host, flag=entry.flag)
-                    for entry in form.entries
-                ]
-            )
+            result = self._append_entries(form.entries, header, born_host)
         elif form.inner_count:
             first = self._store.next_offset(header.topic, queue_id)
             record = _record(header, body, b"", born_host, flag=header.flag)
@@ -401,6 +435,57 @@ class SendService:
             wants_to_wait=wants_to_wait(properties),
             level=form.level,
         )
+
+    def _append_entries(
+        self, entries: Sequence[BatchEntry], header: SendHeader, born_host: bytes
+    ) -> AppendResult:
+        return self._store.append_batch(
+            [_record(header, entry.body, entry.properties, born_host, flag=entry.flag) for entry in entries]
+        )
+
+    async def _write_in_turns(
+        self, form: _Form, header: SendHeader, body: bytes, sender: Peer
+    ) -> SendOutcome:
+        """Store the pieces of a batch, each as a batch of its own, while the broker takes messages for the topic."""
+        born_host = pack_host(*sender.host_port)
+        appends: list[AppendResult] = []
+        try:
+            for piece in batch_pieces(body):
+                if appends:
+                    await asyncio.sleep(0)
+                self._check_open(self._live.value)
+                self._find_topic(header, sender, self._live.value)
+                appends.append(self._append_entries(piece, header, born_host))
+        finally:
+            sizes = [size for append in appends for size in append.record_sizes]
+            if sizes:
+                self._stats.topic_put(header.topic, len(sizes), sum(sizes), 1, larger_of(sizes))
+        first = appends[0]  # _count_in_turns() refuses an empty batch
+        result = AppendResult(
+            first.physical_offset,
+            appends[-1].end - first.physical_offset,
+            first.queue_offset,
+            first.store_timestamp,
+            tuple(offset for append in appends for offset in append.record_offsets),
+        )
+        waits = wants_to_wait(form.properties)
+        return SendOutcome(result, header.queue_id, form.unique_key, wants_to_wait=waits, level=form.level)
+
+
+async def _count_in_turns(body: bytes) -> int:
+    """How many messages a batch holds. Raises RemoteError when it cannot be cut."""
+    count = 0
+    try:
+        for piece in batch_pieces(body):
+            count += len(piece)
+            await asyncio.sleep(0)
+    except MalformedRecord as error:
+        raise _cannot_be_cut(error) from error
+    return count
+
+
+def _cannot_be_cut(error: MalformedRecord) -> RemoteError:
+    return RemoteError(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
 
 
 def _level(properties: dict[str, str], topic: TopicConfig) -> AckLevel | None:

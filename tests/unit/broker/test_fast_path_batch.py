@@ -6,6 +6,7 @@ import pytest
 
 from aerobee.broker.fastpath.batch_layout import Alike, Layout, cut_batch, cut_mixed
 from aerobee.broker.fastpath.topic import FastTopic
+from aerobee.broker.send.send_header import FAST_BATCH_ENTRIES_MAX
 from aerobee.remoting.body.topic_config import TopicConfig
 from tests.unit.broker.sending import batch_body
 
@@ -116,3 +117,20 @@ def test_a_random_batch_is_refused_or_cut_alike_both_ways(topic: FastTopic) -> N
                 cut_batch(bytes(body), topic)
         else:
             check(bytes(body), topic)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (FAST_BATCH_ENTRIES_MAX + 1, "UNIQ_KEY\x01U{}\x02"),
+        (FAST_BATCH_ENTRIES_MAX + 1, "{}\x01\x02"),
+        (200, "UNIQ_KEY\x01U{}\x02KEYS\x01" + "k " * 200 + "\x02"),
+    ],
+)
+def test_a_batch_that_is_too_large_for_one_turn_is_left_to_the_handlers(
+    topic: FastTopic, count: int, text: str
+) -> None:
+    body = batch_body(*[(b"", text.format(f"{number:05}")) for number in range(count)])
+    for cut in (cut_batch, cut_mixed):
+        with pytest.raises(ValueError):
+            cut(body, topic)

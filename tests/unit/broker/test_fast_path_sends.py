@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
+from aerobee.broker.send.send_header import FAST_BATCH_ENTRIES_MAX
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -401,3 +402,22 @@ def test_a_header_beyond_its_bound_is_left_to_the_decoder(
         frame = encode_frame(request)
         used = sending.fast_path.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
         assert used == (len(frame) if is_served else 0)
+
+
+def test_batches_are_taken_up_to_what_one_turn_of_the_event_loop_bears(tmp_path: Path) -> None:
+    sending = Sending(tmp_path, mapped_file_size_consume_queue=20 * 20_000, max_index_num=80_000)
+    key = "UNIQ_KEY\x01U1\x02"
+    many_keys = key + "KEYS\x01" + "k " * 200 + "\x02"
+    try:
+        for text, count, taken in (
+            (key, FAST_BATCH_ENTRIES_MAX, True),
+            (key, FAST_BATCH_ENTRIES_MAX + 1, False),
+            (many_keys, 100, True),
+            (many_keys, 200, False),
+        ):
+            body = batch_body(*[(b"", text)] * count)
+            frame = send_frame("TopicBatch", queue="1", code=320, body=body, i=key)
+            used = sending.fast_path.burst(FakePeer(), frame, 0)  # type: ignore[arg-type]
+            assert used == (len(frame) if taken else 0), (text[:40], count)
+    finally:
+        sending.close()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from aerobee.broker.delay.redelivery import WaitingMessage
+from aerobee.broker.send.send_header import ENTRIES_PER_TURN, batch_pieces
 from aerobee.broker.state.config import BrokerConfig
+from aerobee.errors import RemoteError
 from aerobee.message import MessageQueue, decode_record
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -202,6 +206,41 @@ def test_a_batch_is_stored_in_order_with_one_reply(sending: Sending) -> None:
     assert reply.ext["queueOffset"] == "0"
     assert [record.body for record in sending.stored()] == [b"a", b"b"]
     assert [record.unique_id for record in sending.stored()] == ["A", "B"]
+
+
+async def test_a_batch_of_many_messages_is_stored_in_turns(sending: Sending) -> None:
+    count = 3 * ENTRIES_PER_TURN + 7
+    body = batch_body(*[(b"%d" % number, "KEYS\x01ab c\x02") for number in range(count)])
+    request = decode_frame(send_frame("TopicBatch", queue="1", code=320, body=body))
+    serving = sending.sends.send(FakePeer(), request)
+    assert inspect.iscoroutine(serving), "a request in one go keeps everybody else waiting"
+    served = asyncio.ensure_future(serving)
+    seen = {0}
+    while not served.done():
+        await asyncio.sleep(0)
+        seen.add(sending.store.max_offset("TopicBatch", 1))
+    reply = served.result()
+    assert isinstance(reply, RemotingCommand)
+    assert (reply.code, len((reply.ext or {})["msgId"].split(","))) == (0, count)
+    assert sorted(seen) == [0, ENTRIES_PER_TURN, 2 * ENTRIES_PER_TURN, 3 * ENTRIES_PER_TURN, count]
+    assert [record.body for record in sending.stored()] == [b"%d" % number for number in range(count)]
+
+
+async def test_a_large_batch_that_cannot_be_cut_is_refused_before_any_of_it_is_stored(
+    sending: Sending,
+) -> None:
+    body = batch_body(*[(b"a", "")] * (2 * ENTRIES_PER_TURN)) + b"\0\0\0\x40"
+    serving = sending.sends.send(FakePeer(), decode_frame(send_frame("TopicBatch", code=320, body=body)))
+    assert inspect.iscoroutine(serving)
+    with pytest.raises(RemoteError, match="entry 1024 of the batch has 4 bytes only"):
+        await serving
+    assert sending.stored() == []
+
+
+def test_keys_count_as_work_of_a_batch(sending: Sending) -> None:
+    keys = "KEYS\x01" + "k " * 16_000 + "\x02"
+    pieces = batch_pieces(batch_body(*[(b"a", keys)] * 6))
+    assert [len(piece) for piece in pieces] == [2, 2, 2]
 
 
 def test_a_batch_of_the_cpp_client_is_stored_as_its_messages(sending: Sending) -> None:
