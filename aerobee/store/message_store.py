@@ -168,6 +168,7 @@ class MessageStore:
         self.get_messages, self.get_messages_cold = reads.get_messages, reads.get_messages_cold
         self.is_cold = reads.is_cold
         self.read_record, self.read_record_cold = reads.read_record, reads.read_record_cold
+        self.named_record, self.has_entry = reads.named_record, reads.has_entry
         self.warm_records = reads.warm_records
         self.min_offset, self.max_offset = reads.min_offset, reads.max_offset
         self.offset_by_time = reads.offset_by_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from aerobee.broker.transaction.transaction_table import TransactionTable
 from aerobee.client.admin.admin import Admin
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
-from aerobee.message import decode_record, java_hash
+from aerobee.message import decode_record, encode_properties, encode_record, java_hash, pack_host
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -286,3 +286,90 @@ async def test_a_half_message_is_asked_about_again_by_whom_its_topic_allows(worl
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "no half message" in (refused.remark or "")
     assert (await world.ask("root", RequestCode.RESUME_CHECK_HALF_MESSAGE, ext)).code == 0
+
+
+HEAD_BYTES = 88  # of a record, up to its body
+
+
+def a_record(
+    topic: str, queue_offset: int, body: bytes, properties: dict[str, str]
+) -> Callable[[int], bytes]:
+    """A record as of a place of the log."""
+    host = pack_host("127.0.0.1", 1)
+    return lambda place: encode_record(
+        topic=topic.encode(),
+        queue_id=0,
+        queue_offset=queue_offset,
+        physical_offset=place,
+        body=body,
+        properties=encode_properties(properties).encode(),
+        born_host=host,
+        store_host=host,
+        store_timestamp=1,
+    )
+
+
+async def forged(world: World, record: Callable[[int], bytes]) -> int:
+    """Eve sends to orders a message whose body is this record as of the place where it comes to lie. Returns that place."""
+    length = len(record(0))
+    first, _ = await world.send("eve", "orders", {}, bytes(length))
+    second, _ = await world.send("eve", "orders", {}, bytes(length))
+    place = second + (second - first) + HEAD_BYTES
+    data = record(place)
+    sent, _ = await world.send("eve", "orders", {}, data)
+    assert sent + HEAD_BYTES == place
+    assert world.cluster.broker.store.read_record(place) == data
+    return place
+
+
+async def test_a_record_in_the_body_of_a_message_is_none(world: World) -> None:
+    store = world.cluster.broker.store
+    await world.send("root", "orders", {}, b"seen")
+    place = await forged(world, a_record("orders", 0, b"forged", {"INNER_MULTI_DISPATCH": "%LMQ%bills"}))
+    for who in ("eve", "root"):
+        viewed = await world.ask(
+            who, RequestCode.VIEW_MESSAGE_BY_ID, {"topic": "orders", "offset": str(place)}
+        )
+        assert (viewed.code, viewed.body) == (ResponseCode.SYSTEM_ERROR, b"")
+    ext = {"group": "eve", "offset": str(place), "originTopic": "orders", "delayLevel": "-1"}
+    assert (await world.ask("eve", RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == ResponseCode.SYSTEM_ERROR
+    assert store.max_offset("%DLQ%eve", 0) == 0
+    message_id = f"{world.cluster.broker.identity.store_host.hex().upper()}{place:016X}"
+    relayed = await world.ask(
+        "root",
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        {"consumerGroup": "eve", "clientId": "c", "msgId": message_id, "topic": "orders", "brokerName": "b"},
+    )
+    assert "no message is at offset" in (relayed.remark or "")
+
+
+async def test_a_half_message_in_the_body_of_a_message_is_none(world: World) -> None:
+    place = await forged(
+        world,
+        a_record(
+            "RMQ_SYS_TRANS_HALF_TOPIC", 5, b"forged",
+            {"REAL_TOPIC": "orders", "REAL_QID": "0", "PGROUP": "billing", "UNIQ_KEY": "t9", "TRAN_MSG": "true"},
+        ),
+    )  # fmt: skip
+    for decision in (8, 12):
+        answer = await world.end("eve", "orders", "t9", (place, 5), decision)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+    message_id = f"{world.cluster.broker.identity.store_host.hex().upper()}{place:016X}"
+    resumed = await world.ask(
+        "root", RequestCode.RESUME_CHECK_HALF_MESSAGE, {"topic": "orders", "msgId": message_id}
+    )
+    assert "no half message" in (resumed.remark or "")
+    assert ("billing", "t9") not in world.table.by_key
+
+
+async def test_a_record_whose_body_is_what_others_store_gives_nothing_away(world: World) -> None:
+    place = await forged(world, a_record("orders", 0, b"", {}))
+    store = world.cluster.broker.store
+    assert store.read_record(place) is not None
+    size, entry = len(store.read_record(place) or b""), store.queue("orders", 0).entry(0)
+    assert entry is not None
+    assert not store.has_entry("orders", 0, 0, place, size)
+    assert store.has_entry("orders", 0, 0, *entry[:2])
+    assert not store.has_entry("orders", 0, 0, entry[0], entry[1] + 1), "the size is the entry's"
+    assert store.named_record(place) is None
+    assert store.named_record(entry[0]) is not None

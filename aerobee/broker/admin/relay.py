@@ -64,7 +64,7 @@ class RelayCalls:
                 _, physical_offset = parse_offset_message_id(message_id)
             except UsageError as error:
                 return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-            record = self._store.read_record(physical_offset)
+            record = self._store.named_record(physical_offset)
             if record is None or not self._records.may_view(peer, request, record):
                 return request.reply(
                     ResponseCode.SYSTEM_ERROR,

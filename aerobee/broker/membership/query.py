@@ -53,7 +53,7 @@ class QueryCalls:
     def view(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """33: the record at a physical offset, if its own topic may be read."""
         offset = request.integer("offset")
-        record = self._store.read_record(offset) if offset >= 0 else None
+        record = self._store.named_record(offset) if offset >= 0 else None
         if record is None or not self._records.may_view(peer, request, record):
             return request.reply(
                 ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {offset}"

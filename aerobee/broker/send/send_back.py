@@ -41,6 +41,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import StoredMessage
+from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET
 
 FIRST_RETRY_LEVEL = 3  # 10 s
 OF_A_TIMER = (
@@ -57,7 +58,7 @@ class RecordLog(Protocol):
 
     config: StoreConfig
 
-    def read_record(self, physical_offset: int) -> bytes | None: ...
+    def named_record(self, physical_offset: int) -> bytes | None: ...
 
 
 class SendBackCalls:
@@ -111,7 +112,7 @@ class SendBackCalls:
         if group.retry_queue_nums <= 0:
             return request.reply()
         physical_offset = request.integer("offset")
-        data = self._store.read_record(physical_offset)
+        data = self._store.named_record(physical_offset)
         try:
             record = None if data is None else decode_record(data)
         except MalformedRecord as error:
@@ -163,6 +164,8 @@ class SendBackCalls:
             topic = self._topics.create_dead_letter_topic(group.group_name)
             queue_id = 0
             properties[DELAY] = "0"
+            for name in (MULTI_DISPATCH, MULTI_OFFSET):  # the light queues have the message already
+                properties.pop(name, None)
         else:
             topic = self._topics.create_retry_topic(
                 group.group_name, group.retry_queue_nums, request.boolean("unitMode", False)

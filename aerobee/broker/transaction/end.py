@@ -141,7 +141,7 @@ class EndTransactionCalls:
     ) -> HalfMessage:
         """The half message that a request names. Raises RemoteError, the same one when it names none and when it names another
         sender's: a refusal that says whose it is would give away what it takes to end it."""
-        half = self._transaction_store.half_at(physical_offset, (HALF_TOPIC,))
+        half = self._transaction_store.named_half(physical_offset, (HALF_TOPIC,))
         if (
             half is None
             or half.group != group

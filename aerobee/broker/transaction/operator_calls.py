@@ -88,7 +88,7 @@ class TransactionOperatorCalls:
             _, physical_offset = parse_offset_message_id(request.text("msgId"))
         except UsageError as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        half = self._transaction_store.half_at(physical_offset)
+        half = self._transaction_store.named_half(physical_offset)
         if half is None or not self._records.may_decide(peer, request, half.topic):
             return request.reply(
                 ResponseCode.SYSTEM_ERROR,

@@ -68,6 +68,10 @@ class HalfMessageLog(Protocol):
 
     def append(self, message: StoredMessage) -> AppendResult: ...
 
+    def has_entry(
+        self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, size: int
+    ) -> bool: ...
+
     def store_time_now(self) -> int: ...
 
     def query(self, topic: str, key: str, *, count_max: int) -> QueryResult: ...
@@ -162,6 +166,17 @@ class TransactionStore:
         except MalformedRecord as error:
             log.warning("no half message is at %d: %s", physical_offset, error)
             return None
+
+    def named_half(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:
+        """As half_at, at a place that a request names: None for one that stands in the body of somebody's message."""
+        half = self.half_at(physical_offset, topics)
+        if half is None:
+            return None
+        record = half.record
+        is_real = self._store.has_entry(
+            record.topic, record.queue_id, record.queue_offset, physical_offset, record.total_size
+        )
+        return half if is_real else None
 
     def is_committed(self, half: HalfMessage) -> bool:
         """Whether the log holds the committed message of this transaction, by the key index."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from aerobee.store.append.durability import Durability
 from aerobee.store.files.config import SCATTERED_COUNT_MAX, StoreConfig
 from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.log.dispatch import scan_record
 from aerobee.store.log.stored_message import GetResult
 from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.store.read.reader import Accept, MessageReader
@@ -94,6 +95,27 @@ class StoreReads:
             return None
         record = log.read(physical_offset, size)
         return record if len(record) == size else None
+
+    def named_record(self, physical_offset: int) -> bytes | None:
+        """As read_record, at a place that somebody outside the broker names: None for bytes that only look like a record.
+
+        A sender knows where the body of his message comes to lie, and may have written a record into it, even one whose body is what
+        others store next. So a record counts only when the entry of the queue that it names leads to it.
+        """
+        data = self.read_record(physical_offset)
+        found = None if data is None else scan_record(data, physical_offset, check_crc=False).record
+        if found is None:
+            return None
+        is_real = self.has_entry(found.topic, found.queue_id, found.queue_offset, physical_offset, found.size)
+        return data if is_real else None
+
+    def has_entry(
+        self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, size: int
+    ) -> bool:
+        """Whether the entry at this queue offset leads to this place of the log, and says this size (bytes)."""
+        queue = self._queues.get((topic, queue_id))
+        entry = queue.entry(queue_offset) if queue is not None else None
+        return entry is not None and entry[:2] == (physical_offset, size)
 
     async def read_record_cold(self, physical_offset: int) -> bytes | None:
         """As read_record, after bringing the record into memory."""

@@ -6,7 +6,7 @@ import ast
 
 from tests.unit.test_floors import PACKAGE
 
-READS = {"read_record", "read_record_cold", "half_at"}
+READS = {"read_record", "read_record_cold", "half_at", "named_record", "named_half"}
 # Handlers whose place does not come from the request, or that check the record's topic themselves.
 OTHERWISE = {
     "timer/timer_feature.py": "it reads what the timer's files name, and no request's place",
