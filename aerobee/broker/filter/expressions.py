@@ -12,7 +12,7 @@ from aerobee.message import tags_code
 from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX
 
 EXPRESSIONS_MAX = 1_024  # RocketMQ keeps 100; one takes about 10 KiB
-FAULTS_MAX = 100
+FAULTS_MAX = 1_024  # as many as a group may subscribe with
 TAGS = "TAGS"
 
 
@@ -67,6 +67,14 @@ class Expressions:
         if len(self._compiled) > EXPRESSIONS_MAX:
             self._compiled.popitem(last=False)
         return found
+
+    def knows(self, text: str) -> bool:
+        """Whether get() answers without compiling; the text counts as asked for."""
+        for table in (self._compiled, self._faults):
+            if text in table:
+                table.move_to_end(text)
+                return True
+        return len(text) > EXPRESSION_CHARS_MAX
 
     def __len__(self) -> int:
         return len(self._compiled)

@@ -14,18 +14,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.filter.expressions import Expressions
+from aerobee.broker.filter.expressions import EXPRESSIONS_MAX, Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.state.bounds import Bounds
 from aerobee.broker.state.config import REFUSE, LiveConfig
 from aerobee.broker.state.producer_registry import ProducerRegistry
 from aerobee.broker.state.topic_table import TopicTable
-from aerobee.errors import AerobeeError, MalformedFrame
+from aerobee.errors import AerobeeError, MalformedFrame, RemoteError
 from aerobee.message import GROUP_CHARS_MAX, LEGAL_NAME, RETRY_TOPIC_BYTES_MAX
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
@@ -44,6 +45,8 @@ REGISTRATION_WAIT_S = (
     1.0  # clients give a heartbeat 3 s; a nameserver that is down must not cost them the broker
 )
 GROUPS_PER_TURN = 50  # of one heartbeat, before others get their turn
+FILTER_CHARS_PER_TURN = 2_048  # of SQL92 expressions that are not compiled yet: some 5 ms
+COMPILE_ROUNDS_MAX = 3  # others may push expressions out of the table meanwhile
 CLIENT_ID_CHARS_MAX = 1_024
 TOPIC_CHARS_MAX = 512  # longer than any: %RETRY%, a group and a topic
 
@@ -127,7 +130,7 @@ class HeartbeatCalls:
         ]
         if retry_topics:
             return self._join_with_topics(peer, request, joining, accepted, retry_topics)
-        if len(accepted) + len(data.producer_data_set) > GROUPS_PER_TURN:
+        if len(accepted) + len(data.producer_data_set) > GROUPS_PER_TURN or self._compiles_much(accepted):
             return self._join_in_turns(peer, request, joining, accepted)
         self._join(joining, peer, request, accepted, data.producer_data_set)
         return joining.reply(request)
@@ -195,16 +198,64 @@ class HeartbeatCalls:
     async def _join_in_turns(
         self, peer: Peer, request: RemotingCommand, joining: _Joining, accepted: list[ConsumerData]
     ) -> RemotingCommand | None:
-        """As _join(), with a turn for others after each GROUPS_PER_TURN groups. None when the client has gone."""
+        """As _join(), with a turn for others after each GROUPS_PER_TURN groups, or each FILTER_CHARS_PER_TURN of filters. None when
+        the client has gone."""
         producers = joining.data.producer_data_set
-        for at in range(0, max(len(accepted), len(producers), 1), GROUPS_PER_TURN):
+        compiles = self._compiles_much(accepted)
+        step = 1 if compiles else GROUPS_PER_TURN
+        for at in range(0, max(len(accepted), len(producers), 1), step):
+            stop = at + step
+            if compiles:
+                await self._compile_in_turns(accepted[at:stop])
             if not peer.is_open:
                 return None
-            stop = at + GROUPS_PER_TURN
             self._join(joining, peer, request, accepted[at:stop], producers[at:stop])
             if stop < max(len(accepted), len(producers)):
                 await asyncio.sleep(0)
         return joining.reply(request)
+
+    def _filters(self, consumers: Sequence[ConsumerData]) -> set[str]:
+        """The SQL92 expressions of subscriptions."""
+        if not self._live.value.enable_property_filter:
+            return set()
+        return {
+            subscription.sub_string
+            for consumer in consumers
+            for subscription in consumer.subscription_data_set
+            if not subscription.is_tag_filter
+        }
+
+    def _compiles_much(self, consumers: Sequence[ConsumerData]) -> bool:
+        """Whether their expressions that are not known yet are more than one turn's work."""
+        new = (text for text in self._filters(consumers) if not self._expressions.knows(text))
+        return sum(map(len, new)) > FILTER_CHARS_PER_TURN
+
+    async def _compile_in_turns(self, consumers: Sequence[ConsumerData]) -> None:
+        """Compile what is not known yet, so that joining does not; faults are said when they join. Raises RemoteError."""
+        texts = self._filters(consumers)
+        if len(texts) > EXPRESSIONS_MAX:
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {consumers[0].group_name} subscribes with {len(texts)} different SQL92 expressions, at most "
+                f"{EXPRESSIONS_MAX} are kept: use fewer in one group",
+            )
+        for _ in range(COMPILE_ROUNDS_MAX):
+            new = [text for text in texts if not self._expressions.knows(text)]
+            if not new:
+                return
+            chars = 0
+            for text in new:
+                chars += len(text)
+                if chars > FILTER_CHARS_PER_TURN:
+                    await asyncio.sleep(0)
+                    chars = len(text)
+                with suppress(FilterSyntaxError):
+                    self._expressions.get(text)
+        if not all(map(self._expressions.knows, texts)):
+            raise RemoteError(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD] too many other SQL92 expressions are compiled at the moment: try again later",
+            )
 
     def _join(
         self,

@@ -10,8 +10,10 @@ import pytest
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.silent_clients import close_silent_clients
+from aerobee.broker.filter import expressions
 from aerobee.broker.filter.expressions import Expressions
-from aerobee.broker.membership.heartbeat import HeartbeatCalls
+from aerobee.broker.filter.sql92 import compile_filter
+from aerobee.broker.membership.heartbeat import FILTER_CHARS_PER_TURN, HeartbeatCalls
 from aerobee.broker.state.bounds import Bounds
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.broker.state.producer_registry import CHANNEL_EXPIRY_S, ProducerRegistry
@@ -426,3 +428,47 @@ def test_a_subscription_is_checked_before_a_consumer_starts(
     reply = clients.call(FakePeer(), RemotingCommand(46, None, body))
     assert reply.code == code
     assert bool(reply.remark) == (code != 0)
+
+
+@pytest.mark.parametrize("end", ["", " ="])
+def test_many_filters_of_one_heartbeat_are_compiled_in_turns(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """With `end` none of them compiles."""
+    clients = Clients(enable_property_filter=True)
+    clients.beat(FakePeer(), consumer("c0", "T"))
+    compiled: list[str] = []
+
+    def counted(text: str) -> Any:
+        compiled.append(text)
+        return compile_filter(text)
+
+    monkeypatch.setattr(expressions, "compile_filter", counted)
+    long = "a BETWEEN 1 AND 2 AND " * 8
+    subscriptions = tuple(
+        SubscriptionData(f"T{number}", f"{long}a = {number}{end}", expression_type="SQL92")
+        for number in range(300)
+    )
+    data = HeartbeatData("c1", consumer_data_set=(ConsumerData("g", subscription_data_set=subscriptions),))
+    request = RemotingCommand(34, {}, data.encode(), version=513)
+    peer = FakePeer()
+
+    async def served() -> int:
+        """Returns how many characters were compiled in one turn at most."""
+        work = clients.calls.heartbeat(peer, request)  # type: ignore[arg-type]
+        assert asyncio.iscoroutine(work), "one request compiles everything in one go"
+        answered = asyncio.ensure_future(work)
+        most = 0
+        while not answered.done():
+            before = len(compiled)
+            await asyncio.sleep(0)
+            most = max(most, sum(map(len, compiled[before:])))
+        assert answered.result().code == 0
+        return most
+
+    assert asyncio.run(served()) <= FILTER_CHARS_PER_TURN
+    assert set(clients.members("g")) == {"c0", "c1"}
+    assert len(compiled) == 300
+    again = clients.calls.heartbeat(peer, request)  # type: ignore[arg-type]
+    assert isinstance(again, RemotingCommand)
+    assert len(compiled) == 300, "what is known is not compiled again, compiled or not"
