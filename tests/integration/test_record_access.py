@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.admin.consume_stats import ConsumeStatsCalls
 from aerobee.broker.fastpath.choice import VARIABLE, choose_backend
 from aerobee.broker.transaction.service import Transactions
 from aerobee.broker.transaction.transaction_table import TransactionTable
 from aerobee.client.admin.admin import Admin
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError
-from aerobee.message import decode_record, encode_properties, encode_record, java_hash, pack_host
+from aerobee.message import (
+    decode_record,
+    decode_records,
+    encode_properties,
+    encode_record,
+    java_hash,
+    pack_host,
+)
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -373,3 +381,46 @@ async def test_a_record_whose_body_is_what_others_store_gives_nothing_away(world
     assert not store.has_entry("orders", 0, 0, entry[0], entry[1] + 1), "the size is the entry's"
     assert store.named_record(place) is None
     assert store.named_record(entry[0]) is not None
+
+
+async def test_a_dead_letter_and_the_counters_name_the_topic_that_the_message_was_sent_to(
+    world: World,
+) -> None:
+    for made_up in ("bills", "z" * 30_000):
+        place, _ = await world.send("eve", "orders", {"RETRY_TOPIC": made_up}, b"x")
+        ext = {"group": "eve", "offset": str(place), "originTopic": "orders", "delayLevel": "-1"}
+        assert (await world.ask("eve", RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+        counted = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": f"{made_up}@eve"}
+        unknown = await world.ask("root", RequestCode.VIEW_BROKER_STATS_DATA, counted)
+        assert unknown.code == ResponseCode.SYSTEM_ERROR, "a key of a sender's own text is kept"
+    counted = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "orders@eve"}
+    assert (await world.ask("root", RequestCode.VIEW_BROKER_STATS_DATA, counted)).code == 0
+    store = world.cluster.broker.store
+    for letter in decode_records(store.get_messages("%DLQ%eve", 0, 0, count_max=32).body):
+        assert (letter.properties["RETRY_TOPIC"], letter.properties["DLQ_ORIGIN_TOPIC"]) == (
+            "orders",
+            "orders",
+        )
+    # A dead letter that is given back keeps what the broker wrote.
+    (entry,) = store.queue("%DLQ%eve", 0).entries(0, 1)
+    ext = {"group": "eve", "offset": str(entry[0]), "originTopic": "%DLQ%eve", "delayLevel": "-1"}
+    assert (await world.ask("root", RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
+    again = list(decode_records(store.get_messages("%DLQ%eve", 0, 2, count_max=1).body))
+    assert [letter.properties["RETRY_TOPIC"] for letter in again] == ["orders"]
+
+
+async def test_lag_of_a_topic_that_is_named_often_is_counted_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+    topic_stats = ConsumeStatsCalls._topic_stats
+
+    async def noted(calls: ConsumeStatsCalls, group: str, topic: str) -> Any:
+        counted.append(topic)
+        return await topic_stats(calls, group, topic)
+
+    monkeypatch.setattr(ConsumeStatsCalls, "_topic_stats", noted)
+    ext = {"consumerGroup": "eve", "topicList": "orders;" * 2_000 + "bills;" * 2_000}
+    answer = await world.ask("root", RequestCode.GET_CONSUME_STATS, ext)
+    assert answer.code == 0
+    assert counted == ["orders", "bills"]

@@ -81,7 +81,9 @@ class ConsumeStatsCalls:
         """208: lag by queue of a group, on the topics named or on all that it has offsets of."""
         group = request.text("consumerGroup")
         named = request.field("topicList") or request.field("topic")
-        topics = [name for name in named.split(";") if name] if named else self._offsets.topics_of(group)
+        topics: Iterable[str] = (
+            dict.fromkeys(filter(None, named.split(";"))) if named else self._offsets.topics_of(group)
+        )
         table: dict[MessageQueue, QueueStats] = {}
         tps = 0.0
         for topic in self._consumed_topics(group, topics):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from aerobee.broker.admission.ack import AckPolicy
@@ -32,8 +33,17 @@ from aerobee.broker.state.property_names import (
 from aerobee.broker.state.refusal import FAQ, store_refusal
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
-from aerobee.errors import MalformedRecord, StoreError
-from aerobee.message import Record, decode_record, encode_properties, next_try, pack_host
+from aerobee.errors import MalformedRecord, StoreError, UsageError
+from aerobee.message import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    Record,
+    check_topic_name,
+    decode_record,
+    encode_properties,
+    next_try,
+    pack_host,
+)
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -143,7 +153,7 @@ class SendBackCalls:
     ) -> tuple[StoredMessage, dict[str, str]]:
         """The message for the retry topic or the dead letters, and its properties."""
         properties = dict(record.properties)
-        properties.setdefault("RETRY_TOPIC", topic_before_retry(record.topic, group.group_name))
+        properties["RETRY_TOPIC"] = _first_topic(record, group.group_name)
         properties.setdefault("ORIGIN_MESSAGE_ID", record.offset_message_id)
         properties["WAIT"] = "false"
         level = request.integer("delayLevel", 0)
@@ -198,3 +208,14 @@ class SendBackCalls:
         if wait_ms > 0:
             properties[TIMER_DELAY_MS] = str(wait_ms)
         return True
+
+
+def _first_topic(record: Record, group: str) -> str:
+    """The topic that a message was sent to first. A retry or a dead letter says it in RETRY_TOPIC; in any other record that is what
+    its sender made up, and so is what cannot be a topic's name."""
+    if record.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        named = record.properties.get("RETRY_TOPIC", "")
+        with suppress(UsageError):
+            check_topic_name(named)
+            return named
+    return topic_before_retry(record.topic, group)
