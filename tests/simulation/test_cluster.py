@@ -63,9 +63,9 @@ def test_clusters_keep_their_promises(count: int, minutes: float) -> None:
         outcomes.append(outcome)
     assert seen == set(range(count))
     assert acknowledged > 10 * count
-    assert often > count / 2, "three changes of master or more"
-    assert returned > count / 4, "back to an earlier master"
-    if count >= MANY:
+    if count >= MANY:  # few runs say little about shares
+        assert often > count / 2, "three changes of master or more"
+        assert returned > count / 4, "back to an earlier master"
         assert not empty_pairs(summed(outcomes))
 
 
