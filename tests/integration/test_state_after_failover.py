@@ -524,3 +524,27 @@ async def test_a_damaged_settled_file_costs_a_search_and_nothing_else(
     failover.lead(b)
     await wait_until(lambda: served(b), "everything is served", timeout_s=60)
     assert b._serving.parts.unserved.failed_count == 0
+
+
+async def test_a_master_that_leads_again_right_after_a_cut_hands_out_what_was_popped(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await failover.begin()
+    a, b, client = failover.a, failover.b, failover.pair.client
+    for key in ("one", "two"):
+        await send(failover, a, key)
+    await same(a, b)
+
+    async def never(_: MetadataSync) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(MetadataSync, "_copy_offsets", never)  # both failovers lie between two copies
+    failover.lead(b)  # while A still believes that it leads
+    taken = await pop(client, a, "t", queue=0, count=8, invisible_ms=120_000)
+    assert len(taken) == 2
+    await send(failover, b, "three")
+    await failover.follow(a, b)  # A's check points are cut off
+    failover.lead(a)
+    await failover.follow(b, a)
+    again = await pop(client, a, "t", queue=0, count=8, invisible_ms=120_000)
+    assert {each.body for each in again} >= {b"one", b"two"}

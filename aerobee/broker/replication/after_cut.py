@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.replication.cut_pops import lowering_to_cut_pops
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.transaction.half_message import TRANSACTION_GROUP
@@ -25,6 +26,7 @@ from aerobee.shared_task import SharedTask
 from aerobee.store.files.disk import Disk
 from aerobee.store.log.dispatch import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
+from aerobee.store.recovery.log_cut import DIRECTORY as CUT_DIRECTORY
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,13 @@ class AfterCut:
         offset = self._store.pending_cut
         if offset is not None:
             log.warning("the log was cut at %d in the last run: what belongs to that is finished now", offset)
+            for _ in self._lowering(offset):
+                pass
             self._forget_noted(offset)
+
+    def _lowering(self, log_offset: int) -> Iterator[None]:
+        directory = os.path.join(self._store.config.store_path_root_dir, CUT_DIRECTORY)
+        return lowering_to_cut_pops(self._offsets, self._disk, directory, log_offset)
 
     def begin(self) -> None:
         """Have what is pending done, in a task."""
@@ -94,6 +102,8 @@ class AfterCut:
     async def _finish(self) -> None:
         while (offset := self._store.pending_cut) is not None:
             try:
+                for _ in self._lowering(offset):
+                    await asyncio.sleep(0)
                 self.forget(offset)
                 await self._saved()
                 self._store.cut_finished()
