@@ -548,3 +548,28 @@ async def test_a_master_that_leads_again_right_after_a_cut_hands_out_what_was_po
     await failover.follow(b, a)
     again = await pop(client, a, "t", queue=0, count=8, invisible_ms=120_000)
     assert {each.body for each in again} >= {b"one", b"two"}
+
+
+async def test_a_delayed_message_whose_delivery_was_cut_off_is_delivered(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await failover.begin()
+    a, b = failover.a, failover.b
+
+    async def never(_: MetadataSync) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(MetadataSync, "_copy_offsets", never)  # both failovers lie between two copies
+    await send(failover, a, "later", "DELAY\x011\x02")
+    await same(a, b)
+    break_feature(monkeypatch, b, "delay levels")  # B is lost before it delivers
+    failover.lead(b)  # while A still believes that it leads
+    await wait_until(lambda: "later" in keys(a, "t"), "A delivers", timeout_s=60)
+    await send(failover, b, "other")
+    a.replication.become_slave(b.identity.ha_address, failover.epoch, master_address=b.address)
+    await wait_until(lambda: log_bytes(a) == log_bytes(b), "one log", timeout_s=60)
+    assert "later" not in keys(a, "t")
+    monkeypatch.undo()
+    failover.lead(a)
+    await wait_until(lambda: "later" in keys(a, "t"), "A delivers again", timeout_s=15)
+    assert keys(a, "t").count("later") == 1

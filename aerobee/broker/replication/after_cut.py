@@ -16,7 +16,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.replication.cut_pops import lowering_to_cut_pops
+from aerobee.broker.replication.cut_progress import CutProgress
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.transaction.half_message import TRANSACTION_GROUP
@@ -77,8 +77,15 @@ class AfterCut:
             self._forget_noted(offset)
 
     def _lowering(self, log_offset: int) -> Iterator[None]:
-        directory = os.path.join(self._store.config.store_path_root_dir, CUT_DIRECTORY)
-        return lowering_to_cut_pops(self._offsets, self._disk, directory, log_offset)
+        store = self._store
+        progress = CutProgress(
+            offsets=self._offsets,
+            levels=self._schedule.offsets,
+            read_record=store.read_record,
+            disk=self._disk,
+            directory=os.path.join(store.config.store_path_root_dir, CUT_DIRECTORY),
+        )
+        return progress.lowering(log_offset)
 
     def begin(self) -> None:
         """Have what is pending done, in a task."""

@@ -1,4 +1,4 @@
-"""Offsets of POP groups go back to the messages whose check points a cut of the log took off."""
+"""Offsets of POP groups and delay levels go back to the messages whose check points and deliveries a cut of the log took off."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import pytest
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import CK_TAG, CheckPoint
-from aerobee.broker.replication.cut_pops import lowering_to_cut_pops
+from aerobee.broker.replication.cut_progress import CutProgress
 from aerobee.clock import ManualClock
 from aerobee.message import encode_properties, encode_record, pack_host
 from aerobee.simulation.simulated_disk import SimulatedDisk
+from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.dispatch import SCHEDULE_TOPIC
 
 START, DIRECTORY = 1_000, "/store/cut"
 BLANK = (24).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(16)
@@ -25,11 +27,20 @@ def point(queue_id: int, start: int, group: str = "g") -> bytes:
     return record(found.encode(), CK_TAG)
 
 
-def record(body: bytes, tag: str = "") -> bytes:
+def record(
+    body: bytes,
+    tag: str = "",
+    *,
+    topic: str = "rmq_sys_REVIVE_LOG_c",
+    queue_id: int = 0,
+    queue_offset: int = 0,
+    mark: int = 0,
+) -> bytes:
     host = pack_host("127.0.0.1", 1)
     return encode_record(
-        topic=b"rmq_sys_REVIVE_LOG_c", queue_id=0, queue_offset=0, physical_offset=0, body=body,
+        topic=topic.encode(), queue_id=queue_id, queue_offset=queue_offset, physical_offset=0, body=body,
         properties=encode_properties({"TAGS": tag}).encode(), born_host=host, store_host=host,
+        prepared_transaction_offset=mark,
     )  # fmt: skip
 
 
@@ -42,7 +53,10 @@ def lowered(files: dict[str, bytes], before: dict[int, int]) -> dict[int, int]:
     offsets = ConsumerOffsets(clock=ManualClock())
     for queue_id, offset in before.items():
         offsets.commit("g", "t", queue_id, offset)
-    for _ in lowering_to_cut_pops(offsets, disk, DIRECTORY, START):
+    progress = CutProgress(
+        offsets=offsets, levels={}, read_record=lambda _: None, disk=disk, directory=DIRECTORY
+    )
+    for _ in progress.lowering(START):
         pass
     return offsets.queues_of("g", "t")
 
@@ -81,3 +95,28 @@ def test_bytes_of_other_cuts_and_what_is_no_check_point_change_nothing() -> None
     files = named(START - 100, point(0, 1)) | named(START, record(b"no json", CK_TAG) + b"\0" * 200)
     assert lowered(files, {0: 9}) == {0: 9}
     assert lowered({}, {0: 9}) == {0: 9}
+
+
+def test_a_level_goes_back_to_the_first_message_whose_delivery_was_cut_off() -> None:
+    waiting = {
+        100: record(b"x", topic=SCHEDULE_TOPIC, queue_id=2, queue_offset=4),
+        200: record(b"x", topic=SCHEDULE_TOPIC, queue_id=2, queue_offset=3),
+        300: record(b"x", topic=SCHEDULE_TOPIC, queue_id=5, queue_offset=9),
+        400: record(b"x", topic="rmq_sys_wheel_timer", queue_id=2, queue_offset=0),
+    }
+    sources = (100, 200, 300, 400, 500, START + 8)  # of the last two nothing is in the log that is left
+    data = b"".join(record(b"x", topic="t", mark=delivery_mark(source)) for source in sources)
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_dirs(DIRECTORY)
+    disk.replace_file(f"{DIRECTORY}/{START:020d}-{len(data)}", data)
+    levels = {3: 6, 6: 9, 7: 1}
+    progress = CutProgress(
+        offsets=ConsumerOffsets(clock=ManualClock()),
+        levels=levels,
+        read_record=waiting.get,
+        disk=disk,
+        directory=DIRECTORY,
+    )
+    for _ in progress.lowering(START):
+        pass
+    assert levels == {3: 3, 6: 9, 7: 1}

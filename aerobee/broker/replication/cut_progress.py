@@ -1,0 +1,113 @@
+"""Progress that goes back when a cut of the log took off the records that it counts.
+
+A pop moves the group's offset past the messages that it hands out, and its check point gives back what is not acknowledged. A
+delivery of a delay level moves the level past the message that waited. When a deposed master's log is cut, its last check points and
+deliveries go, and its progress must not stay past their messages: if it leads again before it has copied its master's progress, no
+broker would hand them out or deliver them. They are found in the bytes that the cut kept (`cut/OFFSET-SIZE`, log_cut.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.broker.pop.check_point import CK_TAG, CheckPoint, decode_check_point
+from aerobee.errors import MalformedFrame, MalformedRecord
+from aerobee.message import RECORD_BYTES_MIN, Record, decode_record
+from aerobee.store.files.disk import Disk
+from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.dispatch import SCHEDULE_TOPIC
+
+log = logging.getLogger(__name__)
+
+STEP_RECORDS = 256  # some 3 ms
+
+
+@dataclass(slots=True)
+class CutProgress:
+    """Takes progress back to what a cut left. `directory`: where cuts keep their bytes."""
+
+    offsets: ConsumerOffsets
+    levels: dict[int, int]  # delay level -> next queue offset to deliver
+    read_record: Callable[[int], bytes | None]  # a record of the log that is left, by its physical offset
+    disk: Disk
+    directory: str
+
+    def lowering(self, log_offset: int) -> Iterator[None]:
+        """Lower group offsets and `levels` to the first message whose check point or delivery was cut off at `log_offset`.
+
+        Yields after some milliseconds of work. Raises OSError, StoreError.
+        """
+        for number, record in enumerate(_records(self.disk, self.directory, log_offset)):
+            if number % STEP_RECORDS == 0:
+                yield
+            if (point := _check_point(record)) is not None:
+                self._hand_out_again(point)
+            source = delivery_mark(record.prepared_transaction_offset)  # its own inverse
+            if 0 <= source < log_offset:
+                self._deliver_again(source)
+
+    def _deliver_again(self, source: int) -> None:
+        data = self.read_record(source)
+        if data is None:
+            return
+        waited = decode_record(data, check_crc=False)
+        level = waited.queue_id + 1
+        if waited.topic == SCHEDULE_TOPIC and self.levels.get(level, 0) > waited.queue_offset:
+            self.levels[level] = waited.queue_offset
+
+    def _hand_out_again(self, point: CheckPoint) -> None:
+        offsets, start = self.offsets, point.start_offset
+        known = offsets.query(point.group, point.topic, point.queue_id)
+        if known is not None and known > start:
+            offsets.commit(point.group, point.topic, point.queue_id, start)
+            log.warning(
+                "group %s on %s queue %d goes back to %d: the check point of a pop there was cut off",
+                *(point.group, point.topic, point.queue_id, start),
+            )
+
+
+def _check_point(record: Record) -> CheckPoint | None:
+    if record.tag != CK_TAG:
+        return None
+    try:
+        return decode_check_point(record.body)
+    except MalformedFrame:
+        return None  # a message of some topic whose tag is the same word
+
+
+def _records(disk: Disk, directory: str, log_offset: int) -> Iterator[Record]:
+    """The records of the newest cut at an offset, as far as they can be read. Pieces end anywhere in a record."""
+    rest = b""
+    for path in _pieces(disk, directory, log_offset):
+        data = rest + disk.read_file(path)
+        at = 0
+        while at + RECORD_BYTES_MIN <= len(data):
+            size = int.from_bytes(data[at : at + 4], "big")
+            if size > len(data) - at:
+                break
+            try:
+                record = decode_record(data, at, check_crc=False)
+            except MalformedRecord:
+                break  # the blank at a file's end
+            yield record
+            at += record.total_size
+        rest = data[at:]
+        if rest[:4] == len(rest).to_bytes(4, "big"):
+            rest = b""  # the blank at a file's end
+
+
+def _pieces(disk: Disk, directory: str, log_offset: int) -> Iterator[str]:
+    """The files of a cut in order: each begins where the one before it ends. Of several cuts at one offset the last."""
+    if not disk.is_dir(directory):
+        return
+    names = set(disk.list_dir(directory))
+    at = log_offset
+    while found := [name for name in names if name.startswith(f"{at:020d}-")]:
+        paths = [os.path.join(directory, name) for name in found]
+        path = max(paths, key=lambda each: (disk.mtime_ms(each), each.count("-again")))
+        yield path
+        at += int(os.path.basename(path).split("-")[1])
