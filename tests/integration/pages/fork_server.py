@@ -23,9 +23,10 @@ from typing import Any
 
 LOADED = (
     *(
-        f"aerobee.ops.{name}"
-        for name in ("send", "consume", "topic", "group", "offset", "dlq", "message", "trace", "why")
+        f"aerobee.ops.commands.{name}"
+        for name in ("send", "consume", "topic", "group", "offset", "dlq", "message", "trace")
     ),
+    "aerobee.ops.diagnosis.why",
     "aerobee.client",
     "aerobee.client.dedup.sql",
     "opentelemetry.sdk.trace.export",
