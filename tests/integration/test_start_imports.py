@@ -34,7 +34,7 @@ NOT_IN_A_PLAIN_BROKER = (
     "aerobee.broker.replication.slave_connection",
     "aerobee.client",
     "aerobee.console",
-    "aerobee.ha.controller",
+    "aerobee.ha.controller.state",
     "aerobee.ha.controller.config",
     "aerobee.ha.controller.controller",
     "aerobee.ha.stream.transfer_header",
@@ -78,7 +78,7 @@ NOT_IN_UP = (
 # Starts a broker as the command does, and writes what is loaded when it serves.
 PLAIN_BROKER = """
 import asyncio, json, sys
-from aerobee.ops import commands
+from aerobee.ops.commands import tree as commands
 from aerobee.ops.commands.tree import _load
 _load("broker")
 from aerobee.config import Setting
@@ -97,10 +97,10 @@ asyncio.run(main())
 # The command itself; what is loaded is written when it says that it is ready.
 UP = """
 import json, sys
-from aerobee.ops import commands
+from aerobee.ops.commands import tree as commands
 from aerobee.ops.commands.tree import _load
 _load("up")
-from aerobee.ops import up
+from aerobee.ops.servers import up
 
 def ready(*arguments):
     print(json.dumps(sorted(sys.modules)), flush=True)
