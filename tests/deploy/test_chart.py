@@ -217,8 +217,8 @@ def test_host_ports_are_what_clients_outside_are_told(host: str, told: str) -> N
     assert services == {"mq-aerobee-brokers", "mq-aerobee-nameservers", "mq-aerobee-nameserver"}
     (test,) = (each["spec"] for each in manifests if each["kind"] == "Pod")
     environ = {each["name"]: each for each in test["containers"][0]["env"]}
-    assert environ["AEROBEE_NAMESRV_ADDR"]["value"] == f"{told}:19876"
-    assert "AEROBEE_NAMESRV_ADDR=" not in test["containers"][0]["args"][0]
+    assert environ["NODE_HOST"]["value"] == told
+    assert 'AEROBEE_NAMESRV_ADDR="$NODE_HOST:19876"' in test["containers"][0]["args"][0]
 
 
 def test_one_address_for_the_replicas_of_a_group_is_refused() -> None:

@@ -45,6 +45,10 @@ class RecordAccess:
     def __init__(self, gate: Gate | None = None) -> None:
         self._gate = gate
 
+    def sees_all(self, peer: Peer) -> bool:
+        """Whether no permission limits what this peer reads, so that any bytes at an offset may be answered as they are."""
+        return self._gate is None or self._gate.exempts(peer)
+
     def may_view(self, peer: Peer, request: RemotingCommand, data: bytes) -> bool:
         """Whether the sender of `request`, of code 33 or 309, may make it for the topic of this record, or for one of the light
         queues that have it. `data` is the record."""
