@@ -54,7 +54,10 @@ class CutProgress:
         data = self.read_record(source)
         if data is None:
             return
-        waited = decode_record(data, check_crc=False)
+        try:
+            waited = decode_record(data, check_crc=False)
+        except MalformedRecord:
+            return  # damaged, or no record begins there: a cut must end all the same
         level = waited.queue_id + 1
         if waited.topic == SCHEDULE_TOPIC and self.levels.get(level, 0) > waited.queue_offset:
             self.levels[level] = waited.queue_offset

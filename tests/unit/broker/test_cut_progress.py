@@ -103,8 +103,9 @@ def test_a_level_goes_back_to_the_first_message_whose_delivery_was_cut_off() -> 
         200: record(b"x", topic=SCHEDULE_TOPIC, queue_id=2, queue_offset=3),
         300: record(b"x", topic=SCHEDULE_TOPIC, queue_id=5, queue_offset=9),
         400: record(b"x", topic="rmq_sys_wheel_timer", queue_id=2, queue_offset=0),
+        600: bytes(100),
     }
-    sources = (100, 200, 300, 400, 500, START + 8)  # of the last two nothing is in the log that is left
+    sources = (100, 200, 300, 400, 600, 500, START + 8)  # of the last two nothing is in the log that is left
     data = b"".join(record(b"x", topic="t", mark=delivery_mark(source)) for source in sources)
     disk = SimulatedDisk(random.Random(1))
     disk.make_dirs(DIRECTORY)
