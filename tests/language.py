@@ -9,8 +9,10 @@ import ast
 import io
 import re
 import tokenize
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 ID, UI, TEXT = "identifier", "message", "text"
 
@@ -133,14 +135,22 @@ def findings(path: str, text: str) -> list[Finding]:
 
 
 def _looked_at(path: str, line: int, kind: str, part: str) -> Iterator[Finding]:
-    text = re.sub(r"(`+)[^`]*?\1", lambda quoted: " " * len(quoted.group()), part, flags=re.DOTALL)
-    text = LETTERS.sub(lambda match: " " * len(match.group()), text)
-    flat = re.sub(r"\s", " ", text)
+    text = re.sub(r"(`+)[^`]*?\1", _blank, part, flags=re.DOTALL)
+    text = LETTERS.sub(_blank, text)
+    rows = [" ".join(row.split()) for row in text.split("\n")]
+    flat = " ".join(rows)
+    starts = list(accumulate((len(row) + 1 for row in rows), initial=0))
     for rule in RULES:
         if kind not in rule.kinds or (rule.only and not re.search(rule.only, path)):
             continue
         for match in rule.pattern.finditer(flat):
-            yield Finding(path, line + part.count("\n", 0, match.start()), kind, match.group(), rule.instead)
+            row = bisect_right(starts, match.start()) - 1
+            yield Finding(path, line + row, kind, match.group(), rule.instead)
+
+
+def _blank(match: re.Match[str]) -> str:
+    """As many lines as before, without their words, so that the words on both sides stay apart."""
+    return " ; " + "\n" * match.group().count("\n")
 
 
 def _words(name: str) -> str:

@@ -53,7 +53,7 @@ def test_a_file_uses_the_terms_of_the_field(name: str) -> None:
     ],
 )
 def test_a_term_of_the_left_column_is_found(path: str, text: str, words: str) -> None:
-    assert [each.words for each in findings(path, text)][:1] == [words]
+    assert words in [each.words for each in findings(path, text)]
 
 
 def test_names_in_backticks_are_not_read() -> None:
