@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import hashlib
 import itertools
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from aerobee.broker.assembly import features
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.checks import check_in_the_end
 from aerobee.simulation.cluster import Cluster
@@ -32,6 +34,9 @@ from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop, Sto
 
 SHARED_STARTS = 32  # seeds: one start for the even ones and one for the odd ones
 LOOK_CPU_S = 60.0  # of this process, in which some simulated time passes
+WHEEL_SLOTS = (
+    8_192  # of a second each, where RocketMQ has 604,800: each sync of a disk looks at all of the file
+)
 PROCESS_ID = 4_242  # of every process in the simulation: it is in the ids of messages
 
 
@@ -189,14 +194,18 @@ def _run_started(
 
 @contextlib.contextmanager
 def _this_machine() -> Iterator[None]:
-    """What a run must not see of the real machine; and no garbage collection, whose passes cost a tenth of the time."""
+    """What a run must not see of the real machine; no garbage collection, whose passes cost a tenth of the time; small timer wheels."""
     process_id, was_collecting = os.getpid, gc.isenabled()
+    makers = vars(features)
+    timers = makers["Timers"]
     os.getpid = lambda: PROCESS_ID
+    makers["Timers"] = functools.partial(timers, slot_count=WHEEL_SLOTS)
     gc.disable()
     try:
         yield
     finally:
         os.getpid = process_id
+        makers["Timers"] = timers
         if was_collecting:
             gc.enable()
 

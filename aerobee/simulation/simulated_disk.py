@@ -203,6 +203,11 @@ class SimulatedDisk:
         self._make_durable(inode, pages)
 
     def _make_durable(self, inode: _Inode, pages: range) -> None:
+        inode.has_length = True
+        if not inode.clean:  # then a look at the whole range says whether there is something to do
+            first, last = pages.start * PAGE_BYTES, pages.stop * PAGE_BYTES
+            if inode.data[first:last] == inode.durable[first:last]:
+                return
         for page in pages:
             at = page * PAGE_BYTES
             content = bytes(inode.data[at : at + PAGE_BYTES])
@@ -212,7 +217,6 @@ class SimulatedDisk:
             if content != inode.durable[at : at + PAGE_BYTES]:
                 inode.durable[at : at + PAGE_BYTES] = content
                 inode.mtime_ms = self._now_ms()
-        inode.has_length = True
 
     def cut_power_at(self, calls: int) -> None:
         """Let `calls` more calls succeed. power_loss() must follow."""

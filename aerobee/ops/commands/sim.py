@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import logging
-from typing import Annotated
+import os
+import shutil
+import subprocess
+import time
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -12,6 +17,7 @@ from aerobee.errors import UsageError
 from aerobee.ops.options.options import AsJson
 from aerobee.ops.terminal.failure import ExitCode
 from aerobee.ops.terminal.output import Output
+from aerobee.simulation.campaign import Campaign
 from aerobee.simulation.fleet import run_all, run_groups
 from aerobee.simulation.outcome import Outcome
 from aerobee.simulation.run import groups_of, run_group, run_seed
@@ -54,6 +60,13 @@ def simulate(
         bool,
         typer.Option("--shrink", help="Leave out faults of a run that broke a promise while it still does."),
     ] = False,
+    record: Annotated[
+        str,
+        typer.Option(
+            "--record",
+            help="Append a line for each chunk of runs to this file, and skip the chunks that it has: a long campaign goes on.",
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Run two NameServers, three controllers and three replicas, with clients, while machines, ways and disks fail.
@@ -67,9 +80,13 @@ def simulate(
         return
     if scenario and scenario not in SCENARIOS:
         raise UsageError(f"there is no scenario {scenario!r}: the names are {', '.join(SCENARIOS)}")
+    if record and scenario:
+        raise UsageError("--record is for random runs: leave out --scenario")
     schedule = SCENARIOS.get(scenario)
     out.note(f"seed {seed}" if runs == 1 else f"seeds {seed} to {seed + runs - 1}")
     logging.disable(logging.CRITICAL)
+    if record:
+        _campaign(out, Campaign(record), range(seed, seed + runs), minutes, jobs)
     broken = 0
     simulated_s = wall_s = 0.0
     try:
@@ -93,6 +110,39 @@ def simulate(
             f"{plural(runs, 'run')}, {broken} broke a promise; {simulated_s:,.0f} simulated s in {wall_s:,.0f} s of a core"
         )
     raise typer.Exit(int(ExitCode.REFUSED if broken else ExitCode.DONE))
+
+
+def _campaign(out: Output, campaign: Campaign, seeds: range, minutes: float, jobs: int) -> NoReturn:
+    """Run what the file does not have, and exit with 1 when one of these runs broke a promise."""
+    broken = 0
+    for chunk in campaign.left(seeds, minutes):
+        began = time.monotonic()
+        chunk.code = _code()
+        members = range(chunk.first, chunk.first + chunk.runs)
+        for outcome in run_groups(
+            groups_of(members), lambda group: run_group(group, minutes=minutes), jobs=jobs
+        ):
+            chunk.add(outcome)
+            if outcome.failure:
+                out.line(_document(outcome, told=True), _text(outcome, told=True))
+        chunk.seconds = time.monotonic() - began
+        broken += len(chunk.broken)
+        campaign.add(chunk)
+    out.note(campaign.summary())
+    raise typer.Exit(int(ExitCode.REFUSED if broken else ExitCode.DONE))
+
+
+def _code() -> str:
+    """The version, and the commit when this is a checkout."""
+    version = importlib.metadata.version("aerobee")
+    git = shutil.which("git")
+    if git is None:
+        return version
+    where = os.path.dirname(os.path.abspath(__file__))
+    found = subprocess.run(
+        [git, "-C", where, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return f"{version} {found.stdout.strip()}".strip()
 
 
 def _shrunk(outcome: Outcome, minutes: float) -> Outcome:
