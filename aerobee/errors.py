@@ -16,7 +16,7 @@ from typing import ClassVar
 class AerobeeError(Exception):
     """Base of everything Aerobee raises on purpose."""
 
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
     route_stale: ClassVar[bool] = False
 
     @property
@@ -230,12 +230,28 @@ class NoBroker(AerobeeError):
 
 
 class SendFailed(AerobeeError):
-    """Every try of a send failed before its deadline. `attempts` lists the broker and the failure of each try, oldest first: all
-    of them up to 16, the first eight and the last eight of more."""
+    """Every try of a send failed before its deadline.
 
-    def __init__(self, text: str, attempts: tuple[tuple[str, BaseException], ...] = ()) -> None:
+    `attempts` lists the broker and the failure of each try, oldest first: all of them up to 16, the first eight and the
+    last eight of more. `retriable` is True when at least one try failed for a reason that passes. `may_be_stored` is True
+    when a broker may have stored the message (no reply, an internal error, a reply that is less than SEND_OK): the same
+    send once more can store it twice. False: no broker has it.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        attempts: tuple[tuple[str, BaseException], ...] = (),
+        *,
+        retriable: bool | None = None,
+        may_be_stored: bool = False,
+    ) -> None:
         super().__init__(text)
         self.attempts = attempts
+        self.may_be_stored = may_be_stored
+        if retriable is None:
+            retriable = any(isinstance(cause, AerobeeError) and cause.retriable for _, cause in attempts)
+        self.retriable = retriable
 
     @property
     def plain(self) -> str:

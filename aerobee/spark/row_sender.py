@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from aerobee.client.producer.producer import Producer, by_key
-from aerobee.errors import AerobeeError, SendFailed
+from aerobee.errors import AerobeeError
 from aerobee.spark.entry_codec import BatchLayout, LaidOutBatch
 from aerobee.spark.sink_options import SinkOptions
 from aerobee.spark.sink_rows import OutgoingRow, SinkError
@@ -139,7 +139,7 @@ class RowSender:
             try:
                 await call()
             except AerobeeError as error:
-                if not _may_succeed(error) or loop.time() >= deadline:
+                if not error.retriable or loop.time() >= deadline:
                     which = f"row {first}" + (f" to {last}" if last > first else "")
                     raise SinkError(f"{which} of the task, for topic {topic}: {error}") from error
                 await asyncio.sleep(PAUSE_S)
@@ -161,10 +161,3 @@ class RowSender:
         else:
             result = await self._producer.send(row.message)
         self.sent.duplicate_count += result.is_duplicate
-
-
-def _may_succeed(error: AerobeeError) -> bool:
-    """Whether the same rows may be stored later. A send that failed at every broker is as its last try was."""
-    if isinstance(error, SendFailed):
-        return not error.attempts or getattr(error.attempts[-1][1], "retriable", False)
-    return error.retriable

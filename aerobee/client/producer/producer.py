@@ -286,7 +286,8 @@ class Producer(RequestReplyCalls):
         return SendFailed(
             f"a message for topic {topic} was not sent: for {timeout_s or self.config.send_timeout_s:g} s, all its time, it waited "
             f"for its turn behind {plural(self._in_flight.count_max, 'send')} without an answer (in_flight_max). Send fewer at once, "
-            f"or give a send more time (send_timeout_s)"
+            f"or give a send more time (send_timeout_s)",
+            retriable=True,
         )
 
     async def _send_observed(
@@ -484,7 +485,9 @@ class Producer(RequestReplyCalls):
             if not results or not isinstance(error, AerobeeError):
                 raise
             raise SendFailed(
-                f"{len(results)} of the messages of this batch were stored, then: {error}", ()
+                f"{len(results)} of the messages of this batch were stored, then: {error}",
+                retriable=error.retriable,
+                may_be_stored=True,
             ) from error
         finally:
             self._in_flight.give_back()

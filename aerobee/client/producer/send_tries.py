@@ -32,14 +32,18 @@ from aerobee.errors import (
     ConnectFailed,
     GoAway,
     InvalidParameter,
+    MessageIllegal,
     NoMaster,
     NoNameServer,
+    NoPermission,
     NotLeaderForQueue,
     RemoteError,
+    RequestNotSupported,
     RouteError,
     SendFailed,
     ServiceNotAvailable,
     SystemBusy,
+    TopicNotExist,
     TransportError,
 )
 from aerobee.message import MessageQueue
@@ -63,7 +67,17 @@ GO_AWAY_TRIES_MAX = (
 )
 # What surely left nothing at a broker. 14: a slave, a master without a lease, a store that takes no messages.
 NOT_STORED = (ConnectFailed, ServiceNotAvailable, GoAway, NotLeaderForQueue)
-_SURELY_NOT_STORED = (*NOT_STORED, RouteError)
+_SURELY_NOT_STORED = (
+    *NOT_STORED,
+    RouteError,
+    # Refused before the store was reached.
+    InvalidParameter,
+    MessageIllegal,
+    NoPermission,
+    RequestNotSupported,
+    SystemBusy,
+    TopicNotExist,
+)
 # Between two rounds over all brokers, none of which took the message: short at first, for a handing over takes no longer.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.2
 # A host that is gone, or cut off, does not even refuse: what a connection to it, or the question to a NameServer for another,
@@ -123,6 +137,8 @@ class _Send:
         self.go_aways = 0
         self.attempt_count = 0
         self.is_asked = False  # whether any broker was
+        self.may_be_stored = False  # whether a try left that open
+        self.is_retriable = False  # whether a try failed for a reason that passes
         self.attempts: list[tuple[str, AerobeeError]] = []  # the first and the newest
         self.texts: Counter[str] = Counter()  # in the order of their first
         self.avoid: frozenset[str] = frozenset()  # brokers that failed, where there are others
@@ -134,6 +150,8 @@ class _Send:
         self.attempt_count += 1
         failure.__traceback__ = None  # it holds the frames of the try
         self.is_asked |= not isinstance(failure, RouteError | NoNameServer)
+        self.may_be_stored |= not isinstance(failure, _SURELY_NOT_STORED)
+        self.is_retriable |= failure.retriable
         if len(self.attempts) == ATTEMPTS_MAX:
             # Of what surely was not stored: a try that may have been is what the sender has to know.
             surely = (n for n, (_, each) in enumerate(self.attempts) if isinstance(each, _SURELY_NOT_STORED))
@@ -295,12 +313,15 @@ class SendTries:
             send.tries_left = 0
         elif not is_waited_for:
             send.tries_left = send.tries_left - 1 if send.fixed is None or is_busy else 0
-        if target is not None and not is_retried(failure):
+        is_final = target is not None and not is_retried(failure)
+        if is_final and not send.may_be_stored:
             raise failure
         place = (
             f"{target.broker_name} at {target.address}" if target is not None else broker_name or "nameserver"
         )
         send.failed_at(place, failure)
+        if is_final:
+            raise send.failed() from failure
         if self._faults is not None and target is not None:
             self._faults.record_failure(broker_name, now)
         send.avoid = frozenset({broker_name})
@@ -355,7 +376,8 @@ class SendTries:
             or result.status is SendStatus.SEND_OK
         ):
             return None
-        return SendFailed(f"stored by {target.broker_name} with {result.status.value}")
+        text = f"stored by {target.broker_name} with {result.status.value}"
+        return SendFailed(text, retriable=True, may_be_stored=True)
 
 
 def is_retried(failure: AerobeeError) -> bool:
@@ -369,10 +391,17 @@ def _send_failed(send: _Send, elapsed_s: float) -> SendFailed:
     tries = [text if count == 1 else f"{plural(count, 'time')} {text}" for text, count in send.texts.items()]
     if others := send.attempt_count - send.texts.total():
         tries.append(f"{plural(others, 'time')} something else")
+    known = (
+        "is not confirmed and may be stored: no broker confirmed it"
+        if send.may_be_stored
+        else "was not stored"
+    )
     return SendFailed(
-        f"a message for topic {send.topic} was not stored in {plural(send.attempt_count, 'try', 'tries')} "
+        f"a message for topic {send.topic} {known} in {plural(send.attempt_count, 'try', 'tries')} "
         f"within {elapsed_s:.2f} s ({'; '.join(tries)})",
         tuple(send.attempts),
+        retriable=send.is_retriable,
+        may_be_stored=send.may_be_stored,
     )
 
 

@@ -382,7 +382,8 @@ class Transaction:
             self.result = TransactionResult(sent, TransactionState.ROLLBACK, confirmed)
             raise SendFailed(
                 f"the half message for topic {self._half.topic} was stored with {sent.status.value}: the transaction is "
-                "rolled back, its local work was not begun"
+                "rolled back, its local work was not begun",
+                retriable=True,
             )
         producer._ended.begin(sent.message_id)
         return self

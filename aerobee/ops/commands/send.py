@@ -25,7 +25,7 @@ import typer
 
 from aerobee.client import Producer, ProducerConfig, SendResult, SendStatus
 from aerobee.client.dedup.handler import DEDUP_KEY
-from aerobee.errors import AerobeeError, SendFailed, UsageError
+from aerobee.errors import AerobeeError, ConnectionLost, RemoteSystemError, RequestTimeout, UsageError
 from aerobee.message import PRIORITY, Message, MessageQueue
 from aerobee.ops.options import send_options as options
 from aerobee.ops.options.clients import open_admin, open_producer
@@ -449,6 +449,10 @@ async def _pump(
         await asyncio.gather(*under_way, return_exceptions=True)
 
 
+# The failures of a send that leave open whether a broker has the message; SendFailed says it itself.
+_OPEN = (ConnectionLost, RequestTimeout, RemoteSystemError)
+
+
 async def _send_until(
     producer: Producer,
     message: Message,
@@ -464,17 +468,11 @@ async def _send_until(
         try:
             return await producer.send(message, **destination)
         except AerobeeError as error:
-            if tally.sent == 0 or not _passes(error) or time.monotonic() >= deadline:
+            if tally.sent == 0 or not error.retriable or time.monotonic() >= deadline:
                 raise
             warn(error)
             tally.repeated += 1
         await asyncio.sleep(RETRY_PAUSE_S)
-
-
-def _passes(error: AerobeeError) -> bool:
-    if isinstance(error, SendFailed):
-        return any(isinstance(cause, AerobeeError) and cause.retriable for _, cause in error.attempts)
-    return error.retriable
 
 
 def _summary(
@@ -512,7 +510,9 @@ def _summary(
     if failure is not None:
         with contextlib.suppress(BrokenPipeError):
             out.notes.print("[bold red]error:[/] ", end="")
-            out.notes.print(f"line {tally.failed_line} was not stored: {failure.sentence}", markup=False)
+            may_be_stored = getattr(tally.failure, "may_be_stored", isinstance(tally.failure, _OPEN))
+            known = "is not confirmed and may be stored" if may_be_stored else "was not stored"
+            out.notes.print(f"line {tally.failed_line} {known}: {failure.sentence}", markup=False)
             if failure.advice:
                 out.note(f"hint:  {failure.advice}")
             if not typed:

@@ -20,12 +20,15 @@ from aerobee.errors import (
     MessageIllegal,
     NoMaster,
     NoNameServer,
+    NoPermission,
     NotLeaderForQueue,
     NotWritable,
     RemoteSystemError,
+    RequestTimeout,
     RouteError,
     SendFailed,
     ServiceNotAvailable,
+    SystemBusy,
 )
 from aerobee.message import MessageQueue
 
@@ -129,6 +132,36 @@ async def test_what_may_have_been_stored_is_tried_as_often_as_is_set(
         await send(brokers)
     assert len(brokers.asked) == 3
     assert pauses == []
+
+
+@pytest.mark.parametrize("failure", [REFUSED, SLAVE, SystemBusy(2, "busy"), NoPermission(16, "no")])
+async def test_a_failed_send_says_that_no_broker_has_the_message(failure: AerobeeError) -> None:
+    with pytest.raises(SendFailed, match="was not stored in") as failed:
+        await send(Brokers(failure), within_s=0.05)
+    assert not failed.value.may_be_stored
+    assert failed.value.retriable is failure.retriable
+
+
+@pytest.mark.parametrize("failure", [LOST, RequestTimeout("no reply"), RemoteSystemError(1, "a sync failed")])
+async def test_a_failed_send_says_that_a_broker_may_have_it(
+    failure: AerobeeError, pauses: list[float]
+) -> None:
+    with pytest.raises(SendFailed, match="is not confirmed and may be stored") as failed:
+        await send(Brokers(failure, REFUSED), within_s=0.05)
+    assert failed.value.may_be_stored
+    assert failed.value.retriable
+
+
+async def test_a_doubt_is_kept_when_many_tries_follow(pauses: list[float]) -> None:
+    with pytest.raises(SendFailed) as failed:
+        await send(Brokers(LOST, *[REFUSED] * 60, LOST), within_s=60)
+    assert failed.value.may_be_stored
+
+
+async def test_a_final_refusal_after_a_doubt_does_not_hide_it() -> None:
+    with pytest.raises(SendFailed, match="may be stored") as failed:
+        await send(Brokers(LOST, MessageIllegal(13, "too large")))
+    assert failed.value.may_be_stored
 
 
 async def test_a_refusal_between_them_is_no_try(pauses: list[float]) -> None:
