@@ -888,12 +888,12 @@ async def test_consumers_see_what_is_confirmed_and_nothing_else(group: Group) ->
     await wait_until(lambda: a.store.max_offset("t", 0) == 1, timeout_s=60)
     assert b.controllers is not None
     stopped = b.controllers.agent.mode._follower
-    stopped._report = lambda connection: None  # type: ignore[method-assign]  # it copies, and tells nobody
+    stopped._acknowledge = lambda connection: None  # type: ignore[method-assign]  # it copies, and tells nobody
     sending = asyncio.create_task(group.send(a, b"2"))
     await wait_until(lambda: a.store.queue("t", 0).max_offset == 2, timeout_s=60)
     await wait_until(lambda: b.store.log.end == a.store.log.end, timeout_s=60)
     assert a.store.max_offset("t", 0) == 1
-    del stopped._report  # type: ignore[method-assign]
+    del stopped._acknowledge  # type: ignore[method-assign]
     await wait_until(lambda: a.store.max_offset("t", 0) == 2, timeout_s=60)
     await sending
 
@@ -908,7 +908,7 @@ async def test_what_was_not_confirmed_before_a_restart_is_not_seen_until_it_is(g
     a.store._checkpointing.sync_all()
     assert b.controllers is not None
     stopped = b.controllers.agent.mode._follower
-    stopped._report = lambda connection: None  # type: ignore[method-assign]  # it copies, and tells nobody
+    stopped._acknowledge = lambda connection: None  # type: ignore[method-assign]  # it copies, and tells nobody
     sending = asyncio.create_task(group.send(a, b"2"))
     await wait_until(lambda: a.store.next_offset("t", 0) == 2, timeout_s=60)
     await a.kill()

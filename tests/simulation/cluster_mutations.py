@@ -18,7 +18,7 @@ from unittest import mock
 
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.pop.engine import PopEngine
-from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower, _MasterConnection
+from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower, _AutoSwitchConnection
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ControllerAgent
 from aerobee.broker.replication.follower import Follower
@@ -215,12 +215,12 @@ def _clients_keep_their_first_route() -> Any:
 
 @contextmanager
 def _replicas_report_what_the_master_has() -> Any:
-    send = _MasterConnection.report
+    send = _AutoSwitchConnection.report
 
-    def report(connection: _MasterConnection, offset: int) -> None:
+    def report(connection: _AutoSwitchConnection, offset: int) -> None:
         send(connection, max(offset, connection._owner._master_end))
 
-    with mock.patch.object(_MasterConnection, "report", report):
+    with mock.patch.object(_AutoSwitchConnection, "report", report):
         yield
 
 

@@ -12,88 +12,65 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.replication.controller_files import Epochs
 from aerobee.broker.replication.follower import (
-    CONNECT_TIMEOUT_S,
     FIRST_RETRY_S,
-    RETRY_S,
     CannotFollow,
     Follower,
-    why,
+    MasterConnection,
 )
-from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, MalformedFrame, StoreError
+from aerobee.errors import MalformedFrame
 from aerobee.ha.stream.epoch_file import common_point, parted_at_first_byte
 from aerobee.ha.stream.handshake import Handshake, HandshakeReply, MasterStream
 from aerobee.ha.stream.transfer_header import StateReport, TransferFrame
-from aerobee.host_port import split_address
 from aerobee.network import Network
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 
-class _MasterConnection(asyncio.Protocol):
-    """One connection to a master. `greeted` has its handshake; `closed` is over with the connection, its reason an exception."""
+class _AutoSwitchConnection(MasterConnection):
+    """One connection to a master in controller mode. `greeted` has its handshake."""
 
     def __init__(self, owner: AutoSwitchFollower, handshake: Handshake) -> None:
-        loop = asyncio.get_running_loop()
-        self.greeted: asyncio.Future[HandshakeReply] = loop.create_future()
-        self.closed: asyncio.Future[None] = loop.create_future()
-        self._owner = owner
+        super().__init__(owner)
+        self.greeted: asyncio.Future[HandshakeReply] = asyncio.get_running_loop().create_future()
+        self._follower = owner
         self._handshake = handshake
         self._stream = MasterStream()
-        self._transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(self._handshake.encode())
+    def _greet(self, transport: asyncio.Transport) -> None:
+        transport.write(self._handshake.encode())
 
-    def data_received(self, data: bytes) -> None:
-        if self.closed.done():
-            return
-        try:
-            self._owner.on_read()
-            self._stream.feed(data)
-            while (frame := self._stream.next_frame()) is not None and not self.closed.done():
-                if isinstance(frame, HandshakeReply):
-                    if not self.greeted.done():
-                        self.greeted.set_result(frame)
-                elif self.greeted.done():
-                    self._owner.on_frame(self, frame)
-                else:
-                    raise MalformedFrame("a frame came before the handshake")
-        except AerobeeError as error:
-            self.end(error)
-        except Exception as error:
-            log.exception("following the master failed")
-            self.end(StoreError(f"a fault of this broker: {error!r}"))
+    def _encode_report(self, offset: int) -> bytes:
+        return StateReport(offset).encode()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.end(exc or ConnectionResetError("the master closed the connection"))
+    def _read(self, data: bytes) -> None:
+        self._stream.feed(data)
+        while (frame := self._stream.next_frame()) is not None and not self.closed.done():
+            if isinstance(frame, HandshakeReply):
+                if not self.greeted.done():
+                    self.greeted.set_result(frame)
+            elif self.greeted.done():
+                self._follower.on_frame(self, frame)
+            else:
+                raise MalformedFrame("a frame came before the handshake")
 
-    def report(self, offset: int) -> None:
-        """Tell the master how far this log goes."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._owner.on_write()
-            self._transport.write(StateReport(offset).encode())
-
-    def end(self, error: BaseException) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-        for future in (self.greeted, self.closed):
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # read, so that nobody complains when nobody waits any more
+    def end(self, error: BaseException | None) -> None:
+        super().end(error)
+        if not self.greeted.done():
+            self.greeted.set_exception(error or ConnectionResetError("the connection is closed"))
+            self.greeted.exception()  # as in MasterConnection.end
 
 
 class AutoSwitchFollower(Follower):
     """Follows one master at a time. Belongs to the event loop."""
+
+    _first_retry_s = FIRST_RETRY_S
 
     def __init__(
         self,
@@ -111,18 +88,15 @@ class AutoSwitchFollower(Follower):
 
         `finish_cut` does what belongs to a cut of the log beside it, before anything else is appended.
         """
-        super().__init__(store=store, clock=clock)
+        super().__init__(store=store, clock=clock, network=network)
         self.confirm_offset = 0  # as the master says, and never behind the end of this log
-        self._network = network
         self._epochs = epochs
         self._broker_id = broker_id
         self._master_epoch = master_epoch
         self._finish_cut = finish_cut
         self._native = native
         self._receiver = RawReceiver(store, native=native)
-        self._connection: _MasterConnection | None = None
         self._is_following = False
-        self._is_stopped = False
         self._greeted_epoch = (
             -1
         )  # the newest that the master's handshake had; it begins another one with new connections
@@ -134,30 +108,10 @@ class AutoSwitchFollower(Follower):
     def stop_now(self) -> None:
         """Append nothing more, from this moment on: this broker becomes a master. run() is cancelled by its owner."""
         self._is_stopped = True
-        self._disconnect()
-
-    async def run(self, master: MasterAddress) -> None:
-        """Until cancelled."""
-        self._master, self._is_stopped = master, False
-        pause_s = FIRST_RETRY_S
-        try:
-            while not self._is_stopped:
-                try:
-                    await self._follow()
-                except (AerobeeError, OSError, TimeoutError) as error:
-                    self._say(why(error))
-                except Exception:
-                    # The task's outermost edge: a slave that silently followed nobody would be no copy.
-                    log.exception("following the master at %s failed; trying again", master.ha)
-                    self._trouble = "a fault of this broker, see its log"
-                await self._clock.sleep(pause_s)
-                pause_s = min(2 * pause_s, RETRY_S)
-        finally:
-            if self._master == master:
-                self._disconnect()
+        self._is_following = False
+        self._disconnect(self._connection)
 
     async def _follow(self) -> None:
-        """One connection, from its handshake to its end."""
         await self._finish_cut()  # of an earlier run, or one that was cancelled
         await self._durable()
         config = self._store.config
@@ -166,13 +120,9 @@ class AutoSwitchFollower(Follower):
             is_sync_from_last_file=config.sync_from_last_file,
             is_async_learner=config.async_learner,
         )
-        connection = _MasterConnection(self, handshake)
-        host, port = split_address(self._master.ha)
-        self._last_read_s = self._clock.monotonic()
+        connection = _AutoSwitchConnection(self, handshake)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._network.create_connection(lambda: connection, host, port)
-            self._connection = connection
+            await self._connect(connection)
             async with asyncio.timeout(config.ha_housekeeping_interval / 1000):
                 greeting = await connection.greeted
             await self._align(greeting)
@@ -180,11 +130,13 @@ class AutoSwitchFollower(Follower):
                 return
             self._receiver = RawReceiver(self._store, native=self._native)
             self._is_following = True
-            self._report(connection)
+            self._acknowledge(connection)
             self._watch(connection)
             await connection.closed
         finally:
-            self._disconnect()
+            if connection is self._connection:
+                self._is_following = False
+            self._disconnect(connection)
 
     async def _align(self, greeting: HandshakeReply) -> None:
         """Cut this log to what it shares with the master's."""
@@ -236,28 +188,12 @@ class AutoSwitchFollower(Follower):
         await self._finish_cut()
 
     async def _cut(self, start: int, what: str) -> None:
-        """Cut the log's end off; `what` says of the log why. Raises StoreError, RecordInvalid, OSError."""
-        cut = await self._store.cut_to(start)
+        await super()._cut(start, what)
         self.confirm_offset = min(self.confirm_offset, start)
-        log.warning(
-            "this log %s: its bytes from %d up to %d were cut off, with %d queue entries, and are kept in %s",
-            what,
-            cut.start,
-            cut.end,
-            cut.entry_count,
-            ", ".join(cut.paths),
-        )
-
-    def _disconnect(self) -> None:
-        self._is_following = False
-        self._stop_watching()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.end(ConnectionResetError("this broker no longer follows"))
 
     # --- what comes
 
-    def on_frame(self, connection: _MasterConnection, frame: TransferFrame) -> None:
+    def on_frame(self, connection: _AutoSwitchConnection, frame: TransferFrame) -> None:
         """Log bytes, or a heartbeat. Raises WireError, StoreError."""
         if not self._is_following or connection is not self._connection:
             return
@@ -287,7 +223,4 @@ class AutoSwitchFollower(Follower):
             self._trouble = ""
         self.confirm_offset = max(self.confirm_offset, min(frame.confirm_offset, self._store.log.end))
         self._store.durability.confirm(self.confirm_offset)
-        self._report(connection)
-
-    def _report(self, connection: _MasterConnection) -> None:
         self._acknowledge(connection)

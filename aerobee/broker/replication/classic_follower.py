@@ -15,19 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from aerobee.broker.fastpath.choice import RawAppends
-from aerobee.broker.replication.follower import CONNECT_TIMEOUT_S, RETRY_S, CannotFollow, Follower, why
+from aerobee.broker.replication.follower import CannotFollow, Follower, MasterConnection
 from aerobee.broker.replication.ha_mode import MasterAddress
 from aerobee.broker.replication.master_questions import LogBounds
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.replication.record_starts import record_starts
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, MalformedFrame, StoreError, WireError
+from aerobee.errors import MalformedFrame, StoreError
 from aerobee.ha.stream.divergence import DivergenceSearch, Verdict
 from aerobee.ha.stream.transfer_header import ClassicFrames, encode_report
-from aerobee.host_port import split_address
 from aerobee.network import Network
 from aerobee.store.message_store import MessageStore
 
@@ -41,71 +40,44 @@ UNANSWERED_MAX = (
 AskBounds = Callable[[str], Awaitable[LogBounds | None]]
 
 
-class MasterConnection(asyncio.Protocol):
-    """One connection to a master. `closed` is done when it is over, with the reason as its exception."""
+class _ClassicConnection(MasterConnection):
+    """One connection to a classic master."""
 
     def __init__(self, owner: ClassicFollower, plan: _Plan) -> None:
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = owner
+        super().__init__(owner)
+        self._follower = owner
         self._plan = plan
         self._frames = ClassicFrames()
-        self._transport: asyncio.Transport | None = None
         self._is_first = True
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+    def _greet(self, transport: asyncio.Transport) -> None:
         self.report(self._plan.ask_from)
 
-    def data_received(self, data: bytes) -> None:
-        if self.closed.done():
-            return
-        try:
-            self._owner.on_read()
-            self._frames.feed(data)
-            # Bodies of frames that go on where the one before ends are taken at once.
-            parts: list[bytes | memoryview] = []
-            start, end = 0, -1
-            while (frame := self._frames.next_frame()) is not None:
-                offset, body = frame.offset, frame.body
-                if self._is_first and body:
-                    self._is_first = False
-                    if self._plan.is_second_byte:
-                        if offset != 1:
-                            raise MalformedFrame(f"the master begins at {offset}, 1 was asked for")
-                        offset, body = 0, b"\x00" + bytes(body)
-                if parts and offset != end:
-                    self._owner.on_bytes(self, start, b"".join(parts))
-                    parts = []
-                if body:
-                    start = start if parts else offset
-                    parts.append(body)
-                    end = offset + len(body)
-            if parts:
-                self._owner.on_bytes(self, start, b"".join(parts))
-        except (WireError, StoreError, AerobeeError) as error:
-            self.end(error)
-        except Exception as error:
-            log.exception("following the master failed")
-            self.end(StoreError(f"a fault of this broker: {error!r}"))
+    def _encode_report(self, offset: int) -> bytes:
+        return encode_report(offset)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.end(exc or ConnectionResetError("the master closed the connection"))
-
-    def report(self, offset: int) -> None:
-        """Tell the master how far this log goes."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._owner.on_write()
-            self._transport.write(encode_report(offset))
-
-    def end(self, error: BaseException | None) -> None:
-        """Close the connection; without an error it is opened again at once."""
-        if self._transport is not None:
-            self._transport.abort()
-        if not self.closed.done():
-            if error is None:
-                self.closed.set_result(None)
-            else:
-                self.closed.set_exception(error)
+    def _read(self, data: bytes) -> None:
+        self._frames.feed(data)
+        # Bodies of frames that continue where the one before ends are appended together.
+        parts: list[bytes | memoryview] = []
+        start, end = 0, -1
+        while (frame := self._frames.next_frame()) is not None:
+            offset, body = frame.offset, frame.body
+            if self._is_first and body:
+                self._is_first = False
+                if self._plan.is_second_byte:
+                    if offset != 1:
+                        raise MalformedFrame(f"the master begins at {offset}, 1 was asked for")
+                    offset, body = 0, b"\x00" + bytes(body)
+            if parts and offset != end:
+                self._follower.on_bytes(self, start, b"".join(parts))
+                parts = []
+            if body:
+                start = start if parts else offset
+                parts.append(body)
+                end = offset + len(body)
+        if parts:
+            self._follower.on_bytes(self, start, b"".join(parts))
 
 
 class _Plan(NamedTuple):
@@ -130,13 +102,11 @@ class ClassicFollower(Follower):
         native: RawAppends | None = None,
     ) -> None:
         """`finish_cut` does what belongs to a cut of the log beside it, before anything else is appended."""
-        super().__init__(store=store, clock=clock)
-        self._network = network
+        super().__init__(store=store, clock=clock, network=network)
         self._ask_bounds = ask_bounds
         self._finish_cut = finish_cut
         self._native = native
         self._receiver = RawReceiver(store, native=native)
-        self._connection: MasterConnection | None = None
         self._search: DivergenceSearch | None = None  # what comes is compared by it
         self._further_back: DivergenceSearch | None = None  # the next connection goes on with it
         self._cut_at: int | None = None  # the comparison ended: cut here before the next connection
@@ -147,60 +117,25 @@ class ClassicFollower(Follower):
         return self._connection is not None and self._search is None
 
     async def run(self, master: MasterAddress) -> None:
-        """Until cancelled."""
-        self._master, self._search, self._further_back, self._cut_at = master, None, None, None
-        try:
-            while True:
-                try:
-                    await self._follow()
-                except (AerobeeError, OSError, TimeoutError) as error:
-                    self._say(why(error))
-                except Exception:
-                    # The task's outermost edge: a slave that silently followed nobody would be no copy.
-                    log.exception("following the master at %s failed; trying again", master.ha)
-                    self._trouble = "a fault of this broker, see its log"
-                else:
-                    continue
-                await self._clock.sleep(RETRY_S)
-        finally:
-            self._disconnect()
+        self._search, self._further_back, self._cut_at = None, None, None
+        await super().run(master)
 
     async def _follow(self) -> None:
-        """One connection, from its plan to its end."""
         await self._finish_cut()  # of an earlier run, or one that was cancelled
         await self._durable()
         plan = await self._make_plan()
-        host, port = split_address(self._master.ha)
-        connection = MasterConnection(self, plan)
+        connection = _ClassicConnection(self, plan)
         self._search = plan.search
-        self._last_read_s = self._clock.monotonic()
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._network.create_connection(lambda: connection, host, port)
-            self._connection = connection
+            await self._connect(connection)
             self._watch(connection)
             await connection.closed
         finally:
-            self._disconnect()
+            self._disconnect(connection)
         if self._cut_at is not None:
             cut_at, self._cut_at = self._cut_at, None
-            cut = await self._store.cut_to(cut_at)
-            log.warning(
-                "this log parted from the master's at %d: its bytes up to %d were cut off, with %d queue entries, and are kept "
-                "in %s",
-                cut.start,
-                cut.end,
-                cut.entry_count,
-                ", ".join(cut.paths),
-            )
+            await self._cut(cut_at, f"parted from the master's at {cut_at}")
             await self._finish_cut()
-
-    def _disconnect(self) -> None:
-        self._stop_watching()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.end(ConnectionResetError("this broker no longer follows"))
-            connection.closed.exception()  # read, so that nobody complains
 
     # --- where to begin
 
@@ -274,7 +209,7 @@ class ClassicFollower(Follower):
 
     # --- what comes
 
-    def on_bytes(self, connection: MasterConnection, offset: int, body: bytes) -> None:
+    def on_bytes(self, connection: _ClassicConnection, offset: int, body: bytes) -> None:
         """Log bytes have come. Raises WireError, StoreError, CannotFollow."""
         self._master_end = max(self._master_end, offset + len(body))
         if self._search is not None:
@@ -289,7 +224,7 @@ class ClassicFollower(Follower):
             self._report()
 
     def _compare(
-        self, connection: MasterConnection, search: DivergenceSearch, offset: int, body: bytes
+        self, connection: _ClassicConnection, search: DivergenceSearch, offset: int, body: bytes
     ) -> bytes:
         """Compare instead of append; return the bytes behind the end of this log once both are the same."""
         found = search.take(offset, body)

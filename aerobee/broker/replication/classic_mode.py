@@ -24,7 +24,7 @@ from aerobee.store.message_store import MessageStore
 
 if TYPE_CHECKING:  # a broker without slaves, which follows nobody, loads neither
     from aerobee.broker.replication.classic_follower import ClassicFollower
-    from aerobee.broker.replication.slave_connection import SlaveConnection
+    from aerobee.broker.replication.classic_slave import ClassicSlave
 
 log = logging.getLogger(__name__)
 SLAVES_MAX = 64  # connections at the HA port; each takes the log's bandwidth once
@@ -56,7 +56,7 @@ class ClassicMode:
         self._follower: ClassicFollower | None = None
         self._is_guarded = is_guarded
         self._is_master = False
-        self._slaves: OrderedSet[SlaveConnection] = OrderedSet()
+        self._slaves: OrderedSet[ClassicSlave] = OrderedSet()
 
     def become_master(self, epoch: int) -> None:
         self._is_master = True
@@ -71,9 +71,9 @@ class ClassicMode:
         self._two_copies.restart(0)
 
     def slave_connection(self) -> asyncio.Protocol:
-        from aerobee.broker.replication.slave_connection import SlaveConnection
+        from aerobee.broker.replication.classic_slave import ClassicSlave
 
-        return SlaveConnection(
+        return ClassicSlave(
             store=self._store,
             clock=self._clock,
             admit=self._admit,
@@ -141,7 +141,7 @@ class ClassicMode:
 
     # --- the master's half
 
-    def _admit(self, slave: SlaveConnection) -> str:
+    def _admit(self, slave: ClassicSlave) -> str:
         if not self._is_master:
             return "this broker is a slave itself"
         refusal = host_refusal(self._store.config, slave.host)
@@ -162,12 +162,12 @@ class ClassicMode:
         self._slaves.add(slave)
         return ""
 
-    def _lost(self, slave: SlaveConnection) -> None:
+    def _lost(self, slave: ClassicSlave) -> None:
         if slave in self._slaves:
             self._slaves.discard(slave)
             log.info("the connection of the slave at %s is closed", slave.address)
 
-    def _acknowledged(self, slave: SlaveConnection) -> None:
+    def _acknowledged(self, slave: ClassicSlave) -> None:
         self._confirm()
 
     def _confirm(self) -> None:

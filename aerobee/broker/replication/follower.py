@@ -1,16 +1,21 @@
-"""What the followers of both modes have in common: how they tell how they are, and the reports and housekeeping of a connection."""
+"""A slave's half of replication, for both modes (HAClient of RocketMQ): tries, one connection at a time, its reports and housekeeping.
+
+A mode (classic_follower.py, auto_switch_follower.py) adds how a connection begins and what becomes of the bytes that come.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import cast
 
 from aerobee.broker.replication.byte_rate import ByteRate
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
+from aerobee.host_port import split_address
+from aerobee.network import Network
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -32,19 +37,78 @@ def why(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-class FollowedConnection(Protocol):
-    """A connection to a master."""
+class MasterConnection(asyncio.Protocol, ABC):
+    """One connection to a master. `closed` is done when it is over, with the reason as its exception."""
 
-    def report(self, offset: int) -> None: ...
-    def end(self, error: BaseException) -> None: ...
+    def __init__(self, owner: Follower) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+
+    @abstractmethod
+    def _greet(self, transport: asyncio.Transport) -> None:
+        """Send what begins the exchange."""
+
+    @abstractmethod
+    def _read(self, data: bytes) -> None:
+        """Bytes of the master. Raises WireError, StoreError, CannotFollow."""
+
+    @abstractmethod
+    def _encode_report(self, offset: int) -> bytes:
+        """The report that this log goes up to `offset`."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.closed.done():  # given up while the connection was made
+            self._transport.abort()
+            return
+        self._greet(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed.done():
+            return
+        try:
+            self._owner.on_read()
+            self._read(data)
+        except AerobeeError as error:
+            self.end(error)
+        except Exception as error:
+            log.exception("following the master failed")
+            self.end(StoreError(f"an internal error of this broker: {error!r}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(exc or ConnectionResetError("the master closed the connection"))
+
+    def report(self, offset: int) -> None:
+        """Tell the master how far this log goes."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._owner.on_write()
+            self._transport.write(self._encode_report(offset))
+
+    def end(self, error: BaseException | None) -> None:
+        """Close the connection; without an error the follower opens another one without a pause."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self.closed.done():
+            return
+        if error is None:
+            self.closed.set_result(None)
+        else:
+            self.closed.set_exception(error)
+            self.closed.exception()  # read, so that asyncio reports no unread exception once run() is cancelled
 
 
 class Follower(ABC):
-    """The common half of ClassicFollower and AutoSwitchFollower. Belongs to the event loop."""
+    """Follows one master at a time. Belongs to the event loop."""
 
-    def __init__(self, *, store: MessageStore, clock: Clock) -> None:
+    _first_retry_s = RETRY_S  # the pause doubles after each try, up to RETRY_S
+
+    def __init__(self, *, store: MessageStore, clock: Clock, network: Network) -> None:
         self._store = store
         self._clock = clock
+        self._network = network
+        self._connection: MasterConnection | None = None
+        self._is_stopped = False
         self._master = MasterAddress(ha="")
         self._master_end = 0
         self._last_read_s = -1.0
@@ -52,6 +116,28 @@ class Follower(ABC):
         self._rate = ByteRate(clock.monotonic(), store.log.end)
         self._trouble = ""
         self._timer: Timer | None = None
+
+    async def run(self, master: MasterAddress) -> None:
+        """Follow `master` until cancelled, or until the mode has set `_is_stopped`."""
+        self._master, self._is_stopped = master, False
+        pause_s = self._first_retry_s
+        while not self._is_stopped:
+            try:
+                await self._follow()
+            except (AerobeeError, OSError, TimeoutError) as error:
+                self._say(why(error))
+            except Exception:
+                # The task's outermost edge: a slave whose task had ended would copy nothing, and no operator would notice.
+                log.exception("following the master at %s failed; trying again", master.ha)
+                self._trouble = "an internal error of this broker, see its log"
+            else:
+                continue
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_S)
+
+    @abstractmethod
+    async def _follow(self) -> None:
+        """One connection, from its handshake to its end. Returns to have another one opened without a pause."""
 
     def state(self) -> FollowState:
         """What is known of the master now."""
@@ -78,6 +164,23 @@ class Follower(ABC):
     def _is_copying(self) -> bool:
         """Whether a connection is open, and what comes is appended."""
 
+    async def _connect(self, connection: MasterConnection) -> None:
+        """Open it to the master. Raises OSError, TimeoutError. _disconnect() closes it, also when this raises."""
+        host, port = split_address(self._master.ha)
+        self._last_read_s = self._clock.monotonic()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await self._network.create_connection(lambda: connection, host, port)
+        self._connection = connection
+
+    def _disconnect(self, connection: MasterConnection | None) -> None:
+        """Close that connection. Another one, which a later run() has opened, stays."""
+        if connection is None:
+            return
+        if connection is self._connection:
+            self._connection = None
+            self._stop_watching()
+        connection.end(ConnectionResetError("this broker no longer follows"))
+
     def _say(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
@@ -95,7 +198,19 @@ class Follower(ABC):
         if not await future:
             raise StoreError(self._store.writability.reason or "the store failed")
 
-    def _acknowledge(self, connection: FollowedConnection) -> None:
+    async def _cut(self, start: int, what: str) -> None:
+        """Cut the log's end off; `what` says of the log why. Raises StoreError, RecordInvalid, OSError."""
+        cut = await self._store.cut_to(start)
+        log.warning(
+            "this log %s: its bytes from %d up to %d were cut off, with %d queue entries, and are kept in %s",
+            what,
+            cut.start,
+            cut.end,
+            cut.entry_count,
+            ", ".join(cut.paths),
+        )
+
+    def _acknowledge(self, connection: MasterConnection) -> None:
         """Report what is here; with sync flush what is on the disk, when it is."""
         store = self._store
         if not store.holds_answers:
@@ -103,7 +218,7 @@ class Follower(ABC):
             return
         store.wait_durable(store.log.end, lambda ok: connection.report(store.flushed.value) if ok else None)
 
-    def _watch(self, connection: FollowedConnection) -> None:
+    def _watch(self, connection: MasterConnection) -> None:
         """Reports without bytes, and housekeeping, until _stop_watching()."""
         store, now = self._store, self._clock.monotonic()
         config = store.config

@@ -1,17 +1,17 @@
-"""A slave's connection at the master, in classic mode (DefaultHAConnection of RocketMQ).
+"""A slave's connection at its master, for both modes (HAConnection of RocketMQ).
 
-    READ    its first report says where it wants to begin, every later one how far its log goes
-    SEND    log bytes as they come, a heartbeat after haSendHeartbeatInterval without any
+    ADMIT    the mode decides whether the connection may stay, then decides again where its handshake says who it is
+    READ     what the slave sends; a handshake per mode (classic_slave.py, auto_switch_slave.py), then reports of its log's end
+    SEND     log bytes from where the handshake says, a heartbeat after haSendHeartbeatInterval without any
 
-A slave that reports 0 has nothing: it gets the whole log, or with syncFromLastFile the newest file (RocketMQ's masters send
-no more than that). One that wants bytes that are not here, before the log's begin or behind its end, is sent away with a
-line in the log: RocketMQ's master waits until its own log has grown past that place and then sends the middle of a record.
+A report acknowledges what is before it. One above the master's log, or above what was sent on this connection, closes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import cast
 
@@ -21,49 +21,61 @@ from aerobee.broker.replication.ha_mode import ReplicaState
 from aerobee.broker.replication.log_sender import LogSender
 from aerobee.clock import Clock, Timer
 from aerobee.errors import WireError
-from aerobee.ha.stream.transfer_header import CLASSIC_HEAD, Reports
 from aerobee.host_port import join_address
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
+LATEST_TICK_MS = 4_000  # a quarter of it is the longest time between two ticks
 
 
-class SlaveConnection(asyncio.Protocol):
-    """One slave. Bounded: of what it sends at most 7 bytes are kept, and it is sent no more than it reads."""
+class SlaveConnection(asyncio.Protocol, ABC):
+    """One slave. Bounded: the decoder of a mode keeps one frame at most, and log bytes are sent no faster than the slave reads."""
 
     def __init__(
-        self,
-        *,
-        store: MessageStore,
-        clock: Clock,
-        admit: Callable[[SlaveConnection], str],
-        on_ack: Callable[[SlaveConnection], None],
-        on_lost: Callable[[SlaveConnection], None],
-        is_urgent: Callable[[], bool],
-        ended: EndedSlaves,
+        self, *, store: MessageStore, clock: Clock, is_urgent: Callable[[], bool], ended: EndedSlaves
     ) -> None:
-        """`is_urgent`: somebody waits until slaves have what is written.
-
-        `admit` says why the connection may not stay, "" when it may. `on_ack`: `acknowledged` has changed.
-        """
+        """`is_urgent`: whether an append waits for slaves. `ended` logs why the master closes a connection."""
         self.address = ""
         self.host = ""
-        self.is_in_doubt = False  # another connection came from its host since it was heard last
+        self.broker_id = -1  # until the slave says it; classic slaves do not
         self.acknowledged = -1  # before its first report
         self.caught_up_at_s = -1.0
+        self.read_count = 0  # reads that brought something
         self._store = store
         self._clock = clock
-        self._admit = admit
-        self._on_ack = on_ack
-        self._on_lost = on_lost
         self._is_urgent = is_urgent
         self._ended = ended
-        self._reports = Reports()
         self._transport: asyncio.Transport | None = None
         self._sender: LogSender | None = None
         self._timer: Timer | None = None
         self._last_read_s = clock.monotonic()
         self._rate = ByteRate(self._last_read_s)
+
+    # --- what a mode adds
+
+    @abstractmethod
+    def _admit(self) -> str:
+        """Why the connection may not stay; "" when it may."""
+
+    @abstractmethod
+    def _read(self, data: bytes) -> None:
+        """Bytes of the slave: the handshake, then reports for _take_report(). Raises WireError."""
+
+    @abstractmethod
+    def _acknowledged(self) -> None:
+        """`acknowledged` has changed."""
+
+    @abstractmethod
+    def _lost(self) -> None:
+        """The connection is closed."""
+
+    @abstractmethod
+    def _frame(self, offset: int, size_max: int) -> tuple[bytes, int]:
+        """The head of a frame of log bytes from `offset` on, and how many bytes (at most `size_max`) follow it; 0: a heartbeat."""
+
+    @abstractmethod
+    def _why_not_in_sync(self) -> str:
+        """A clause without a full stop; "" when the slave is in sync."""
 
     # --- asyncio.Protocol
 
@@ -72,7 +84,7 @@ class SlaveConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = join_address(*peer[:2]) if peer else "?"
         self.host = str(peer[0]) if peer else ""
-        refusal = self._admit(self)
+        refusal = self._admit()
         if refusal:
             self.end(refusal)
             return
@@ -80,52 +92,39 @@ class SlaveConnection(asyncio.Protocol):
         self._tick()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_closing():
+            return
         self._last_read_s = self._clock.monotonic()
-        self.is_in_doubt = False
+        self.read_count += 1
         try:
-            offset = self._reports.feed(data)
+            self._read(data)
         except WireError as error:
             self.end(f"it sent {error}")
-            return
-        if offset is None:
-            return
-        if self._sender is None:
-            start = self._start_of(offset)
-            if start is None:
-                return
-            # It does not count as an acknowledgement: nobody has compared yet what the slave has before that place.
-            self.acknowledged = 0
-            self._begin(start)
-            self._on_ack(self)
-            return
-        if offset > self._store.log.end:
-            self.end(f"it says that it has byte {offset}, the log ends at {self._store.log.end}")
-            return
-        if offset > self._sender.position:
-            self.end(f"it says that it has byte {offset}, it was sent what is before {self._sender.position}")
-            return
-        self.acknowledged = offset
-        self._sender.on_ack(offset)
-        if offset >= self._store.log.end:
-            self.caught_up_at_s = self._last_read_s
-        self._on_ack(self)
+        except Exception as error:
+            # The edge of what a slave can reach: without it the transport would close, and no line would name the slave.
+            log.exception("serving the slave at %s failed", self.address)
+            self.end(f"an internal error of this broker: {error!r}")
 
     def pause_writing(self) -> None:
         if self._sender is not None:
             self._sender.pause()
+        elif self._transport is not None:
+            self._transport.pause_reading()  # the slave repeats its handshake and does not read the answers
 
     def resume_writing(self) -> None:
         if self._sender is not None:
             self._sender.resume()
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._sender is not None:
             self._sender.close()
-        self._on_lost(self)
+        self._lost()
 
-    # ---
+    # --- for the mode
 
     @property
     def has_begun(self) -> bool:
@@ -137,8 +136,13 @@ class SlaveConnection(asyncio.Protocol):
         if self._sender is not None:
             self._sender.wake()
 
+    def probe(self) -> None:
+        """Send a heartbeat, which a slave answers, if sending has begun."""
+        if self._sender is not None:
+            self._heartbeat(self._sender)
+
     def end(self, reason: str) -> None:
-        """Close the connection at once; connection_lost follows."""
+        """Close the connection immediately; connection_lost follows."""
         transport = self._transport
         if transport is not None and not transport.is_closing():
             self._ended.say(self.address, reason)
@@ -148,15 +152,7 @@ class SlaveConnection(asyncio.Protocol):
 
     def state(self) -> ReplicaState:
         """What operators are shown of this slave."""
-        gap, gap_max = (
-            self._store.log.end - max(0, self.acknowledged),
-            self._store.config.ha_max_gap_not_in_sync,
-        )
-        why_not = ""
-        if self.acknowledged < 0:
-            why_not = "it has not said yet how far its log goes"
-        elif gap >= gap_max:
-            why_not = f"it lacks {gap} bytes, haMaxGapNotInSync is {gap_max}"
+        why_not = self._why_not_in_sync()
         return ReplicaState(
             address=self.address,
             acknowledged=max(0, self.acknowledged),
@@ -165,36 +161,38 @@ class SlaveConnection(asyncio.Protocol):
             why_not=why_not,
             caught_up_at_s=self.caught_up_at_s,
             bytes_per_s=self._bytes_per_s(),
+            broker_id=self.broker_id,
         )
 
-    def _bytes_per_s(self) -> int:
-        return self._rate.look(
-            self._clock.monotonic(), self._sender.position if self._sender is not None else 0
-        )
+    # --- for the handshake of a mode
 
-    def _start_of(self, offset: int) -> int | None:
-        """Where to send from; None when that cannot be, and the connection is being closed."""
+    def _is_closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def _start_of(self, offset: int, *, is_from_last_file: bool) -> int | None:
+        """Where to send from to a slave whose log ends at `offset`; None when that cannot be, and the connection is being closed."""
         store_log = self._store.log
         if offset == 0:
-            if not self._store.config.sync_from_last_file:
+            if not is_from_last_file:
                 return store_log.min_offset
             return max(store_log.min_offset, store_log.end - store_log.end % store_log.segment_size)
         if offset < store_log.min_offset:
             self.end(f"it wants byte {offset}, the log begins at {store_log.min_offset}")
             return None
-        if offset > store_log.end:
-            self.end(f"it has byte {offset}, the log ends at {store_log.end}: it followed another master")
-            return None
         return offset
 
-    def _begin(self, start: int) -> None:
-        assert self._transport is not None
-        log.info("the slave at %s follows from byte %d on", self.address, start)
+    def _begin(self, start: int) -> LogSender:
+        """Send the log from `start` on, at the next wake()."""
+        assert self._transport is not None, "sending begins on an open connection"
+        assert self._sender is None, "sending begins once"
+        assert self._store.log.min_offset <= start <= self._store.log.end, "the log has what is sent"
+        who = f"broker {self.broker_id}" if self.broker_id >= 0 else "the slave"
+        log.info("%s at %s follows from byte %d on", who, self.address, start)
         store = self._store
-        self._sender = LogSender(
+        sender = self._sender = LogSender(
             log=store.log,
             transport=self._transport,
-            frame_head=self._frame_head,
+            frame_head=self._frame,
             hot_bytes=lambda: store.config.hot_read_bytes,
             warm=store.warm_records,
             clock=self._clock,
@@ -203,14 +201,36 @@ class SlaveConnection(asyncio.Protocol):
             position=start,
         )
         self._rate = ByteRate(self._clock.monotonic(), start)
-        self._sender.wake()
+        return sender
 
-    def _frame_head(self, offset: int, size_max: int) -> tuple[bytes, int]:
-        size = min(size_max, self._store.config.ha_transfer_batch_size)
-        return CLASSIC_HEAD.pack(offset, size), size
+    def _take_report(self, offset: int) -> None:
+        """A report after the one that began the sending."""
+        sender, end = self._sender, self._store.log.end
+        assert sender is not None, "a slave acknowledges what it was sent"
+        if offset > end:
+            self.end(f"it says that it has byte {offset}, the log ends at {end}")
+            return
+        if offset > sender.position:
+            self.end(f"it says that it has byte {offset}, it was sent what is before {sender.position}")
+            return
+        self.acknowledged = offset
+        sender.on_ack(offset)
+        if offset >= end:
+            self.caught_up_at_s = self._last_read_s
+        self._acknowledged()
+
+    # ---
+
+    def _bytes_per_s(self) -> int:
+        return self._rate.look(
+            self._clock.monotonic(), self._sender.position if self._sender is not None else 0
+        )
+
+    def _heartbeat(self, sender: LogSender) -> None:
+        sender.write(self._frame(sender.position, 0)[0])
 
     def _tick(self) -> None:
-        """Heartbeats and housekeeping, once a second or as often as the settings want."""
+        """Heartbeats and housekeeping, every second or as often as the settings require."""
         config, now = self._store.config, self._clock.monotonic()
         if now - self._last_read_s > config.ha_housekeeping_interval / 1000:
             self.end(f"it was silent for {now - self._last_read_s:.0f} s (haHousekeepingInterval)")
@@ -218,6 +238,6 @@ class SlaveConnection(asyncio.Protocol):
         self._bytes_per_s()
         sender = self._sender
         if sender is not None and now - sender.last_write_s >= config.ha_send_heartbeat_interval / 1000:
-            sender.write(CLASSIC_HEAD.pack(sender.position, 0))
-        shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, 4_000)
+            self._heartbeat(sender)
+        shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, LATEST_TICK_MS)
         self._timer = self._clock.call_later(shortest_ms / 4000, self._tick)

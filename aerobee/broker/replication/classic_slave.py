@@ -1,0 +1,81 @@
+"""A slave's connection at the master, in classic mode (DefaultHAConnection of RocketMQ): the handshake is the first report.
+
+A slave that reports 0 has nothing: it gets the whole log, or with syncFromLastFile the newest file (RocketMQ's masters send
+no more than that). One that wants bytes that the log does not have, before its begin or behind its end, is disconnected with a
+line in the log: RocketMQ's master waits until its own log has grown past that offset and then sends the middle of a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aerobee.broker.replication.ended_slaves import EndedSlaves
+from aerobee.broker.replication.slave_connection import SlaveConnection
+from aerobee.clock import Clock
+from aerobee.ha.stream.transfer_header import CLASSIC_HEAD, Reports
+from aerobee.store.message_store import MessageStore
+
+
+class ClassicSlave(SlaveConnection):
+    """One slave. Bounded: of what it sends at most 7 bytes are kept."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        clock: Clock,
+        admit: Callable[[ClassicSlave], str],
+        on_ack: Callable[[ClassicSlave], None],
+        on_lost: Callable[[ClassicSlave], None],
+        is_urgent: Callable[[], bool],
+        ended: EndedSlaves,
+    ) -> None:
+        """`admit` says why the connection may not stay, "" when it may. `on_ack`: `acknowledged` has changed."""
+        super().__init__(store=store, clock=clock, is_urgent=is_urgent, ended=ended)
+        self.is_in_doubt = False  # another connection came from its host since its last bytes
+        self._admit_slave = admit
+        self._on_ack = on_ack
+        self._on_lost = on_lost
+        self._reports = Reports()
+
+    def _admit(self) -> str:
+        return self._admit_slave(self)
+
+    def _acknowledged(self) -> None:
+        self._on_ack(self)
+
+    def _lost(self) -> None:
+        self._on_lost(self)
+
+    def _read(self, data: bytes) -> None:
+        self.is_in_doubt = False
+        offset = self._reports.feed(data)
+        if offset is None:
+            return
+        if self.has_begun:
+            self._take_report(offset)
+        else:
+            self._on_first_report(offset)
+
+    def _on_first_report(self, offset: int) -> None:
+        store = self._store
+        if offset > store.log.end:
+            self.end(f"it has byte {offset}, the log ends at {store.log.end}: it followed another master")
+            return
+        start = self._start_of(offset, is_from_last_file=store.config.sync_from_last_file)
+        if start is None:
+            return
+        # It acknowledges nothing: the slave has not compared yet what it has before that offset.
+        self.acknowledged = 0
+        self._begin(start).wake()
+        self._acknowledged()
+
+    def _frame(self, offset: int, size_max: int) -> tuple[bytes, int]:
+        size = min(size_max, self._store.config.ha_transfer_batch_size)
+        return CLASSIC_HEAD.pack(offset, size), size
+
+    def _why_not_in_sync(self) -> str:
+        if self.acknowledged < 0:
+            return "it has not said yet how far its log goes"
+        gap, gap_max = self._store.log.end - self.acknowledged, self._store.config.ha_max_gap_not_in_sync
+        return f"it lacks {gap} bytes, haMaxGapNotInSync is {gap_max}" if gap >= gap_max else ""
