@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import resource
 import socket
 from heapq import heapify, heapreplace
 from time import monotonic
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from aerobee.host_port import bare_host, join_address
 from aerobee.log_throttle import LogThrottle
+from aerobee.system import open_files_max
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -47,9 +47,7 @@ class WebListener:
             keepalive_timeout=KEEP_ALIVE_S,
             logger=_requests_log(),
         )
-        self._connections_max = min(
-            connections_max, max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        )
+        self._connections_max = min(connections_max, max(16, open_files_max() // 2))
         self._throttle = LogThrottle(log, monotonic)
         self._look: asyncio.Handle | None = None
         self._listener: asyncio.Server | None = None

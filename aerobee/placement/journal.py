@@ -7,7 +7,6 @@ other has just made.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 import orjson
 
 from aerobee.errors import UsageError
+from aerobee.system import open_locked, sync_file, unlock_and_close
 
 BYTES_MAX = 256 * 1024 * 1024
 FIELDS: dict[str, dict[str, type]] = {  # what later runs go by, and has to be there
@@ -38,20 +38,20 @@ class Journal:
         Makes the file. The lock goes with the process, however that ends.
         """
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = open_locked(self.path)
         except OSError as error:
-            raise UsageError(f"the journal {self.path} cannot be written: {error.strerror}") from error
+            raise UsageError(
+                f"the journal {self.path} cannot be written or locked: {error.strerror}"
+            ) from error
+        if descriptor is None:
+            raise UsageError(
+                f"this plan is being carried out or taken back by another process, which holds {self.path}: wait until it "
+                f"ends, or end it"
+            )
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UsageError(
-                    f"this plan is being carried out or taken back by another process, which holds {self.path}: wait until it "
-                    f"ends, or end it"
-                ) from error
             yield
         finally:
-            os.close(descriptor)
+            unlock_and_close(descriptor)
 
     def events(self) -> list[dict[str, Any]]:
         """All events, the oldest first. Raises UsageError for a file that is no journal."""
@@ -108,7 +108,7 @@ class Journal:
                     file.truncate(len(kept[0]) + len(kept[1]))
             file.write(line)
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
 
     def remove(self) -> None:
         """Forget everything."""

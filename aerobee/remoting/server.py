@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.tls import ServerTls
+from aerobee.system import open_files_max
 from aerobee.words import plural
 
 GO_AWAY_LINGER_S = 0.05  # requests that are on the wire already are still answered GO_AWAY
@@ -58,7 +58,7 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
 
 def connections_max(wanted: int) -> int:
     """How many connections a process may have open: what is set, or half of its limit of open files."""
-    return wanted or max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    return wanted or max(16, open_files_max() // 2)
 
 
 class RemotingServer:

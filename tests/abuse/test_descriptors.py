@@ -15,11 +15,12 @@ import pytest
 from aerobee.clock import SystemClock
 from aerobee.errors import StoreFull
 from aerobee.store.files.config import StoreConfig
-from aerobee.store.files.descriptors import SpareDescriptors, raise_limit
+from aerobee.store.files.descriptors import SpareDescriptors
 from aerobee.store.files.disk import RealDisk
 from aerobee.store.files.json_file import save_config_file
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
+from aerobee.system import raise_open_files_max
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 LIMIT = 512
@@ -122,7 +123,7 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
     try:
-        assert raise_limit() == hard
+        assert raise_open_files_max() == hard
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

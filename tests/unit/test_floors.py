@@ -4,7 +4,7 @@
     floor 3   broker/   nameserver/   placement/
     floor 2   client/   ha/        access/
     floor 1   remoting/ store/  monitoring/
-    floor 0   errors.py clock.py message.py network.py config.py metrics_config.py quick_init.py
+    floor 0   errors.py clock.py message.py network.py config.py metrics_config.py quick_init.py system.py
 
 Imports only go down, packages on one floor do not import each other, and inside `aerobee` nothing imports through a
 package's `__init__`, except what only floor 4 and users see.
@@ -38,6 +38,7 @@ FLOORS: dict[str, int] = {
     "log_throttle": 0,
     "collector": 0,
     "words": 0,
+    "system": 0,
     "remoting": 1,
     "store": 1,
     "monitoring": 1,

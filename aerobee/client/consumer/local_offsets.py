@@ -18,6 +18,7 @@ from aerobee.errors import AerobeeError, MalformedFrame, StoreError
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.message_queue import offset_map
+from aerobee.system import sync_directory, sync_file
 
 log = logging.getLogger(__name__)
 
@@ -113,10 +114,6 @@ def _replace(path: Path, data: bytes) -> None:
     with temporary.open("wb") as target:
         target.write(data)
         target.flush()
-        os.fsync(target.fileno())
+        sync_file(target.fileno())
     os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_directory(path.parent)

@@ -8,11 +8,10 @@ process, however that ends.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
 
 from aerobee.errors import StoreError
+from aerobee.system import open_locked, unlock_and_close
 
 PLACES_MAX = 1_000
 DEFAULT_INSTANCE = "DEFAULT"
@@ -33,19 +32,15 @@ class LocalPlace:
             directory = root / (name if number == 1 else f"{name}-{number}") / group
             try:
                 directory.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                descriptor = open_locked(directory / LOCK_FILE)
             except OSError as error:
                 raise StoreError(
                     f"offsets of a broadcasting consumer cannot be kept in {directory}: {error}; name another place "
                     "with local_offsets_directory",
                     path=str(directory),
                 ) from error
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(descriptor)
-                continue
-            return cls(directory, descriptor)
+            if descriptor is not None:
+                return cls(directory, descriptor)
         raise StoreError(
             f"{PLACES_MAX} broadcasting consumers of group {group} run on this machine: give them instance names",
             path=str(root),
@@ -54,5 +49,5 @@ class LocalPlace:
     def close(self) -> None:
         """Let another process have it."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            unlock_and_close(descriptor)

@@ -31,6 +31,7 @@ from typing import Any
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.session.nameservers import parse_addresses
 from aerobee.errors import ConfigError
+from aerobee.system import sync_directory, sync_file
 
 NAMESERVER_DEFAULT = "127.0.0.1:9876"
 FILE_VARIABLE = "AEROBEE_CLIENT_CONFIG"
@@ -178,8 +179,9 @@ def write_contexts(file: ContextFile) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as target:
         target.write("\n".join(lines))
         target.flush()
-        os.fsync(target.fileno())  # a power loss must not leave an empty file in place of the old one
+        sync_file(target.fileno())  # a power loss must not leave an empty file in place of the old one
     os.replace(temporary, file.path)
+    sync_directory(file.path.parent)
 
 
 def _toml(value: str | bool) -> str:

@@ -32,7 +32,7 @@ from aerobee.ops.settings.settings import BrokerSettings, broker_settings
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import MakeLoop, Stop, run
 from aerobee.remoting.native_loop import NativeEventLoop
-from aerobee.store.files.descriptors import raise_limit
+from aerobee.system import raise_open_files_max
 
 
 def register(app: typer.Typer) -> None:
@@ -79,7 +79,7 @@ def broker(
             style="",
         )
     set_log_level(log_level)
-    raise_limit()  # of open files, before the store takes its share
+    raise_open_files_max()  # of open files, before the store takes its share
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)

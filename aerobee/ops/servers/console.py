@@ -22,7 +22,7 @@ from aerobee.ops.servers.serving import (
 from aerobee.ops.terminal.failure import ExitCode
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
-from aerobee.store.files.descriptors import raise_limit
+from aerobee.system import raise_open_files_max
 
 PORT = 8_080
 
@@ -98,7 +98,7 @@ def console(
         out.document({"password": users_module.hash_password(given)}, users_module.hash_password(given))
         return
     set_log_level(log_level)
-    raise_limit()  # of open files: half of it is for connections
+    raise_open_files_max()  # of open files: half of it is for connections
     settings: dict[str, Any] = {
         "nameserver": nameserver,
         "host": host,

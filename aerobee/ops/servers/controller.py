@@ -34,7 +34,7 @@ from aerobee.ops.settings.settings import ControllerSettings, controller_setting
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.remoting.tls import TlsMode
-from aerobee.store.files.descriptors import raise_limit
+from aerobee.system import raise_open_files_max
 
 WHO_MAY_OPEN = (
     logging.WARNING,
@@ -67,7 +67,7 @@ def controller(
         write_config(out, to_properties(settings.controller, settings.tls))
         return
     set_log_level(log_level)
-    raise_limit()  # of open files: half of it is for connections
+    raise_open_files_max()  # of open files: half of it is for connections
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)

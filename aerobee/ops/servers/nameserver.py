@@ -28,7 +28,7 @@ from aerobee.ops.servers.serving import (
 from aerobee.ops.settings.settings import ControllerSettings, NameServerSettings, nameserver_settings
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
-from aerobee.store.files.descriptors import raise_limit
+from aerobee.system import raise_open_files_max
 
 if TYPE_CHECKING:
     from aerobee.ha.controller.controller import Controller
@@ -56,7 +56,7 @@ def nameserver(
         write_config(out, to_properties(settings.server, settings.tls, settings.access))
         return
     set_log_level(log_level)
-    raise_limit()  # of open files: half of it is for connections
+    raise_open_files_max()  # of open files: half of it is for connections
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)

@@ -1,4 +1,4 @@
-"""Lines of a file, a pipe or a terminal as bytes, read without a thread, so that Ctrl-C never waits for input.
+"""Lines of a file, a pipe or a terminal as bytes, read so that Ctrl-C never waits for input.
 
 A line keeps every byte but its line feed. The last line counts also without one; nothing after the last line feed is
 no line.
@@ -7,8 +7,10 @@ no line.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,10 +23,14 @@ READ_BYTES = 1 << 16
 LINE_BYTES_MAX = 64 * 1024 * 1024  # a line without an end must not take all memory
 
 
+# Windows translates line ends unless told otherwise.
+_BINARY: int = getattr(os, "O_BINARY", 0)
+
+
 def open_lines(path: Path) -> int:
     """Open a file for reading and return its descriptor. Raises UsageError for what cannot be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | _BINARY)
     except OSError as error:
         raise LocalRefused(
             f"{path} cannot be read ({error.strerror}); check the path given with --file"
@@ -78,8 +84,36 @@ async def _read(descriptor: int) -> bytes:
         loop.add_reader(descriptor, wake)
     except (PermissionError, OSError):
         return os.read(descriptor, READ_BYTES)  # /dev/null and its like
+    except NotImplementedError:  # the loop of Windows watches sockets alone
+        return await _read_in_thread(descriptor)
     try:
         await readable
     finally:
         loop.remove_reader(descriptor)
     return os.read(descriptor, READ_BYTES)
+
+
+async def _read_in_thread(descriptor: int) -> bytes:
+    """Read by a daemon thread, which the end of the process does not wait for."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[bytes] = loop.create_future()
+
+    def deliver(data: bytes, error: OSError | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(data)
+        else:
+            done.set_exception(error)
+
+    def read() -> None:
+        data, failure = b"", None
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except OSError as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(deliver, data, failure)
+
+    threading.Thread(target=read, name="aerobee-stdin", daemon=True).start()
+    return await done

@@ -8,10 +8,11 @@ cancelled by the first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -105,20 +106,42 @@ def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoo
             task.cancel()
 
         handled = () if _ends_at_once else (signal.SIGINT, signal.SIGTERM)
-        for number in handled:
-            loop.add_signal_handler(number, on_signal)
         try:
-            return await command(stop)
+            with _handling(loop, handled, on_signal):
+                return await command(stop)
         except asyncio.CancelledError:
             if stop:
                 raise Interrupted from None
             raise
-        finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
 
     with asyncio.Runner(loop_factory=make_loop or _usual_loop()) as runner:
         return runner.run(supervised())
+
+
+@contextlib.contextmanager
+def _handling(
+    loop: asyncio.AbstractEventLoop, numbers: Sequence[signal.Signals], on_signal: Callable[[], None]
+) -> Iterator[None]:
+    """Call `on_signal` in the loop at each of these signals while entered."""
+    try:
+        for number in numbers:
+            loop.add_signal_handler(number, on_signal)
+    except NotImplementedError:  # the loops of Windows, which a signal wakes up
+        former = {
+            number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(on_signal))
+            for number in numbers
+        }
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+        return
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 def _usual_loop() -> MakeLoop | None:

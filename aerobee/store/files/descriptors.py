@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+from aerobee.system import open_files_max
 
 T = TypeVar("T")
 
@@ -26,18 +27,6 @@ _TRIES = 8  # somebody else may take what was given up
 def is_used_up(error: BaseException | None) -> bool:
     """Whether this says that no descriptor is free: it passes, and nothing was done yet."""
     return isinstance(error, OSError) and error.errno in USED_UP
-
-
-def raise_limit() -> int:
-    """Raise this process's limit of open files to what it may have. Returns the limit that holds now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return soft
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        return soft  # some systems say "unlimited" and mean less
-    return hard
 
 
 class SpareDescriptors:
@@ -109,6 +98,5 @@ def process_spares() -> SpareDescriptors:
     """Those of this process, shared by everything that it stores."""
     with _process_lock:
         if not _process:
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            _process.append(SpareDescriptors(max(8, min(SPARE_COUNT, limit // _SHARE))))
+            _process.append(SpareDescriptors(max(8, min(SPARE_COUNT, open_files_max() // _SHARE))))
         return _process[0]

@@ -16,15 +16,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import mmap
 import os
 import stat
-import struct
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from aerobee.errors import StoreError, StoreFull, StoreLocked
+from aerobee.errors import StoreError, StoreFull
 from aerobee.store.files.descriptors import USED_UP, process_spares
+from aerobee.store.files.record_lock import lock_directory, lock_store, require_locks
+from aerobee.system import sync_file as sync_descriptor
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -260,9 +260,22 @@ def sync_names_above(disk: Disk, directory: str) -> None:
         at = parent
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
+# Windows has no program-wide library; RealDisk refuses to work there.
+_libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
 _MADV_POPULATE_WRITE = 23
 _ZEROS = memoryview(bytes(1 << 20))
+
+
+def take_blocks(descriptor: int, start: int, end: int) -> None:
+    """Give each block of a sparse file disk space, where the system has no posix_fallocate: write its bytes as they are.
+
+    Nothing else may write there meanwhile. Raises OSError.
+    """
+    while start < end:
+        part = os.pread(descriptor, min(end - start, len(_ZEROS)), start)
+        if not part:
+            raise OSError(errno.EIO, f"the file ends at {start}, {end} was expected")
+        start += os.pwrite(descriptor, part, start)
 
 
 class RealMappedFile:
@@ -278,7 +291,8 @@ class RealMappedFile:
         mapping = mmap.mmap(descriptor, size)
         # Without this the first write to a page of a large file brings in its neighbours: 1.3 ms instead of 5 us,
         # and megabytes of cache for a queue of one message. Reads of cold data go through read().
-        mapping.madvise(mmap.MADV_RANDOM)
+        if hasattr(mmap, "MADV_RANDOM"):
+            mapping.madvise(mmap.MADV_RANDOM)
         self.buffer: WritableBuffer = mapping
         self._address = 0
 
@@ -287,7 +301,10 @@ class RealMappedFile:
             return
         end = min(end, self.size)
         try:
-            os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._descriptor, self._reserved, end - self._reserved)
+            else:
+                take_blocks(self._descriptor, self._reserved, end)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path) from error
         self._reserved = end
@@ -306,19 +323,25 @@ class RealMappedFile:
         return self.read(start, min(end, self.size))
 
     def will_need(self, start: int, end: int) -> None:
-        os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
+        elif isinstance(self.buffer, mmap.mmap) and hasattr(mmap, "MADV_WILLNEED") and start < end:
+            first = start - start % PAGE_BYTES
+            self.buffer.madvise(mmap.MADV_WILLNEED, first, end - first)
 
     def is_resident(self, start: int, end: int) -> bool:
         first = start - start % PAGE_BYTES
         pages = (end - first + PAGE_BYTES - 1) // PAGE_BYTES
         if pages <= 0:
             return True
+        if not hasattr(_libc, "mincore"):
+            return False  # callers read elsewhere than on the event loop, as for a cold page
         if not self._address:
             # The export ends at once, so that the mapping can be closed; the address lives as long as it.
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
         answer = ctypes.create_string_buffer(pages)
         failed = _libc.mincore(ctypes.c_void_p(self._address + first), ctypes.c_size_t(end - first), answer)
-        # Only the lowest bit of each byte means something; the others are zero in every kernel so far.
+        # Only the lowest bit of each byte says so; the others are zero in every Linux so far, and macOS uses them.
         return not failed and (answer.raw.count(b"\x01") == pages or all(byte & 1 for byte in answer.raw))
 
     def prefault(self, start: int, end: int) -> None:
@@ -344,9 +367,19 @@ class RealMappedFile:
 
     def sync(self, start: int, end: int) -> None:
         try:
-            os.fdatasync(self._descriptor)
+            if hasattr(os, "fdatasync"):
+                os.fdatasync(self._descriptor)
+            else:
+                self._sync_mapping(start, end)
+                sync_descriptor(self._descriptor)
         except OSError as error:
             raise OSError(error.errno, error.strerror, self.path) from error
+
+    def _sync_mapping(self, start: int, end: int) -> None:
+        # Linux writes a mapping's pages at fdatasync of its file. POSIX promises that of msync alone.
+        first = start - start % PAGE_BYTES
+        if isinstance(self.buffer, mmap.mmap) and first < end:
+            self.buffer.flush(first, end - first)
 
     def close(self) -> None:
         if self._descriptor < 0:
@@ -359,22 +392,12 @@ class RealMappedFile:
                 self.buffer.close()
 
 
-class _OpenFileLock:
-    __slots__ = ("_descriptor",)
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 class RealDisk:
     """The machine's file systems. What is opened may use the process's spare descriptors."""
 
     def __init__(self) -> None:
+        """Raises StoreError on a platform on which no server runs."""
+        require_locks()
         self._spares = process_spares()
 
     def create_mapped(self, path: str, size: int) -> MappedFile:
@@ -440,9 +463,9 @@ class RealDisk:
         self._sync(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _sync(self, path: str, flags: int) -> None:
-        descriptor = self._spares.opened(lambda: os.open(path, flags))
+        descriptor = self._open(path, flags)
         try:
-            os.fsync(descriptor)
+            sync_descriptor(descriptor)
         finally:
             os.close(descriptor)
 
@@ -489,11 +512,11 @@ class RealDisk:
         self._sync(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def sync_all(self, path: str) -> None:
-        if not hasattr(_libc, "syncfs"):  # macOS
+        if not hasattr(_libc, "syncfs"):
             os.sync()
             return
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        descriptor = self._spares.opened(lambda: os.open(path, flags))
+        descriptor = self._open(path, flags)
         try:
             if _libc.syncfs(descriptor):
                 code = ctypes.get_errno()
@@ -508,42 +531,13 @@ class RealDisk:
         return used * answer.f_frsize, (used + answer.f_bavail) * answer.f_frsize
 
     def lock(self, path: str) -> FileLock:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = self._spares.opened(lambda: os.open(path, flags, 0o644))
-        try:
-            # Java's tryLock(0, 1) is a POSIX record lock. An open-file-description lock conflicts with it,
-            # and unlike it also with a second open in this process. l_type, l_whence, l_start, l_len, l_pid.
-            fcntl.fcntl(
-                descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            )
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise StoreLocked(
-                    f"the store directory {os.path.dirname(path)} is open in another broker, which holds "
-                    f"{os.path.basename(path)!r}: stop that broker, or give this one another directory: "
-                    "storePathRootDir, or --data of `aerobee up`",
-                    path=path,
-                ) from error
-            raise
-        os.pwrite(descriptor, b"lock", 0)
-        return _OpenFileLock(descriptor)
+        return lock_store(path, self._open)
 
     def lock_directory(self, path: str) -> FileLock:
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        descriptor = self._spares.opened(lambda: os.open(path, flags))
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                return _OpenFileLock(descriptor)  # a file system without such locks
-            os.close(descriptor)
-            raise StoreLocked(
-                f"the directory {path} is open in another broker: stop that broker, or give this one another "
-                "storePathRootDir and storePathCommitLog",
-                path=path,
-            ) from error
-        return _OpenFileLock(descriptor)
+        return lock_directory(path, self._open)
+
+    def _open(self, path: str, flags: int) -> int:
+        return self._spares.opened(lambda: os.open(path, flags, 0o644))
 
     @property
     def boot_id(self) -> bytes:

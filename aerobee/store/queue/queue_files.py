@@ -8,7 +8,6 @@ store of 40,000 queues needs neither as many descriptors nor as many mappings.
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable, Container
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from aerobee.errors import ConfigError, RecordInvalid
 from aerobee.store.files.descriptors import is_used_up
 from aerobee.store.files.disk import Disk, MappedFile, WritableBuffer, store_full
 from aerobee.store.files.zeros import is_zero
+from aerobee.system import open_files_max
 
 COMPONENT_BYTES_MAX = 255  # NAME_MAX of Linux
 QUEUE_ID_MAX = 2**31 - 1
@@ -71,7 +71,7 @@ class FilePool:
         self.disk = disk
         # A mapping takes two descriptors (CPython duplicates the file's). A quarter of the limit for queues
         # leaves room for connections.
-        self.open_max = open_max or max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
+        self.open_max = open_max or max(64, open_files_max() // 8)
         self.unsynced_dirs: set[str] = set()
         self.unsynced_queues: list[UnsyncedQueue] = []
         self._open: dict[QueueFile, None] = {}
