@@ -11,14 +11,22 @@ timer or one that is due, a descriptor of others.
 from __future__ import annotations
 
 import asyncio
+import logging
 import selectors
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, Protocol
 
 from aerobee.remoting.request_stats import Answers
 
+log = logging.getLogger("aerobee.native_loop")
+
 FOREVER = -1.0
+
+# What NativeEventLoop reads of asyncio's BaseEventLoop, which documents none of it: the handles that are ready to run, the
+# timers as a heap, whether the loop is to stop. CPython 3.11 to 3.14 have these; native code takes these types.
+PRIVATE_ATTRIBUTES: Mapping[str, type] = {"_ready": deque, "_scheduled": list, "_stopping": bool}
 
 # For how many seconds to wait, below 0 for ever; what the loop is to run; its timers.
 Wait = tuple[float, Sized | None, list[Any] | None]
@@ -115,10 +123,37 @@ class NativeSockets(Protocol):
     def send(self, token: int, data: bytes) -> int: ...
 
 
-class NativeEventLoop(asyncio.SelectorEventLoop):
-    """Use it as any event loop. One DirectNetwork at a time may have its sockets."""
+def new_event_loop(
+    make_sockets: Callable[[], NativeSockets], make_usual: Callable[[], asyncio.AbstractEventLoop]
+) -> asyncio.AbstractEventLoop:
+    """A NativeEventLoop; on a Python whose loop lacks PRIVATE_ATTRIBUTES one of `make_usual`, which a warning says.
 
-    # Of asyncio's BaseEventLoop: what is ready to run, and the timers as a heap.
+    The sockets serve there as well, from an epoll of their own below the loop's.
+    """
+    loop = NativeEventLoop(make_sockets())
+    unknown = _unknown_attributes(loop)
+    if not unknown:
+        return loop
+    loop.close()
+    log.warning(
+        "the event loop of Python %s has no %s as Aerobee knows it: the usual event loop runs, and the CPU cost of messages that "
+        "arrive alone is higher",
+        sys.version.split()[0],
+        ", ".join(unknown),
+    )
+    return make_usual()
+
+
+def _unknown_attributes(loop: NativeEventLoop) -> list[str]:
+    return [
+        name for name, kind in PRIVATE_ATTRIBUTES.items() if not isinstance(getattr(loop, name, None), kind)
+    ]
+
+
+class NativeEventLoop(asyncio.SelectorEventLoop):
+    """Use it as any event loop. One DirectNetwork at a time may have its sockets. new_event_loop() makes it."""
+
+    # PRIVATE_ATTRIBUTES
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
     _stopping: bool

@@ -30,8 +30,8 @@ from aerobee.ops.servers.serving import (
 )
 from aerobee.ops.settings.settings import BrokerSettings, broker_settings
 from aerobee.ops.terminal.output import Output
-from aerobee.ops.terminal.run import MakeLoop, Stop, run
-from aerobee.remoting.native_loop import NativeEventLoop
+from aerobee.ops.terminal.run import MakeLoop, Stop, run, usual_loop
+from aerobee.remoting.native_loop import new_event_loop
 from aerobee.system import raise_open_files_max
 
 
@@ -94,7 +94,7 @@ def broker(
 def broker_loop() -> MakeLoop | None:
     """The event loop of a process with a broker: the one that waits with the native sockets, where there are any."""
     make_sockets = choose_backend(wanted_backend(os.environ)).make_sockets
-    return None if make_sockets is None else lambda: NativeEventLoop(make_sockets())
+    return None if make_sockets is None else lambda: new_event_loop(make_sockets, usual_loop)
 
 
 def _listener_names(config: BrokerConfig) -> list[str]:

@@ -114,7 +114,7 @@ def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoo
                 raise Interrupted from None
             raise
 
-    with asyncio.Runner(loop_factory=make_loop or _usual_loop()) as runner:
+    with asyncio.Runner(loop_factory=make_loop or usual_loop) as runner:
         return runner.run(supervised())
 
 
@@ -144,10 +144,10 @@ def _handling(
             loop.remove_signal_handler(number)
 
 
-def _usual_loop() -> MakeLoop | None:
-    """uvloop's, or None for asyncio's own."""
+def usual_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's event loop, or asyncio's where the extra "fast" is not installed."""
     try:
         import uvloop  # a broker with native sockets has no use for it
-    except ImportError:  # optional: the extra "fast"
-        return None
-    return uvloop.new_event_loop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
