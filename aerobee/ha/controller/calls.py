@@ -20,6 +20,7 @@ from aerobee.ha.controller.bodies import (
     replicas_body,
     sync_state_set_body,
 )
+from aerobee.ha.controller.call_shares import CallShares
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.commands import (
     CHECK_CODE_BYTES_MAX,
@@ -49,12 +50,19 @@ class ControllerCalls:
     """The handlers of one controller."""
 
     def __init__(
-        self, *, config: LiveControllerConfig, state: ControllerState, raft: RaftService, masters: Masters
+        self,
+        *,
+        config: LiveControllerConfig,
+        state: ControllerState,
+        raft: RaftService,
+        masters: Masters,
+        shares: CallShares,
     ) -> None:
         self._config = config
         self._state = state
         self._raft = raft
         self._masters = masters
+        self._shares = shares
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -261,9 +269,10 @@ class ControllerCalls:
     def _led(self, answer: Callable[[RemotingCommand], Awaitable[RemotingCommand]]) -> Handler:
         async def handle(peer: Peer, request: RemotingCommand) -> Reply:
             try:
-                async with asyncio.timeout(CALL_TIMEOUT_S):
-                    await self._raft.confirm()
-                    return await answer(request)
+                with self._shares.share(peer):
+                    async with asyncio.timeout(CALL_TIMEOUT_S):
+                        await self._raft.confirm()
+                        return await answer(request)
             except NotLeader:
                 return request.reply(ControllerCode.NOT_LEADER, remark=NOT_LEADER_REMARK)
             except QuorumBusy as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError, MalformedFrame
+from aerobee.ha.controller.call_shares import CallShares
 from aerobee.ha.controller.calls import ControllerCalls
 from aerobee.ha.controller.config import ControllerConfig, LiveControllerConfig
 from aerobee.ha.controller.config_calls import config_calls
@@ -226,13 +227,14 @@ class Controller:
         )
 
     def _make_handlers(self, disk: Disk, guard: Guard | None) -> Mapping[int, Handler]:
+        shares = CallShares()
         handlers: Mapping[int, Handler] = {
             **ControllerCalls(
-                config=self._live, state=self.state, raft=self._raft, masters=self._masters
+                config=self._live, state=self.state, raft=self._raft, masters=self._masters, shares=shares
             ).handlers(),
             **config_calls(self._live, disk).handlers(),
             **MembershipCalls(
-                config=self._live, state=self.state, raft=self._raft, masters=self._masters
+                config=self._live, state=self.state, raft=self._raft, masters=self._masters, shares=shares
             ).handlers(),
             RequestCode.AEROBEE_RAFT_MESSAGE: self._on_raft_message,
         }

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping
 
 from aerobee.errors import MembershipRefused, NotLeader, QuorumBusy
+from aerobee.ha.controller.call_shares import CallShares
 from aerobee.ha.controller.calls import CALL_TIMEOUT_S, NOT_LEADER_REMARK
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.config import LiveControllerConfig
@@ -28,12 +29,19 @@ class MembershipCalls:
     """The handlers of one controller."""
 
     def __init__(
-        self, *, config: LiveControllerConfig, state: ControllerState, raft: RaftService, masters: Masters
+        self,
+        *,
+        config: LiveControllerConfig,
+        state: ControllerState,
+        raft: RaftService,
+        masters: Masters,
+        shares: CallShares,
     ) -> None:
         self._config = config
         self._state = state
         self._raft = raft
         self._masters = masters
+        self._shares = shares
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -103,9 +111,10 @@ class MembershipCalls:
                 remark=f"{member[:80]} is not in controllerDLegerPeers of this controller, which could not reach it",
             )
         try:
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                await self._raft.confirm()
-                await self._raft.run(steps[action])
+            with self._shares.share(peer):
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    await self._raft.confirm()
+                    await self._raft.run(steps[action])
         except NotLeader:
             return request.reply(ControllerCode.NOT_LEADER, remark=NOT_LEADER_REMARK)
         except (QuorumBusy, MembershipRefused) as error:

@@ -10,9 +10,7 @@ waits gets the storage's error, and nothing is sent any more.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, NotLeader, QuorumBusy, StoreError, WireError
 from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import Membership
+from aerobee.ha.raft.inbox import Inbox
 from aerobee.ha.raft.messages import Message
 from aerobee.ha.raft.node import RaftNode
 from aerobee.ha.raft.replica import Outcome, Replica, StateMachine
@@ -31,7 +30,6 @@ from aerobee.log_throttle import LogThrottle
 from aerobee.ordered_set import OrderedSet
 from aerobee.store.files.disk import Disk
 
-INBOX_MAX = 4_096  # inputs that wait; above it messages are dropped, as a network may, and calls are refused
 STEP_INPUTS_MAX = 256
 # No further input of a step is begun after this: messages leave and heartbeats are due when the step is over, and a message
 # may cost a sync of the disk. The one sync of the step's proposals comes on top.
@@ -123,7 +121,7 @@ class RaftService:
         self._run = runner or self._in_thread
         self._replica: Replica | None = None
         self._step = _Step()
-        self._inbox: deque[Input] = deque()
+        self._inbox: Inbox[Input] = Inbox()
         self._waiting: OrderedSet[_Asked] = OrderedSet()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -148,7 +146,7 @@ class RaftService:
 
     def deliver(self, message: Message) -> None:
         """Take a message of another member, later. Dropped when too many wait."""
-        if len(self._inbox) >= INBOX_MAX or self._is_over:
+        if self._is_over or not self._inbox.has_room_for_message:
             return
 
         def take(replica: Replica, now_ms: float) -> None:
@@ -157,7 +155,8 @@ class RaftService:
             except WireError as error:
                 self._bad.warn(message.source, "a message of %s is refused: %s", message.source, error)
 
-        self._put(take)
+        self._inbox.add_message(take)
+        self._wake.set()
 
     async def propose(self, data: bytes) -> object:
         """Have a command applied and return its result.
@@ -247,12 +246,8 @@ class RaftService:
 
     # -- the loop
 
-    def _put(self, each: Input) -> None:
-        self._inbox.append(each)
-        self._wake.set()
-
     async def _ask(self, asking: Callable[[_Asked], Input]) -> object:
-        if len(self._inbox) >= INBOX_MAX or self._is_over:
+        if self._is_over or not self._inbox.has_room_for_call:
             raise QuorumBusy(f"{len(self._inbox)} inputs of {self._node_id} wait, no more are taken")
         asked = _Asked(lambda answer: self._step.answers.append(answer))
         act = asking(asked)
@@ -265,7 +260,8 @@ class RaftService:
                 if isinstance(error, StoreError):
                     raise
 
-        self._put(call)
+        self._inbox.add_call(call)
+        self._wake.set()
         self._waiting.add(asked)
         try:
             return await asked.future
@@ -298,11 +294,8 @@ class RaftService:
         try:
             while not self._is_over and failure is None:
                 await self._wait()
-                step = await self._run(
-                    partial(self._take_step, list(itertools.islice(self._inbox, STEP_INPUTS_MAX)))
-                )
-                for _ in range(step.taken):
-                    self._inbox.popleft()
+                step = await self._run(partial(self._take_step, self._inbox.batch(STEP_INPUTS_MAX)))
+                self._inbox.remove(step.taken)
                 self._give_out(step)
                 failure = step.failure
         except Exception as error:  # the outermost edge of this task

@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from aerobee.clock import ManualClock
+from aerobee.errors import QuorumBusy
 from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import Entry
-from aerobee.ha.raft.raft_service import STEP_MAX_S, RaftService
+from aerobee.ha.raft.inbox import CALLS_MAX, MESSAGES_MAX
+from aerobee.ha.raft.messages import VoteReply
+from aerobee.ha.raft.raft_service import STEP_INPUTS_MAX, STEP_MAX_S, RaftService
+from aerobee.ha.raft.replica import Replica
 from aerobee.ha.raft.storage import RaftFiles
 from aerobee.simulation.simulated_disk import SimulatedDisk
 
@@ -103,8 +107,48 @@ async def test_a_step_on_a_slow_disk_ends_and_the_rest_is_taken_by_the_next(
         replica.propose(b"x", lambda *done: None, now_ms)
 
     for _ in range(10):
-        member.service._put(one_sync_each)
+        member.service._inbox.add_call(one_sync_each)
+    member.service._wake.set()
     while len(member.machine.commands) < 10:  # noqa: ASYNC110  the steps make it true
         await asyncio.sleep(0)
     assert member.steps >= 5  # two syncs a step, for the first one may just fit
+    await member.service.stop()
+
+
+REPLY = VoteReply(source="n1", target="n0", term=1, is_pre_vote=True, is_granted=False)
+
+
+async def test_messages_of_members_are_taken_when_calls_fill_the_inbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    member = Member(monkeypatch)
+    await member.start()
+    taken_after: list[int] = []  # for each message: how many calls were carried out before it
+    monkeypatch.setattr(
+        Replica, "receive", lambda replica, message, now_ms: taken_after.append(len(member.machine.commands))
+    )
+    calls = [asyncio.ensure_future(member.service.propose(b"x")) for _ in range(CALLS_MAX)]
+    await asyncio.sleep(0)  # all of them are in the inbox
+    for _ in range(10):
+        member.service.deliver(REPLY)
+    with pytest.raises(QuorumBusy):
+        await member.service.propose(b"x")
+    assert await asyncio.gather(*calls) == list(range(1, CALLS_MAX + 1))
+    assert len(taken_after) == 10
+    assert max(taken_after) < STEP_INPUTS_MAX
+    await member.service.stop()
+
+
+async def test_calls_are_taken_when_messages_fill_the_inbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    member = Member(monkeypatch)
+    await member.start()
+    received: list[int] = []  # for each message: how many calls were carried out before it
+    monkeypatch.setattr(
+        Replica, "receive", lambda replica, message, now_ms: received.append(len(member.machine.commands))
+    )
+    for _ in range(MESSAGES_MAX + 10):
+        member.service.deliver(REPLY)
+    assert len(member.service._inbox) == MESSAGES_MAX
+    assert await member.service.propose(b"x") == 1
+    assert received.count(0) < STEP_INPUTS_MAX
     await member.service.stop()

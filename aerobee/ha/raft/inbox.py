@@ -1,0 +1,63 @@
+"""Inputs of a Raft replica that wait for its next step: messages of other members, and calls of this process. Core.
+
+Each kind has its own bound, and a step takes one of each in turn. Callers therefore never displace the messages on which the leadership
+rests, however many requests they have under way, and messages never keep calls out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+MESSAGES_MAX = 4_096  # pending messages; more are dropped, as a network may drop them
+CALLS_MAX = 4_096  # pending calls; more are refused
+
+Each = TypeVar("Each")
+
+
+class Inbox(Generic[Each]):
+    """Two bounded queues with one order of service. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Each] = deque()
+        self._calls: deque[Each] = deque()
+        self._order: list[deque[Each]] = []  # where each input of the last batch() came from
+
+    def __len__(self) -> int:
+        return len(self._messages) + len(self._calls)
+
+    @property
+    def has_room_for_message(self) -> bool:
+        return len(self._messages) < MESSAGES_MAX
+
+    @property
+    def has_room_for_call(self) -> bool:
+        return len(self._calls) < CALLS_MAX
+
+    def add_message(self, message: Each) -> None:
+        self._messages.append(message)
+
+    def add_call(self, call: Each) -> None:
+        self._calls.append(call)
+
+    def batch(self, inputs_max: int) -> list[Each]:
+        """The inputs of the next step: a message, a call, a message and so on. They stay pending until remove()."""
+        found: list[Each] = []
+        self._order = []
+        for index in range(inputs_max):
+            for queue in (self._messages, self._calls):
+                if index < len(queue) and len(found) < inputs_max:
+                    found.append(queue[index])
+                    self._order.append(queue)
+        return found
+
+    def remove(self, count: int) -> None:
+        """The first `count` inputs of the last batch() were carried out."""
+        for queue in self._order[:count]:
+            queue.popleft()
+        self._order = []
+
+    def clear(self) -> None:
+        self._messages.clear()
+        self._calls.clear()
+        self._order = []
