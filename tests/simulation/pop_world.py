@@ -206,7 +206,7 @@ class World:
             topics=topics,
             groups=GroupTable(clock=self.clock, live=self.live, file=None),
             offsets=self.offsets,
-            consumers=ConsumerRegistry(clock=self.clock),
+            consumers=ConsumerRegistry(clock=self.clock, call_soon=lambda run: run()),
             stats=stats,
             schedule=SimpleNamespace(),
             held=held,

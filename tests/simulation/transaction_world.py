@@ -141,7 +141,7 @@ class World:
         self.store.load()
         self.offsets = ConsumerOffsets(clock=self.clock, file=self.file("consumerOffset.json"))
         self.offsets.load()
-        self.producers = ProducerRegistry(clock=self.clock)
+        self.producers = ProducerRegistry(clock=self.clock, call_soon=lambda run: run())
         self.writer = MessageWriter(self.store)
         parts: Any = SimpleNamespace(
             store=self.store,

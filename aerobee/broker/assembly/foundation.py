@@ -107,9 +107,15 @@ class Foundation:
         )
         self.stats = BrokerStats(clock=clock, cluster=config.broker_cluster_name)
         self.locks = LockTable(clock=clock, bounds=self.bounds)
-        self.consumers = ConsumerRegistry(clock=clock, may_notify=self._may_notify)
+        self.consumers = ConsumerRegistry(
+            clock=clock,
+            call_soon=_call_soon,
+            may_notify=self._may_notify,
+        )
         self.producers = ProducerRegistry(
-            clock=clock, knows=lambda principal, peer: self.access.gate.knows(principal, peer)
+            clock=clock,
+            call_soon=_call_soon,
+            knows=lambda principal, peer: self.access.gate.knows(principal, peer),
         )
         self.unserved = UnservedKinds()
         self.duplicates = SendDuplicates(live=self.live, clock=clock, unserved=self.unserved)
@@ -230,3 +236,8 @@ class Foundation:
             self._offsets_file.write_soon(save)
         else:
             self.offsets.drop_save()
+
+
+def _call_soon(run: Callable[[], None]) -> None:
+    """Run it in the event loop's next iteration. The parts are made before the loop that they will belong to runs."""
+    asyncio.get_running_loop().call_soon(run)

@@ -4,8 +4,7 @@ Source: ConsumerManager, ConsumerGroupInfo (RocketMQ). All members of a group sh
 heartbeat replaces it, the newer subVersion wins topic by topic, and topics that it does not name are dropped. So do
 consume type, message model and starting point: the last heartbeat wins.
 
-Whoever joins or leaves a clustering group makes the broker tell all members at once (NOTIFY_CONSUMER_IDS_CHANGED,
-oneway), and so does a change of the subscribed topics; otherwise they would find out at their next rebalance, up to
+Whoever joins or leaves a clustering group makes the broker notify all members immediately (member_notices.py), and so does a change of the subscribed topics; otherwise they would find out at their next rebalance, up to
 20 s later. A member leaves when it says so, when its connection closes, or when no heartbeat came for 120 s (looked
 at every 10 s).
 """
@@ -17,14 +16,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from aerobee.broker.consumer.client_ids import ClientIds, SharedId
+from aerobee.broker.consumer.member_notices import MemberNotices
 from aerobee.broker.consumer.subscription_conflict import Conflict, Wanted, conflict_between, wanted_of
+from aerobee.broker.state.closed_peers import ClosedPeers
 from aerobee.broker.state.producer_registry import CHANNEL_EXPIRY_S, ClientChannel
 from aerobee.clock import Clock
 from aerobee.log_throttle import LogThrottle
 from aerobee.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
-from aerobee.remoting.codes import RequestCode
-from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
@@ -107,11 +106,23 @@ class ConsumerGroup:
 class ConsumerRegistry:
     """Consumer groups and their members. Plain calls; belongs to the broker's event loop."""
 
-    def __init__(self, *, clock: Clock, may_notify: Callable[[str], bool] = lambda group: True) -> None:
-        """`may_notify` tells whether a group's members are told of changes (notifyConsumerIdsChangedEnable)."""
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], object],
+        may_notify: Callable[[str], bool] = lambda group: True,
+    ) -> None:
+        """`may_notify` tells whether a group's members are told of changes (notifyConsumerIdsChangedEnable).
+
+        `call_soon` runs a function after what runs now.
+        """
         self._clock = clock
         self._may_notify = may_notify
+        self._notices = MemberNotices(members_of=self._notified, call_soon=call_soon)
         self._groups: dict[str, ConsumerGroup] = {}
+        self._closed = ClosedPeers(self._leave_one, call_soon)
+        self._refused_of: dict[Peer, set[str]] = {}
         self._groups_of: dict[Peer, set[str]] = {}
         self._member_count = 0
         self._watchers: list[Callable[[], None]] = []
@@ -163,7 +174,7 @@ class ConsumerRegistry:
         if is_other_model or group.subscriptions != before:
             self._changed()
         if joined or changed:
-            self._notify(group)
+            self._notices.changed(group.name)
         return joined or changed
 
     def refuse(
@@ -178,16 +189,20 @@ class ConsumerRegistry:
         conflict = group.conflict_of(client_id, wanted_of(data.subscription_data_set))
         if conflict is None:
             return None
-        if peer not in group.refused:
-            peer.on_close(lambda closed: self._forget_refused(data.group_name, closed))
+        refused_of = self._refused_of.get(peer)
+        if refused_of is None:
+            refused_of = self._refused_of[peer] = set()
+            peer.on_close(self._forget_refused)
+        refused_of.add(data.group_name)
         group.refused[peer] = conflict
         self._warn_of_conflict(group, conflict)
         return conflict
 
-    def _forget_refused(self, group_name: str, peer: Peer) -> None:
-        group = self._groups.get(group_name)
-        if group is not None:
-            group.refused.pop(peer, None)
+    def _forget_refused(self, peer: Peer) -> None:
+        for group_name in self._refused_of.pop(peer, ()):
+            group = self._groups.get(group_name)
+            if group is not None:
+                group.refused.pop(peer, None)
 
     def _warn_of_conflict(self, group: ConsumerGroup, conflict: Conflict | None) -> None:
         if conflict is None:
@@ -219,13 +234,19 @@ class ConsumerRegistry:
                 watcher(group_name, None)
             self._changed()
         else:
-            self._notify(group)
+            self._notices.changed(group.name)
 
     def connection_closed(self, peer: Peer) -> None:
-        """Everybody behind a connection leaves."""
-        for group_name in list(self._groups_of.get(peer, ())):
-            self.unregister(group_name, peer)
-        self._groups_of.pop(peer, None)
+        """Everybody behind a connection leaves, of very many groups in slices."""
+        self._closed.add(peer)
+
+    def _leave_one(self, peer: Peer) -> bool:
+        groups = self._groups_of.get(peer)
+        if not groups:
+            self._groups_of.pop(peer, None)
+            return False
+        self.unregister(groups.pop(), peer)
+        return True
 
     def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> list[tuple[Peer, str]]:
         """Remove members without a heartbeat for `expiry_s`. Returns their connections and why, for close_silent_clients()."""
@@ -312,7 +333,7 @@ class ConsumerRegistry:
         shared = group.ids.alive(peer, next(self._turn))
         if shared is not None:
             self._id_shared.warn(f"{shared.group} {shared.client_id}", "%s", shared)
-            self._notify(group)
+            self._notices.changed(group.name)
 
     def _changed(self) -> None:
         for watcher in self._watchers:
@@ -335,19 +356,13 @@ class ConsumerRegistry:
         groups.add(group.name)
         return True
 
-    def _notify(self, group: ConsumerGroup) -> None:
+    def _notified(self, group_name: str) -> list[Peer]:
+        """The connections to notify of a change of the group's members."""
+        group = self._groups.get(group_name)
         # Members of a broadcasting group each take all queues, so nobody needs to know of the others.
-        if group.message_model == BROADCASTING or not self._may_notify(group.name):
-            return
-        for peer in list(group.channels):
-            if peer.is_open:
-                peer.invoke_oneway(
-                    RemotingCommand(
-                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                        {"consumerGroup": group.name},
-                        flag=FLAG_ONEWAY,
-                    )
-                )
+        if group is None or group.message_model == BROADCASTING or not self._may_notify(group_name):
+            return []
+        return list(group.channels)
 
 
 def _replace_subscriptions(group: ConsumerGroup, subscriptions: Iterable[SubscriptionData]) -> bool:

@@ -23,6 +23,7 @@ from aerobee.broker.admission.held_access import HeldAccess, refuse
 from aerobee.broker.pop.engine import PopWant
 from aerobee.broker.state.bounds import Bounds
 from aerobee.clock import Clock, Timer
+from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
 
@@ -124,7 +125,7 @@ class HeldPops:
         self._call_soon = call_soon
         self._watch = watch
         self._places: dict[Key, _Place] = {}
-        self._by_queue: dict[tuple[str, int], list[_Place]] = {}
+        self._by_queue: dict[tuple[str, int], OrderedSet[_Place]] = {}
         self._connections: dict[Peer, set[HeldPop]] = {}
         self._deadlines: list[tuple[float, int, HeldPop]] = []
         self._sequence = itertools.count()
@@ -156,7 +157,7 @@ class HeldPops:
         for queue in queues:
             if queue not in place.watched:  # a queue may have been added since the first call came
                 place.watched[queue] = None
-                self._by_queue.setdefault(queue, []).append(place)
+                self._by_queue.setdefault(queue, OrderedSet()).add(place)
                 self._watch.watch(*queue)
         place.calls[call] = None
         calls = self._connections.get(call.peer)
@@ -254,7 +255,7 @@ class HeldPops:
             for queue in place.watched:
                 self._watch.unwatch(*queue)
                 places = self._by_queue[queue]
-                places.remove(place)
+                places.discard(place)
                 if not places:
                     del self._by_queue[queue]
         calls = self._connections.get(call.peer)

@@ -212,7 +212,7 @@ class HeldPulls:
                 record = self._record_at(topic, queue_id, max_offset - 1)
             if not self._release_for(pull, max_offset, tags_code, record):
                 stay.append(pull)
-        # At once: taken out one by one, thousands at one queue would be moved up for each of them.
+        # Together, as in _forget_all().
         if len(stay) < len(waiting):
             waiting[:] = stay
             self._drop_empty((topic, queue_id))
@@ -241,9 +241,8 @@ class HeldPulls:
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:
         """The group's offset was reset: its held pulls learn of it at once."""
-        for pull in list(self.by_queue.get((topic, queue_id), ())):
-            if pull.group == group:
-                self._release(pull)
+        waiting = self.by_queue.get((topic, queue_id), ())
+        self._release_all([pull for pull in waiting if pull.group == group])
 
     def end(self) -> None:
         """The broker stops: nothing is held any more, and what is held is answered now."""
@@ -252,8 +251,7 @@ class HeldPulls:
 
     def release_queue(self, topic: str, queue_id: int) -> None:
         """Answer what is held at one queue: it is read elsewhere from now on."""
-        for pull in list(self.by_queue.get((topic, queue_id), ())):
-            self._release(pull)
+        self._release_all(list(self.by_queue.get((topic, queue_id), ())))
 
     def everything(self) -> list[HeldPull]:
         """As HeldTable."""
@@ -264,32 +262,24 @@ class HeldPulls:
         if self.access is None:
             return
         refused = self.access.refusals([pull for pull in held if pull.is_held])
-        for key in {(pull.topic, pull.queue_id) for pull in refused if pull.is_held}:
-            # At once, as in on_appended().
-            waiting = self.by_queue[key]
-            waiting[:] = [pull for pull in waiting if pull not in refused]
-            self._drop_empty(key)
-        for pull in refused:
-            if pull.is_held:
-                self._unhold(pull)
+        self._forget_all([pull for pull in refused if pull.is_held])
         self._refuse(refused)
 
     def release_all(self) -> None:
         """Answer everything that is held, now."""
         for release in self._others:
             release()
-        for waiting in list(self.by_queue.values()):
-            for pull in list(waiting):
-                self._release(pull)
+        self._release_all([pull for waiting in self.by_queue.values() for pull in waiting])
         while self._released:
             self._run_released()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _release(self, pull: HeldPull) -> None:
-        self._forget(pull)
-        self._run_soon(pull)
+    def _release_all(self, pulls: Sequence[HeldPull]) -> None:
+        self._forget_all(pulls)
+        for pull in pulls:
+            self._run_soon(pull)
 
     def _run_soon(self, pull: HeldPull) -> None:
         self._released.append(pull)
@@ -318,11 +308,14 @@ class HeldPulls:
             refuse(pull, refusal)
             self.answered(pull, refusal.code)
 
-    def _forget(self, pull: HeldPull) -> None:
-        key = (pull.topic, pull.queue_id)
-        self.by_queue[key].remove(pull)
-        self._drop_empty(key)
-        self._unhold(pull)
+    def _forget_all(self, pulls: Sequence[HeldPull]) -> None:
+        for pull in pulls:
+            self._unhold(pull)
+        # Each queue once: taken out one by one, thousands at one queue would be moved up for each of them.
+        for key in dict.fromkeys((pull.topic, pull.queue_id) for pull in pulls):
+            waiting = self.by_queue[key]
+            waiting[:] = [pull for pull in waiting if pull.is_held]
+            self._drop_empty(key)
 
     def _drop_empty(self, key: tuple[str, int]) -> None:
         if not self.by_queue[key] and key not in self._watched:
@@ -342,8 +335,7 @@ class HeldPulls:
             heapq.heapify(self._deadlines)
 
     def _connection_closed(self, peer: Peer) -> None:
-        for pull in list(self._connections.pop(peer, ())):
-            self._forget(pull)
+        self._forget_all(list(self._connections.pop(peer, ())))
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -359,8 +351,10 @@ class HeldPulls:
     def _expire(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
+        expired: list[HeldPull] = []
         while self._deadlines and (self._deadlines[0][0] <= now or not self._deadlines[0][2].is_held):
             pull = heapq.heappop(self._deadlines)[2]
             if pull.is_held:
-                self._release(pull)
+                expired.append(pull)
+        self._release_all(expired)
         self._arm()

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aerobee.broker.state.closed_peers import ClosedPeers
 from aerobee.clock import Clock
 from aerobee.log_throttle import LogThrottle
 from aerobee.remoting.peer import Peer
@@ -44,10 +45,15 @@ class ProducerRegistry:
     """Producer groups and their members. Plain calls; belongs to the broker's event loop."""
 
     def __init__(
-        self, *, clock: Clock, knows: Callable[[str, Peer], bool] = lambda principal, peer: True
+        self,
+        *,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], object],
+        knows: Callable[[str, Peer], bool] = lambda principal, peer: True,
     ) -> None:
-        """`knows` says whether who signed a peer's heartbeat may send one still."""
+        """`knows` says whether who signed a peer's heartbeat may send one still. `call_soon` runs a function after what runs now."""
         self._clock = clock
+        self._closed = ClosedPeers(self._leave_one, call_soon)
         self._knows = knows
         self._groups: dict[str, dict[Peer, ClientChannel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}
@@ -100,10 +106,16 @@ class ProducerRegistry:
         self._drop_id(left.client_id, peer)
 
     def connection_closed(self, peer: Peer) -> None:
-        """Forget everybody who was behind a connection."""
-        for group in list(self._groups_of.get(peer, ())):
-            self.unregister(group, peer)
-        self._groups_of.pop(peer, None)
+        """Forget everybody who was behind a connection, of very many groups in slices."""
+        self._closed.add(peer)
+
+    def _leave_one(self, peer: Peer) -> bool:
+        groups = self._groups_of.get(peer)
+        if not groups:
+            self._groups_of.pop(peer, None)
+            return False
+        self.unregister(groups.pop(), peer)
+        return True
 
     def scan(self, expiry_s: float = CHANNEL_EXPIRY_S) -> list[tuple[Peer, str]]:
         """Remove members without a heartbeat for `expiry_s`. Returns their connections and why, for close_silent_clients()."""

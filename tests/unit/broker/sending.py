@@ -175,7 +175,7 @@ class Sending:
     def _make_pulls(self) -> None:
         self.offsets = ConsumerOffsets(clock=self.clock)
         self.offsets.on_reset(self.held.reset)
-        self.consumers = ConsumerRegistry(clock=self.clock)
+        self.consumers = ConsumerRegistry(clock=self.clock, call_soon=lambda run: run())
         self.spawned: list[Coroutine[Any, Any, None]] = []
         reading = PullService(
             store=self.store,

@@ -20,7 +20,7 @@ class Members:
     """One broker's registry."""
 
     def __init__(self, model: str = "CLUSTERING") -> None:
-        self.registry = ConsumerRegistry(clock=ManualClock())
+        self.registry = ConsumerRegistry(clock=ManualClock(), call_soon=lambda run: run())
         self.model = model
         self.first, self.second, self.other = (FakePeer((f"10.0.0.{n}", 40_000 + n)) for n in (1, 2, 3))
 

@@ -37,8 +37,8 @@ class Clients:
         live = LiveConfig(BrokerConfig(broker_name="broker-a", **settings))
         self.topics = TopicTable(file=None, clock=self.clock)
         self.groups = GroupTable(clock=self.clock, live=live)
-        self.consumers = ConsumerRegistry(clock=self.clock)
-        self.producers = ProducerRegistry(clock=self.clock)
+        self.consumers = ConsumerRegistry(clock=self.clock, call_soon=lambda run: run())
+        self.producers = ProducerRegistry(clock=self.clock, call_soon=lambda run: run())
         self.calls = HeartbeatCalls(
             consumers=self.consumers,
             producers=self.producers,
@@ -371,7 +371,9 @@ def test_a_client_that_calls_itself_otherwise_leaves_another_signers_id_alone(cl
 
 def test_who_is_no_user_any_more_gets_no_answers_and_keeps_no_id() -> None:
     gone: set[str] = set()
-    registry = ProducerRegistry(clock=ManualClock(), knows=lambda principal, peer: principal not in gone)
+    registry = ProducerRegistry(
+        clock=ManualClock(), call_soon=lambda run: run(), knows=lambda principal, peer: principal not in gone
+    )
     alice: Any = signed_by("alice")
     other: Any = signed_by("alice2", ("10.0.0.2", 2))
     registry.register("p", alice, "c", language=0, version=1, principal="alice")

@@ -47,7 +47,7 @@ class Replying:
 
     def __init__(self, path: Path, config: BrokerConfig | None = None) -> None:
         self.sending = Sending(path, config)
-        self.producers = ProducerRegistry(clock=self.sending.clock)
+        self.producers = ProducerRegistry(clock=self.sending.clock, call_soon=lambda run: run())
         self.requester = Requester()
         connection: Any = self.requester
         self.producers.register("PG_req", connection, "10.0.0.1@PG_req", language=0, version=513)
@@ -207,7 +207,7 @@ async def test_a_body_beyond_the_limit_and_a_slave_are_refused(tmp_path: Path) -
 
 
 def test_a_connection_has_an_id_for_as_long_as_a_group_of_it_has() -> None:
-    registry = ProducerRegistry(clock=ManualClock())
+    registry = ProducerRegistry(clock=ManualClock(), call_soon=lambda run: run())
     peer: Any = Requester()
     for group, client_id in (("a", "one"), ("b", "one"), ("c", "two"), ("b", "three"), ("d", "four")):
         registry.register(group, peer, client_id, language=0, version=1)
@@ -220,7 +220,7 @@ def test_a_connection_has_an_id_for_as_long_as_a_group_of_it_has() -> None:
 
 
 def test_a_client_is_found_by_its_last_heartbeat_and_forgotten_with_its_last_group() -> None:
-    registry = ProducerRegistry(clock=ManualClock())
+    registry = ProducerRegistry(clock=ManualClock(), call_soon=lambda run: run())
     old, new = Requester(), Requester()
     first: Any = old
     second: Any = new

@@ -1,0 +1,51 @@
+"""Connections that have closed and whose memberships are taken off in slices. Core.
+
+One connection may be a member of a thousand groups, and hundreds of connections may close in one event loop iteration. The first memberships are
+taken off immediately, as nearly always all of them are; the rest waits for the next iterations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from aerobee.remoting.peer import Peer
+
+LEAVING_AT_ONCE = 2_000  # memberships taken off in one event loop iteration: some 5 ms
+
+
+class ClosedPeers:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self, leave_one: Callable[[Peer], bool], call_soon: Callable[[Callable[[], None]], object]
+    ) -> None:
+        """`leave_one` takes one membership of a peer off and returns False when the peer has none (more)."""
+        self._leave_one = leave_one
+        self._call_soon = call_soon
+        self._peers: deque[Peer] = deque()
+        self._left = 0  # that may be taken off in this iteration
+        self._is_due = False
+
+    def add(self, peer: Peer) -> None:
+        """A connection has closed."""
+        self._peers.append(peer)
+        if not self._is_due:
+            self._is_due = True
+            self._left = LEAVING_AT_ONCE
+            self._call_soon(self._next)
+        self._work()
+
+    def _next(self) -> None:
+        self._left = LEAVING_AT_ONCE
+        self._work()
+        self._is_due = bool(self._peers)
+        if self._is_due:
+            self._call_soon(self._next)
+
+    def _work(self) -> None:
+        while self._peers and self._left:
+            if self._leave_one(self._peers[0]):
+                self._left -= 1
+            else:
+                self._peers.popleft()
