@@ -107,16 +107,7 @@ class Foundation:
         )
         self.stats = BrokerStats(clock=clock, cluster=config.broker_cluster_name)
         self.locks = LockTable(clock=clock, bounds=self.bounds)
-        self.consumers = ConsumerRegistry(
-            clock=clock,
-            call_soon=_call_soon,
-            may_notify=self._may_notify,
-        )
-        self.producers = ProducerRegistry(
-            clock=clock,
-            call_soon=_call_soon,
-            knows=lambda principal, peer: self.access.gate.knows(principal, peer),
-        )
+        self._make_members()
         self.unserved = UnservedKinds()
         self.duplicates = SendDuplicates(live=self.live, clock=clock, unserved=self.unserved)
         self.network = network
@@ -134,6 +125,14 @@ class Foundation:
         )
         self.background = Background(clock)
         self._saves_offsets = False
+
+    def _make_members(self) -> None:
+        self.consumers = ConsumerRegistry(clock=self.clock, call_soon=_call_soon, may_notify=self._may_notify)
+        self.producers = ProducerRegistry(
+            clock=self.clock,
+            call_soon=_call_soon,
+            knows=lambda principal, peer: self.access.gate.knows(principal, peer),
+        )
 
     async def load_store(self) -> None:
         """Open the store. Raises StoreLocked, StoreError, ConfigError; nothing is open then."""
