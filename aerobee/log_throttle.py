@@ -35,7 +35,8 @@ class LogThrottle:
             self._kinds.clear()
         self._kinds[kind] = (now + self._interval_s, 0)
         more = f" ({left_out} more like it before)" if left_out else ""
-        self._log.warning(text + more.replace("%", "%%"), *args)
+        # The caller's line counts as the call site, of which log_lines.py bounds the lines.
+        self._log.warning(text + more.replace("%", "%%"), *args, stacklevel=2)
         return True
 
 
@@ -53,7 +54,7 @@ class RepeatedWarnings:
         """A warning when it is not what was said last of this subject."""
         is_new = self._said.get(subject) != text
         self._said[subject] = text
-        self._log.log(logging.WARNING if is_new else logging.DEBUG, "%s", text)
+        self._log.log(logging.WARNING if is_new else logging.DEBUG, "%s", text, stacklevel=2)
 
     def clear(self, subject: str) -> None:
         """It is well now: what goes wrong next is said again."""

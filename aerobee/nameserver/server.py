@@ -44,6 +44,7 @@ from aerobee.store.files.disk import Disk, RealDisk
 
 log = logging.getLogger("aerobee.nameserver")
 DEFAULT_LISTENER = "default"
+NAMED_MAX = 8  # brokers that one log line names
 UNREAD_LOOK_S = 1.0  # between looks for peers that do not read their answers
 
 
@@ -239,8 +240,11 @@ class NameServer:
         self._watched.discard(connection)
         gone = [live.identity for live in self.table.live.values() if live.connection is connection]
         self._notices.send(self.table.connection_closed(connection))
-        for broker in gone:
-            log.info("broker %s (id %d) is gone, its connection closed", broker.address, broker.broker_id)
+        if gone:
+            # One line: a connection may have registered thousands.
+            named = ", ".join(f"{each.address} (id {each.broker_id})" for each in gone[:NAMED_MAX])
+            more = f" and {len(gone) - NAMED_MAX} more" if len(gone) > NAMED_MAX else ""
+            log.info("gone, the connection closed: broker %s%s", named, more)
 
     async def _scan_brokers(self) -> None:
         while True:

@@ -36,6 +36,8 @@ FLOORS: dict[str, int] = {
     "metrics_config": 0,
     "quick_init": 0,
     "log_throttle": 0,
+    "log_lines": 0,
+    "visible_text": 0,
     "collector": 0,
     "words": 0,
     "system": 0,

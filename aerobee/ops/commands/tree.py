@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,6 +21,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from aerobee.errors import AerobeeError, UsageError
+from aerobee.log_lines import log_to
 from aerobee.ops.commands import examples
 from aerobee.ops.commands.other_names import own_command, own_option, own_subcommand
 from aerobee.ops.options import completion, shared_options
@@ -147,9 +149,7 @@ def run_cli(arguments: Sequence[str]) -> int:
     before_dashes = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     as_json = "--json" in before_dashes
     debug = "--debug" in before_dashes
-    logging.basicConfig(
-        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, time.monotonic)])
     # A program, or a test, that runs several command lines has each begin with the same levels, and its own afterwards.
     own, found = logging.getLogger("aerobee"), logging.getLogger("aerobee").level
     logging.getLogger().setLevel(logging.WARNING)

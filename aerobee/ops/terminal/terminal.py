@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from aerobee.visible_text import STEERING, visible
 
-# What a terminal could take for an order: C0 without line feed and tab, DEL, C1. What changes how the text around it looks: marks,
-# embeddings, overrides and isolates of direction (U+202E shows `gpj.exe` as `exe.jpg`), separators of lines and paragraphs. What takes
-# no room: zero-width blanks (joiners stay, scripts need them), format characters without use, tags. Halves of characters, which no
-# terminal can be sent.
-STEERING = (
-    r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad"
-    r"\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-)
-_STEERING = re.compile(f"[{STEERING}]")
-
-
-def visible(text: str) -> str:
-    """Text as it is, but what could steer a terminal or hide in it as \\xHH, \\uHHHH or \\UHHHHHHHH."""
-    return _STEERING.sub(lambda match: _escaped(ord(match[0])), text)
+__all__ = ["STEERING", "shown", "visible"]
 
 
 def shown(data: bytes) -> bytes:
     """The same for bytes; broken UTF-8 becomes the mark for it."""
     return visible(data.decode(errors="replace")).encode()
-
-
-def _escaped(code: int) -> str:
-    if code > 0xFFFF:
-        return f"\\U{code:08x}"
-    return f"\\u{code:04x}" if code > 0xFF else f"\\x{code:02x}"
