@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TextIO
 
 from aerobee.visible_text import one_line, visible
 
@@ -66,9 +67,9 @@ class LineThrottle(logging.Filter):
         return True
 
 
-def log_to(stream: object, monotonic: Callable[[], float]) -> logging.Handler:
+def log_to(stream: TextIO, monotonic: Callable[[], float]) -> logging.Handler:
     """A handler for the root logger that writes such lines to a text stream."""
-    handler: logging.Handler = logging.StreamHandler(stream)  # type: ignore[type-var]
+    handler: logging.Handler = logging.StreamHandler(stream)
     handler.setFormatter(LineFormatter())
     handler.addFilter(LineThrottle(monotonic))
     return handler
