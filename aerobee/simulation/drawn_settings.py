@@ -20,7 +20,7 @@ REPLICAS = (
     (False, 2, 1),
     (False, 3, 2),
 )
-KINDS = tuple(kind for kind in Kind if kind not in (Kind.BATCH_QUEUE,))
+KINDS = tuple(Kind)
 WRITER_DELAYS_S = (0.0, 0.0, 0.05, 0.5)
 
 
@@ -40,8 +40,8 @@ def drawn_settings(seed: int) -> Settings:
         has_ha_key=rng.random() < 0.3,
         is_indexed=rng.random() < 0.8,
         writer_delay_s=rng.choice(WRITER_DELAYS_S),
-        leaves_open=False,
+        leaves_open=True,
         features=features,
-        changes_masters=not features,
+        changes_masters=True,
         streams=tuple(Traffic(kind, rng.choice(WAYS[kind])) for kind in kinds),
     )

@@ -8,11 +8,13 @@ its own. It is pulled as it is stored; clients unwrap it. A single message in su
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from aerobee.broker.send.send_header import batch_pieces
 from aerobee.broker.state.feature import Feature
 from aerobee.broker.state.property_names import INNER_BASE, INNER_NUM
 from aerobee.broker.state.topic_table import TopicTable
-from aerobee.message import INNER_BATCH, NEED_UNWRAP, encode_properties
+from aerobee.message import INNER_BATCH, NEED_UNWRAP, Record, decode_properties, encode_properties
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.log.stored_message import StoredMessage
 
@@ -26,6 +28,25 @@ def as_inner_batch(
     message.sys_flag |= INNER_BATCH | NEED_UNWRAP
     message.properties = encode_properties(properties).encode(errors="surrogateescape")
     return message
+
+
+def message_of_batch(record: Record, unique_id: str) -> Record | None:
+    """The message with this UNIQ_KEY of a record that is a batch; None when it has none. Raises MalformedRecord.
+
+    It has the record's place in the log, as for whoever pulls it.
+    """
+    for piece in batch_pieces(record.body):
+        for entry in piece:
+            properties = decode_properties(entry.properties.decode(errors="surrogateescape"))
+            if properties.get("UNIQ_KEY") == unique_id:
+                return replace(
+                    record,
+                    body=entry.body,
+                    properties=properties,
+                    flag=entry.flag,
+                    sys_flag=record.sys_flag & ~(INNER_BATCH | NEED_UNWRAP),
+                )
+    return None
 
 
 class BatchQueues(Feature):

@@ -16,6 +16,7 @@ from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.admission.record_access import RecordAccess
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.send.batch_queue import message_of_batch
 from aerobee.broker.send.dead_letter import note_death, note_error, tries_bound, tries_failed
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
@@ -36,6 +37,7 @@ from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import MalformedRecord, StoreError, UsageError
 from aerobee.message import (
     DLQ_PREFIX,
+    INNER_BATCH,
     RETRY_PREFIX,
     Record,
     check_topic_name,
@@ -132,6 +134,18 @@ class SendBackCalls:
                 ResponseCode.SYSTEM_ERROR,
                 remark=f"look message by offset failed, {physical_offset}: no record of this broker begins there",
             )
+        if record.sys_flag & INNER_BATCH:
+            # The whole batch would have the offset of one message in the retry topic, and the next one those of its others.
+            unique_id = request.text("originMsgId", "")
+            try:
+                record = message_of_batch(record, unique_id)
+            except MalformedRecord as error:
+                return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+            if record is None:
+                return request.reply(
+                    ResponseCode.SYSTEM_ERROR,
+                    remark=f"the record at {physical_offset} is a batch, and no message of it has the id {unique_id[:64]!r}: send a copy",
+                )
         message, properties = self._again(request, record, group)
         try:
             result = self._writer.put(message, properties)
