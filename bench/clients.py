@@ -73,7 +73,7 @@ async def consume(nameserver: str, topic: str, group: str, count: int) -> float:
         return (time.process_time() - began) / count * 1e6
 
 
-async def floor(count: int) -> float:
+async def asyncio_minimum(count: int) -> float:
     """Hand over `count` ready frames and await a future for each, 64 at a time, without a socket."""
     loop = asyncio.get_running_loop()
     waiting: list[asyncio.Future[None]] = []
@@ -119,7 +119,7 @@ async def measure(nameserver: str, count: int, rounds: int) -> dict[str, list[fl
         del codecs[NATIVE]
     figures: dict[str, list[float]] = {"floor_us": []}
     for number in range(rounds):
-        figures["floor_us"].append(await floor(count))
+        figures["floor_us"].append(await asyncio_minimum(count))
         for codec, prefix in codecs.items():
             os.environ[VARIABLE] = codec
             name = f"clients-{os.getpid()}-{codec}-{number}"

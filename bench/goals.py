@@ -35,7 +35,7 @@ class Goal:
 
     shape: str
     title: str
-    beside: str
+    compared: str
     most: float
 
 
@@ -73,8 +73,8 @@ def result(name: str) -> Any:
 def measured(rounds: int, seconds: float) -> Figures:
     """Run everything."""
     shapes = ",".join(dict.fromkeys(goal.shape for goal in GOALS[:7]))
-    beside = ("--with", "rocketmq,null,redis", "--name", "sends-and-pulls", "--shapes", shapes)
-    run("compare.py", "--rounds", str(rounds), "--seconds", str(seconds), *beside)
+    compared = ("--with", "rocketmq,null,redis", "--name", "sends-and-pulls", "--shapes", shapes)
+    run("compare.py", "--rounds", str(rounds), "--seconds", str(seconds), *compared)
     paths = [results_file.RESULTS / f"{name}.json" for name in OVERWRITTEN]
     before = {path: path.read_bytes() for path in paths if path.exists()}
     try:
@@ -112,9 +112,9 @@ def row(goal: Goal, found: Figures) -> str:
     figures = found[goal.shape]
     own = statistics.median(figures["aerobee"])
     rounds = ", ".join(f"{figure:.2f}" for figure in figures["aerobee"])
-    if not goal.beside:
+    if not goal.compared:
         return f"| {goal.title} | {own:.2f} ({rounds}) | | | <= {goal.most:g} us | {says(own <= goal.most)} |"
-    other = statistics.median(figures[goal.beside])
+    other = statistics.median(figures[goal.compared])
     ratio = own / other
     return (
         f"| {goal.title} | {own:.2f} ({rounds}) | {goal.beside} {other:.2f} | {ratio:.2f} | <= {goal.most:g} x | "

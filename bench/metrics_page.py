@@ -94,7 +94,7 @@ async def main() -> None:
         await broker.start()
         try:
             await fill(broker, asked.topics, asked.groups)
-            await (beside_a_producer(broker, asked) if asked.producer else measure(broker, asked))
+            await (with_a_producer(broker, asked) if asked.producer else measure(broker, asked))
         finally:
             await broker.stop()
 
@@ -176,7 +176,7 @@ def sends(address: str, waits_s: multiprocessing.Queue[list[float]]) -> None:
     waits_s.put(taken)
 
 
-async def beside_a_producer(broker: Broker, asked: argparse.Namespace) -> None:
+async def with_a_producer(broker: Broker, asked: argparse.Namespace) -> None:
     exporter = broker.exporter
     assert exporter is not None
     await exporter._lags.measure()  # type: ignore[union-attr]

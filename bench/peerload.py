@@ -215,16 +215,16 @@ class Redis:
         data, at, total, done = link.buffer, 0, 0, []
         entry = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\nb\r\n\$(\d+)\r\n")
         while (eol := data.find(b"\r\n", at)) >= 0:
-            count, place, last = int(data[at + 1 : eol]), eol + 2, b""
+            count, at_entry, last = int(data[at + 1 : eol]), eol + 2, b""
             for _ in range(count):
-                found = entry.match(data, place)
-                if found is None or (place := found.end() + int(found[2]) + 2) > len(data):
+                found = entry.match(data, at_entry)
+                if found is None or (at_entry := found.end() + int(found[2]) + 2) > len(data):
                     break
                 last = found[1]
             else:
                 queue = self.order.popleft()
                 self.last[queue] = b"(" + last if count == 32 else b"-"
-                total, at = total + count, place
+                total, at = total + count, at_entry
                 done.append(queue)
                 continue
             break

@@ -159,8 +159,8 @@ async def measure(name: str, size: int, messages: int, rounds: int, profile: boo
                 acked += len(frames)
             began = time.thread_time()
             await asyncio.sleep(INVISIBLE_MS / 1000 + 3)
-            later = time.thread_time() - began
-            for at, figure in enumerate((spent_pops / pops, spent_acks / acked, later / acked)):
+            spent_deferred = time.thread_time() - began
+            for at, figure in enumerate((spent_pops / pops, spent_acks / acked, spent_deferred / acked)):
                 best[at] = min(best[at], figure * 1e6)
     if profiler is not None:
         pstats.Stats(profiler).sort_stats("tottime").print_stats(45)

@@ -229,10 +229,10 @@ class Bench:
                 topic = f"stream-{number}"
                 product.create_topic(topic)
                 product.write(self.spark.range(0, 1).selectExpr("CAST('first' AS binary) AS value"), topic)
-                place = self.directory / f"{product.name}-{topic}"
+                directory = self.directory / f"{product.name}-{topic}"
                 command = sender(product.name, product.address, topic, rate, warm_s + counted_s, 100)
                 count = rate * (warm_s + counted_s)
-                found = ages(self.spark, product.stream(topic), command, place, count, warm_s)
+                found = ages(self.spark, product.stream(topic), command, directory, count, warm_s)
                 if not number:
                     continue
                 p99[product.name].append(found[len(found) * 99 // 100])
@@ -335,13 +335,13 @@ def main() -> None:
     wanted = set(args.only.split(","))
     table = Table()
     with (
-        tempfile.TemporaryDirectory(prefix="bench-spark-") as place,
+        tempfile.TemporaryDirectory(prefix="bench-spark-") as directory,
         kafka(partitions=QUEUES) as theirs,
         aerobee(extra=dict(each.split("=", 1) for each in args.set)) as ours,
-        spark_session(Path(place)) as spark,
+        spark_session(Path(directory)) as spark,
     ):
         products = [Product("kafka", spark, theirs), Product("aerobee", spark, ours)]
-        bench = Bench(spark, products, table, Path(place), args.rounds)
+        bench = Bench(spark, products, table, Path(directory), args.rounds)
         if "read" in wanted:
             bench.fill("small", args.messages, 100)
             bench.read("small", args.messages, 100)

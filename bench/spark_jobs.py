@@ -129,11 +129,14 @@ def main() -> None:
     parser.add_argument("--brokers", type=int, default=100)
     parser.add_argument("--looks", type=int, default=48)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-spark-") as place, spark_session(Path(place)) as spark:
-        planned = placement(spark, Path(place), args.topics, args.queues, args.brokers, args.looks)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-spark-") as directory,
+        spark_session(Path(directory)) as spark,
+    ):
+        planned = placement(spark, Path(directory), args.topics, args.queues, args.brokers, args.looks)
         print(json.dumps({**planned, "load": os.getloadavg()[0]}), flush=True)
         with aerobee() as server:
-            seen = lag(spark, server, Path(place), args.topics, args.queues)
+            seen = lag(spark, server, Path(directory), args.topics, args.queues)
             print(json.dumps({**seen, "load": os.getloadavg()[0]}), flush=True)
 
 

@@ -42,7 +42,7 @@ BACKEND_VARIABLES = ("AEROBEE_FAST_PATH", "AEROBEE_LANE")
 COUNT, IN_FLIGHT, BURSTS = 64, 64, 16
 BODY = b"x" * 128
 SEND, END_TRANSACTION, ONEWAY = 310, 37, 2
-LATER = {"level": "DELAY\x019\x02", "timer": "TIMER_DELAY_MS\x01200000\x02"}
+DELAYS = {"level": "DELAY\x019\x02", "timer": "TIMER_DELAY_MS\x01200000\x02"}
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 # What a shape's figure is: from (amount as it was given) to us a message.
 Measure = Callable[[str, float], Awaitable[float]]
@@ -72,8 +72,8 @@ class FastPathSide:
     async def measure(self, shape: str, seconds: float) -> float:
         """As Measure: bursts for so long, or one round of frames that need another's reply."""
         await asyncio.sleep(0)
-        if shape in LATER:
-            return self.serve(b"".join(self._frames(LATER[shape], 0))) / COUNT * 1e6
+        if shape in DELAYS:
+            return self.serve(b"".join(self._frames(DELAYS[shape], 0))) / COUNT * 1e6
         if shape in ("half", "commit"):
             half_s = self.serve(b"".join(self._frames(HALF, 4)))
             commits = b"".join(map(commit_of, self._replies()))
@@ -95,7 +95,7 @@ class FastPathSide:
 
     async def served(self, shape: str, count: int) -> None:
         """So many bursts."""
-        if shape in LATER or shape in ("half", "commit"):
+        if shape in DELAYS or shape in ("half", "commit"):
             for _ in range(count):
                 await self.measure(shape, 0)
             return

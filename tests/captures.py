@@ -49,12 +49,12 @@ def _read(name: str) -> Iterator[CapturedFrame]:
                 continue  # a line about a connection
             side = fields["direction"]
             other_side = "response" if side == "request" else "request"
-            place = (fields["tap"], fields["conn"])
+            stream = (fields["tap"], fields["conn"])
             if fields["reply"]:
-                request_code = asked.get((*place, other_side, fields["opaque"]))
+                request_code = asked.get((*stream, other_side, fields["opaque"]))
             else:
                 request_code = fields["code"]
-                asked[(*place, side, fields["opaque"])] = fields["code"]
+                asked[(*stream, side, fields["opaque"])] = fields["code"]
             yield CapturedFrame(
                 file=name,
                 label=fields.get("label", ""),

@@ -32,10 +32,10 @@ async def wait_until(
             while not await _look(condition, passing):  # noqa: ASYNC110  what tests wait for has no event
                 await asyncio.sleep(LOOK_EVERY_S)
     except TimeoutError:
-        raise AssertionError(f"not within {timeout_s} s: {what or _place(condition)}") from None
+        raise AssertionError(f"not within {timeout_s} s: {what or _location(condition)}") from None
 
 
-def _place(condition: Callable[[], object]) -> str:
+def _location(condition: Callable[[], object]) -> str:
     """Where the condition is written."""
     code = getattr(condition, "__code__", None)
     return f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(condition)
@@ -63,6 +63,6 @@ def wait_for(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) 
         time.sleep(LOOK_AT_OTHERS_EVERY_S)
 
 
-async def wait_beside(what: str, probe: Callable[[], object], timeout_s: float = 60.0) -> None:
+async def wait_async(what: str, probe: Callable[[], object], timeout_s: float = 60.0) -> None:
     """wait_for() in a thread, for a probe that blocks and must not hold the event loop."""
     await asyncio.to_thread(wait_for, what, probe, timeout_s)

@@ -41,7 +41,7 @@ CODE_PATTERN = re.compile(rb'"code"\s*:\s*(-?\d+)')
 OPAQUE_PATTERN = re.compile(rb'"opaque"\s*:\s*(-?\d+)')
 
 # Stand-ins of the right width inside a template, replaced by format marks.
-BORN_MARK, UNIQ_MARK, OPAQUE_MARK = "4242424242424", "FEDCBA9876543210", 1_999_999_999
+BORN_SAMPLE, UNIQ_SAMPLE, OPAQUE_SAMPLE = "4242424242424", "FEDCBA9876543210", 1_999_999_999
 
 
 class LoadError(Exception):
@@ -189,11 +189,11 @@ def parse_records(body: bytes) -> Iterator[tuple[int, int, int, int, int, int]]:
     while at < size:
         total, _magic, crc, queue, _flag, offset, _physical, sys_flag = RECORD_HEAD.unpack_from(body, at)
         # born time 8, born host 8 or 20, store time 8, store host 8 or 20, reconsume 4, prepared 8
-        place = at + 40 + 8 + (20 if sys_flag & 16 else 8) + 8 + (20 if sys_flag & 32 else 8) + 12
-        (body_size,) = struct.unpack_from(">i", body, place)
-        if total < 91 or at + total > size or place + 4 + body_size > at + total:
+        body_at = at + 40 + 8 + (20 if sys_flag & 16 else 8) + 8 + (20 if sys_flag & 32 else 8) + 12
+        (body_size,) = struct.unpack_from(">i", body, body_at)
+        if total < 91 or at + total > size or body_at + 4 + body_size > at + total:
             raise LoadError(f"bad record in queue {queue} at offset {offset}: size {total}")
-        yield queue, offset, crc, place + 4, body_size, at + total
+        yield queue, offset, crc, body_at + 4, body_size, at + total
         at += total
 
 
@@ -208,12 +208,12 @@ class MessageFactory:
         self.batch = max(1, options.batch)
         filler = "".join(random.Random(worker).choices("abcdefghijklmnopqrstuvwxyz012345", k=options.size))
         self._filler = filler.encode()[STAMP.size :]
-        self._uniq = f"{options.run_id:08X}{worker:08X}{UNIQ_MARK}"
+        self._uniq = f"{options.run_id:08X}{worker:08X}{UNIQ_SAMPLE}"
         props = f"UNIQ_KEY\x01{self._uniq}\x02WAIT\x01true\x02"
         if options.tags:
             props += f"TAGS\x01{options.tags}\x02"
         if options.keys:
-            props += f"KEYS\x01k{UNIQ_MARK}\x02"
+            props += f"KEYS\x01k{UNIQ_SAMPLE}\x02"
         if options.delay_level:
             props += f"DELAY\x01{options.delay_level}\x02"
         if options.mode == "txn":
@@ -227,29 +227,29 @@ class MessageFactory:
         size = BATCH_HEAD.size + self.options.size + 2 + len(props)
         head = BATCH_HEAD.pack(size, 0, 0, 0, self.options.size)
         tail = self._filler + struct.pack(">h", len(props)) + props
-        return escape(head) + b"%b" + escape(tail).replace(UNIQ_MARK.encode(), b"%016X")
+        return escape(head) + b"%b" + escape(tail).replace(UNIQ_SAMPLE.encode(), b"%016X")
 
     def _template(self, queue: int, flag: int) -> bytes:
         options = self.options
         ext = {
             "a": options.group, "b": options.topic, "c": "TBW102", "d": "4", "e": str(queue),
-            "f": str(SYS_PREPARED if options.mode == "txn" else 0), "g": BORN_MARK, "h": "0",
+            "f": str(SYS_PREPARED if options.mode == "txn" else 0), "g": BORN_SAMPLE, "h": "0",
             "i": self._props, "j": "0", "k": "false", "l": "0",
             "m": "true" if self.batch > 1 else "false", "n": options.broker_name,
         }  # fmt: skip
         if self.batch > 1:
             ext["i"] = f"UNIQ_KEY\x01{self._uniq}\x02WAIT\x01true\x02"
-            body_size = self.batch * len(self._entry % ((b"\0" * STAMP.size, 0, 0)[: self._entry_marks()]))
+            body_size = self.batch * len(self._entry % ((b"\0" * STAMP.size, 0, 0)[: self._entry_samples()]))
             code = SEND_BATCH_MESSAGE
         else:
             body_size, code = options.size, SEND_MESSAGE_V2
-        frame = encode_frame(code, ext, b"\0" * body_size, opaque=OPAQUE_MARK, flag=flag)
+        frame = encode_frame(code, ext, b"\0" * body_size, opaque=OPAQUE_SAMPLE, flag=flag)
         head = escape(frame[: len(frame) - body_size])
-        head = head.replace(BORN_MARK.encode(), b"%d").replace(str(OPAQUE_MARK).encode(), b"%d")
-        head = head.replace(UNIQ_MARK.encode(), b"%016X")
+        head = head.replace(BORN_SAMPLE.encode(), b"%d").replace(str(OPAQUE_SAMPLE).encode(), b"%d")
+        head = head.replace(UNIQ_SAMPLE.encode(), b"%016X")
         return head if self.batch > 1 else head + b"%b" + escape(self._filler)
 
-    def _entry_marks(self) -> int:
+    def _entry_samples(self) -> int:
         return 2 + (1 if self.options.keys else 0)
 
     def make(self, first: int, count: int, due_ns: int) -> bytes:

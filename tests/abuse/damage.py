@@ -308,11 +308,11 @@ def all_garbage(path: Path, rng: random.Random) -> str:
 def flip(path: Path, rng: random.Random) -> str:
     data = bytearray(path.read_bytes())
     used = len(data.rstrip(b"\0"))
-    places = [rng.randrange(used) for _ in range(rng.choice((1, 1, 1, 2, 8)))] if used else []
-    for at in places:
+    offsets = [rng.randrange(used) for _ in range(rng.choice((1, 1, 1, 2, 8)))] if used else []
+    for at in offsets:
         data[at] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
-    return f"bits flipped at {places}"
+    return f"bits flipped at {offsets}"
 
 
 def swap(path: Path, rng: random.Random) -> str:

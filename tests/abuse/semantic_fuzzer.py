@@ -219,7 +219,7 @@ async def run(
     *,
     first_world: int = 0,
     size: int = SEQUENCES_PER_WORLD,
-    go_on: bool = False,
+    keep_going: bool = False,
 ) -> dict[str, object]:
     """`count` sequences against one role. Raises Fault; returns figures. With `go_on` faults are printed instead."""
     started, cpu = time.monotonic(), time.process_time()
@@ -256,7 +256,7 @@ async def run(
         if faults.faults:
             kinds += len(faults.faults)
             text = f"seed {seed}, {role}, world {number} of {size}:\n" + "\n\n".join(faults.faults.values())
-            if not go_on:
+            if not keep_going:
                 raise Fault(text)
             print(text, flush=True)
         number += 1
@@ -294,7 +294,7 @@ def main() -> int:
                     arguments.count,
                     arguments.seed,
                     first_world=arguments.first_world,
-                    go_on=arguments.go_on,
+                    keep_going=arguments.keep_going,
                 )
             )
         except Fault as fault:

@@ -179,10 +179,10 @@ class Judges:
             return
         store = self.world.broker.store
         durable = store.log.end - store.unflushed_bytes
-        places = [int(each[-16:], 16) for each in said["msgId"].split(",") if len(each) >= 32]
-        if any(place >= durable for place in places):
+        offsets = [int(each[-16:], 16) for each in said["msgId"].split(",") if len(each) >= 32]
+        if any(offset >= durable for offset in offsets):
             self._faults.add(
-                f"a message at {places} was answered when the disk had {durable}: properties {properties!r}"
+                f"a message at {offsets} was answered when the disk had {durable}: properties {properties!r}"
             )
 
     # --- after each sequence

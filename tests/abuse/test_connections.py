@@ -20,7 +20,7 @@ from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.loop_watch import HELD_LIMIT_S
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
 from aerobee.remoting.tls import server_tls
-from tests.abuse.stranger import Stranger, broker_at
+from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 from tests.loops import event_loop_policy  # noqa: F401
 from tests.waiting import wait_until
 
@@ -54,7 +54,10 @@ async def drip(writer: asyncio.StreamWriter, data: bytes, pause_s: float = 0.05)
 
 
 async def test_one_connection_too_many_is_closed_and_the_others_are_served(tmp_path: Path) -> None:
-    async with broker_at(tmp_path, server_connections_max=3) as broker, Stranger(broker.address) as first:
+    async with (
+        broker_at(tmp_path, server_connections_max=3) as broker,
+        UntrustedPeer(broker.address) as first,
+    ):
         assert (await first.send_message("t")).code == 0
         others = [await open_one(broker) for _ in range(2)]
         await wait_until(lambda: len(broker.connections) == 3, "all are open")
@@ -67,13 +70,13 @@ async def test_one_connection_too_many_is_closed_and_the_others_are_served(tmp_p
         assert b'"refusedConnections":"0"' not in info.body
         # The bound is the operator's to move while the broker runs.
         assert (await first.call(25, {}, b"serverConnectionsMax=4")).code == 0
-        async with Stranger(broker.address) as fourth:
+        async with UntrustedPeer(broker.address) as fourth:
             assert (await fourth.send_message("t")).code == 0
         assert (await first.call(25, {}, b"serverConnectionsMax=3")).code == 0
         for _, writer in others:
             writer.close()
         await wait_until(lambda: len(broker.connections) == 1, "the others have gone")
-        async with Stranger(broker.address) as again:
+        async with UntrustedPeer(broker.address) as again:
             assert (await again.send_message("t")).code == 0
 
 
@@ -103,7 +106,7 @@ async def test_a_frame_that_comes_a_byte_at_a_time_has_an_end(tmp_path: Path, be
         assert await is_closed(reader)
         dripping.cancel()
         writer.close()
-        async with Stranger(broker.address) as other:
+        async with UntrustedPeer(broker.address) as other:
             info = await other.call(28, None)
             assert info.code == 0
         assert broker.ports.main.too_slow_count == 1
@@ -175,12 +178,12 @@ async def test_who_holds_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> 
     await server.start([Listener("default", "127.0.0.1", 0)])
     host, port = server.address_of()
     with caplog.at_level(logging.WARNING):
-        async with Stranger(f"{host}:{port}") as stranger:
+        async with UntrustedPeer(f"{host}:{port}") as caller:
             for _ in range(5):
-                assert (await stranger.call(34)).code == 0
-            assert (await stranger.call(17)).body == b"done"
-            assert (await stranger.call(18)).code == 0
-            own_host, own_port = stranger.writer.get_extra_info("sockname")
+                assert (await caller.call(34)).code == 0
+            assert (await caller.call(17)).body == b"done"
+            assert (await caller.call(18)).code == 0
+            own_host, own_port = caller.writer.get_extra_info("sockname")
     await server.stop(go_away=False)
     assert server.watch.held_count == 6
     address = f"{own_host}:{own_port}"

@@ -166,7 +166,7 @@ def test_a_queue_file_that_was_cut_is_not_said_to_be_a_wrong_setting(base: Base)
 
 
 @pytest.mark.parametrize("field", ["size", "magic"])
-def test_one_damaged_record_is_passed_over_alone_and_its_place_is_said(
+def test_one_damaged_record_is_skipped_and_its_offset_logged(
     base: Base, field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     messages = base.queues[ORDERS]

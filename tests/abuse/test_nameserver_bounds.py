@@ -14,7 +14,7 @@ from aerobee.remoting.body.register_broker import RegisterBrokerBody
 from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
-from tests.abuse.stranger import Stranger
+from tests.abuse.untrusted_peer import UntrustedPeer
 from tests.loops import event_loop_policy  # noqa: F401
 
 REGISTER, UNREGISTER, PUT_KV, GET_KV, DELETE_KV, LIST_KV, REGISTER_TOPIC, ROUTE = (
@@ -41,7 +41,7 @@ BOUNDS = NameServerConfig(
 
 
 async def register(
-    stranger: Stranger,
+    peer: UntrustedPeer,
     name: str,
     *topics: str,
     port: int = 10911,
@@ -54,7 +54,7 @@ async def register(
     )
     ext = {"clusterName": "c", "brokerName": name, "brokerAddr": f"127.0.0.1:{port}", "brokerId": str(broker_id),
            "haServerAddr": "127.0.0.1:10912", **more}  # fmt: skip
-    return await stranger.call(REGISTER, ext, RegisterBrokerBody(wrapper).encode())
+    return await peer.call(REGISTER, ext, RegisterBrokerBody(wrapper).encode())
 
 
 def assert_refused(reply: RemotingCommand, key: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -68,8 +68,8 @@ async def test_a_broker_with_too_many_topics_keeps_those_that_it_has(
 ) -> None:
     async with (
         NameServer(BOUNDS) as server,
-        Stranger(server.address) as good,
-        Stranger(server.address) as bad,
+        UntrustedPeer(server.address) as good,
+        UntrustedPeer(server.address) as bad,
     ):
         assert (await register(good, "good", "mine", "ours", port=1)).code == 0
         assert (await register(bad, "bad", "a", "b", "c", port=2)).code == 0
@@ -96,7 +96,7 @@ async def test_a_broker_with_too_many_topics_keeps_those_that_it_has(
 
 
 async def test_brokers_processes_and_addresses_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    async with NameServer(BOUNDS) as server, Stranger(server.address) as peer:
+    async with NameServer(BOUNDS) as server, UntrustedPeer(server.address) as peer:
         assert (await register(peer, "one", "a", "b", port=1)).code == 0
         assert (await register(peer, "one", "a", "b", port=2, broker_id=1)).code == 0
         assert_refused(
@@ -116,7 +116,7 @@ async def test_brokers_processes_and_addresses_are_counted(caplog: pytest.LogCap
 
 @pytest.mark.parametrize("field", ["clusterName", "brokerName", "brokerAddr", "__ZONE_NAME"])
 async def test_names_have_a_length(field: str) -> None:
-    async with NameServer(BOUNDS) as server, Stranger(server.address) as peer:
+    async with NameServer(BOUNDS) as server, UntrustedPeer(server.address) as peer:
         text = "x" * 400 + ":1" if field == "brokerAddr" else "x" * 400
         reply = await register(peer, "one", "a", "b", **{field: text})
         assert reply.code != 0
@@ -126,7 +126,7 @@ async def test_names_have_a_length(field: str) -> None:
 async def test_topics_by_hand_are_counted_with_those_of_their_broker(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with NameServer(BOUNDS) as server, Stranger(server.address) as peer:
+    async with NameServer(BOUNDS) as server, UntrustedPeer(server.address) as peer:
         assert (await register(peer, "one", *"abcd")).code == 0
         body = json.dumps(
             {"queueDatas": [{"brokerName": "one", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}]}
@@ -140,7 +140,7 @@ async def test_topics_by_hand_are_counted_with_those_of_their_broker(
 
 async def test_the_kv_configuration_has_a_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "kvConfig.json"
-    async with NameServer(BOUNDS) as memory, Stranger(memory.address) as peer:
+    async with NameServer(BOUNDS) as memory, UntrustedPeer(memory.address) as peer:
 
         async def put(key: str, value: str, namespace: str = "n") -> RemotingCommand:
             return await peer.call(PUT_KV, {"namespace": namespace, "key": key, "value": value})
@@ -163,7 +163,7 @@ async def test_the_kv_configuration_has_a_size(tmp_path: Path, caplog: pytest.Lo
         kv_config_keys_max=4,
         kv_config_bytes_max=100,
     )
-    async with NameServer(late) as server, Stranger(server.address) as peer:
+    async with NameServer(late) as server, UntrustedPeer(server.address) as peer:
         assert (await peer.call(GET_KV, {"namespace": "n", "key": "f"})).code == 0
         assert (await peer.call(PUT_KV, {"namespace": "n", "key": "f", "value": "v"})).code == 0
         assert_refused(

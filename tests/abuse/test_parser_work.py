@@ -11,8 +11,8 @@ from aerobee.nameserver.server import NameServer
 from aerobee.remoting import fastjson
 from aerobee.remoting.body_limits import BODY_BYTES_MAX, BROKER_BODIES, NAMESERVER_BODIES, UNLIMITED
 from aerobee.remoting.json_header import DIALECT_BYTES_MAX
-from tests.abuse.stranger import Stranger, broker_at
 from tests.abuse.test_registration import SERVER
+from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 from tests.loops import event_loop_policy  # noqa: F401
 
 MIB = 1 << 20
@@ -56,13 +56,13 @@ def bodies(limit: int) -> list[bytes]:
 
 
 async def _ask_all(
-    stranger: Stranger, codes: list[int], limits: dict[int, int], work: Work
+    peer: UntrustedPeer, codes: list[int], limits: dict[int, int], work: Work
 ) -> dict[int, int]:
     worst = dict.fromkeys(codes, 0)
     for code in codes:
         limit = min(limits.get(code, BODY_BYTES_MAX), MIB)
         for body in bodies(MIB if limit == UNLIMITED else limit):
-            await stranger.call(code, dict(NAMES), body)
+            await peer.call(code, dict(NAMES), body)
             worst[code] = max(worst[code], work.take())
     return worst
 
@@ -71,10 +71,10 @@ async def test_no_request_of_a_broker_is_read_in_python_beyond_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = Work(monkeypatch)
-    async with broker_at(tmp_path) as broker, Stranger(broker.address) as stranger:
-        assert (await stranger.send_message("t")).code == 0
+    async with broker_at(tmp_path) as broker, UntrustedPeer(broker.address) as peer:
+        assert (await peer.send_message("t")).code == 0
         codes = sorted(code for code in broker.handlers if code not in {10, 310, 320, 324, 325})
-        worst = await _ask_all(stranger, codes, dict(BROKER_BODIES), work)
+        worst = await _ask_all(peer, codes, dict(BROKER_BODIES), work)
     assert len(codes) > 80
     static_topics = 513  # an administrator's
     assert {
@@ -88,8 +88,8 @@ async def test_no_request_of_a_nameserver_is_read_in_python_beyond_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     work = Work(monkeypatch)
-    async with NameServer(SERVER) as server, Stranger(server.address) as stranger:
-        worst = await _ask_all(stranger, sorted(server.handlers), dict(NAMESERVER_BODIES), work)
+    async with NameServer(SERVER) as server, UntrustedPeer(server.address) as peer:
+        worst = await _ask_all(peer, sorted(server.handlers), dict(NAMESERVER_BODIES), work)
     assert {code: n for code, n in worst.items() if n > fastjson.REQUEST_DIALECT_BYTES_MAX} == {}
     assert worst[103] > 0
 
@@ -98,11 +98,11 @@ async def test_no_header_is_read_in_python_beyond_its_bound(monkeypatch: pytest.
     work = Work(monkeypatch)
     async with NameServer(SERVER) as server:
         for size in (DIALECT_BYTES_MAX, DIALECT_BYTES_MAX + 1, 200_000, 14_500_000):
-            async with Stranger(server.address) as stranger:
+            async with UntrustedPeer(server.address) as peer:
                 header = b"{code:105,a:" + b"[" * (size - 12)
-                stranger.writer.write((4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header)
+                peer.writer.write((4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header)
                 try:
-                    assert await stranger.reader.read() == b""
+                    assert await peer.reader.read() == b""
                 except ConnectionResetError:
                     pass  # it was closed before all had come
             assert work.take() <= DIALECT_BYTES_MAX

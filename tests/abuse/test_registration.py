@@ -18,7 +18,7 @@ from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.register_broker import RegisterBrokerBody
 from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
-from tests.abuse.stranger import Stranger, broker_at
+from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 from tests.waiting import wait_until
 
 SERVER = NameServerConfig(listen_port=0, bind_address="127.0.0.1")
@@ -37,8 +37,8 @@ async def test_a_bad_topic_of_a_registration_is_left_out_alone(compressed: bool)
     ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:10911", "brokerId": "0",
            "haServerAddr": "127.0.0.1:10912", "compressed": str(compressed).lower(),
            "bodyCrc32": str(zlib.crc32(data) & 0x7FFFFFFF)}  # fmt: skip
-    async with NameServer(SERVER) as server, Stranger(server.address) as stranger:
-        assert (await stranger.call(103, ext, data)).code == 0
+    async with NameServer(SERVER) as server, UntrustedPeer(server.address) as peer:
+        assert (await peer.call(103, ext, data)).code == 0
         assert set(server.table.topics) >= {"good", "better"}
         assert not set(server.table.topics) & {*BAD, "many"}
 
@@ -60,8 +60,8 @@ async def test_tens_of_thousands_of_groups_do_not_empty_the_cluster(tmp_path: Pa
         count, beats = 5_000, 10  # clientGroupsMax is 1,000
         for beat in range(beats):
             groups = tuple(ConsumerData(f"{'g' * 100}-{beat}-{n}") for n in range(count // beats))
-            async with Stranger(broker.address) as stranger:
-                assert (await stranger.call(34, {}, HeartbeatData("c", (), groups).encode())).code == 0
+            async with UntrustedPeer(broker.address) as peer:
+                assert (await peer.call(34, {}, HeartbeatData("c", (), groups).encode())).code == 0
         await broker.registration.settled(20)
         # A nameserver that is new takes the whole table.
         sizes: list[int] = []
@@ -105,15 +105,15 @@ async def test_a_part_deletes_no_topics_of_the_other_parts() -> None:
     config = NameServerConfig(
         listen_port=0, bind_address="127.0.0.1", delete_topic_with_broker_registration=True
     )
-    async with NameServer(config) as server, Stranger(server.address) as stranger:
+    async with NameServer(config) as server, UntrustedPeer(server.address) as peer:
         parts = parts_of(table_of(*map(str, range(6))), DataVersion(0, 10, 1), 2)
         for part, version in parts:
             data = RegisterBrokerBody(TopicConfigSerializeWrapper(part, version)).encode()
             ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:10911", "brokerId": "0",
                    "haServerAddr": "", "aerobeePart": "true"}  # fmt: skip
-            assert (await stranger.call(103, ext, data)).code == 0
+            assert (await peer.call(103, ext, data)).code == 0
         assert set(server.table.topics) == set(map(str, range(6)))
-        assert json.loads((await stranger.call(206)).body)
+        assert json.loads((await peer.call(206)).body)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -138,16 +138,16 @@ async def test_a_large_table_is_not_read_in_the_event_loop_and_a_broker_that_lef
 
     monkeypatch.setattr(registration_calls.RegisterBrokerBody, "decode", slow)
     async with NameServer(SERVER) as server:
-        async with Stranger(server.address) as gone:
+        async with UntrustedPeer(server.address) as gone:
             gone.send(103, ext, data)
             await wait_until(lambda: bool(read_by), "the table is being read")
-            async with Stranger(server.address) as other:
+            async with UntrustedPeer(server.address) as other:
                 assert (await other.call(106)).code == 0, "others are served meanwhile"
         await wait_until(lambda: server.connection_count == 0, "it left")
         may_end.set()
-        async with Stranger(server.address) as stranger:
+        async with UntrustedPeer(server.address) as peer:
             ext |= {"brokerName": "stays", "brokerAddr": "127.0.0.1:10921"}
-            assert (await stranger.call(103, ext, data)).code == 0
+            assert (await peer.call(103, ext, data)).code == 0
             assert len(server.table.topics["topic-1999"]) == 1
             assert "stays" in server.table.topics["topic-0"]
     assert threading.main_thread() not in read_by
@@ -162,7 +162,7 @@ async def test_a_registration_that_no_broker_writes_is_read_up_to_a_bound_only()
         "brokerId": "0",
         "haServerAddr": "",
     }
-    async with NameServer(SERVER) as server, Stranger(server.address) as stranger:
-        long = await stranger.call(103, ext, text + bytes(1 << 21))
+    async with NameServer(SERVER) as server, UntrustedPeer(server.address) as peer:
+        long = await peer.call(103, ext, text + bytes(1 << 21))
         assert long.code != 0
         assert "not standard JSON" in str(long.remark)

@@ -84,25 +84,25 @@ def everything(base: Base) -> dict[tuple[str, int], list[Kept]]:
 
 @pytest.mark.parametrize("repaired_before", [False, True], ids=["at once", "after a repair without it"])
 def test_each_damaged_record_comes_back_from_a_copy(base: Base, replica: Path, repaired_before: bool) -> None:
-    places = damage(base)
+    offsets = damage(base)
     if repaired_before:
         repair(config_of(base))
         assert everything(base) != base.queues
     done = restore(config_of(base), records_of_directory(replica))
     assert not done.refused
-    assert done.records >= len(places)
+    assert done.records >= len(offsets)
     repair(config_of(base))
     assert verify(config_of(base)).is_whole
     assert everything(base) == base.queues
 
 
 def test_what_was_there_is_kept(base: Base, replica: Path) -> None:
-    place = damage(base)[0]
-    path = base.root / "commitlog" / f"{place - place % FILE_BYTES:020d}"
-    size = int.from_bytes(path.read_bytes()[place % FILE_BYTES :][:4], "big")
-    before = path.read_bytes()[place % FILE_BYTES :][:size]
+    offset = damage(base)[0]
+    path = base.root / "commitlog" / f"{offset - offset % FILE_BYTES:020d}"
+    size = int.from_bytes(path.read_bytes()[offset % FILE_BYTES :][:4], "big")
+    before = path.read_bytes()[offset % FILE_BYTES :][:size]
     restore(config_of(base), records_of_directory(replica))
-    assert (base.root / "damaged" / f"{place:020d}-{size}").read_bytes() == before
+    assert (base.root / "damaged" / f"{offset:020d}-{size}").read_bytes() == before
 
 
 def test_the_end_of_the_log_comes_back_as_far_as_the_queues_know_it(base: Base, replica: Path) -> None:
@@ -115,12 +115,12 @@ def test_the_end_of_the_log_comes_back_as_far_as_the_queues_know_it(base: Base, 
     assert everything(base) == base.queues
 
 
-def test_a_replica_that_is_damaged_at_the_same_place_gives_nothing(base: Base, replica: Path) -> None:
-    place = damage(base)[0]
-    flip(replica, place + 100)
+def test_a_replica_damaged_at_the_same_offset_restores_nothing(base: Base, replica: Path) -> None:
+    offset = damage(base)[0]
+    flip(replica, offset + 100)
     done = restore(config_of(base), records_of_directory(replica))
-    assert [sentence for sentence in done.refused if f"log byte {place}:" in sentence and "CRC" in sentence]
-    assert place in [each.start for each in verify(config_of(base)).damaged]
+    assert [sentence for sentence in done.refused if f"log byte {offset}:" in sentence and "CRC" in sentence]
+    assert offset in [each.start for each in verify(config_of(base)).damaged]
 
 
 def test_records_of_another_log_are_not_taken(base: Base, tmp_path: Path) -> None:
@@ -153,14 +153,14 @@ def lies(base: Base, replica: Path, change: Callable[[bytearray], None]) -> list
     return done.refused
 
 
-def test_a_record_that_says_another_place_in_its_queue_is_not_taken(base: Base, replica: Path) -> None:
+def test_a_record_with_another_queue_offset_is_refused(base: Base, replica: Path) -> None:
     def other_message(record: bytearray) -> None:
         record[20:28] = (int.from_bytes(record[20:28], "big") ^ 1).to_bytes(8, "big")
 
     assert "which its queue here says" in lies(base, replica, other_message)[0]
 
 
-def test_a_record_that_says_another_place_in_the_log_is_not_taken(base: Base, replica: Path) -> None:
+def test_a_record_with_another_physical_offset_is_refused(base: Base, replica: Path) -> None:
     def other_offset(record: bytearray) -> None:
         record[28:36] = (1 << 40).to_bytes(8, "big")
 
@@ -343,16 +343,16 @@ def test_a_restore_that_is_cut_off_anywhere_keeps_what_vouches_for_the_end_of_th
     assert changes > 14
 
 
-def test_what_came_back_is_served_although_another_place_was_refused(base: Base, replica: Path) -> None:
-    places = damage(base)
+def test_restored_records_are_served_despite_a_refused_one(base: Base, replica: Path) -> None:
+    offsets = damage(base)
     shutil.rmtree(base.root / "consumequeue" / "orders")  # built again, it has holes
     repair(config_of(base))
-    flip(replica, places[0] + 100)
+    flip(replica, offsets[0] + 100)
     done = restore(config_of(base), records_of_directory(replica))
     assert len(done.refused) == 1
     here = everything(base)
     for key, queue in base.queues.items():
-        assert here[key] == [kept for kept in queue if kept.physical != places[0]]
+        assert here[key] == [kept for kept in queue if kept.physical != offsets[0]]
 
 
 @pytest.mark.parametrize(
@@ -405,11 +405,11 @@ def test_a_store_that_is_whole_stays_as_it_is(base: Base, replica: Path) -> None
     assert {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()} == before
 
 
-def test_the_command_repairs_nothing_when_a_place_was_refused(
+def test_the_command_repairs_nothing_after_a_refused_offset(
     base: Base, replica: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = damage(base)[0]
-    flip(replica, place + 100)
+    offset = damage(base)[0]
+    flip(replica, offset + 100)
     words = [
         "store",
         "repair",
@@ -421,14 +421,14 @@ def test_the_command_repairs_nothing_when_a_place_was_refused(
     printed = capsys.readouterr().out
     assert "not taken back" in printed
     assert "run again without --from" in printed
-    assert [each.start for each in verify(config_of(base)).damaged] == [place], "the others were taken back"
+    assert [each.start for each in verify(config_of(base)).damaged] == [offset], "the others were taken back"
     assert run_cli(words) == 0
 
 
 async def test_the_command_takes_them_from_a_running_replica(
     base: Base, replica: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = damage(base)
+    offsets = damage(base)
     config = BrokerConfig(
         bind_address="127.0.0.1", broker_ip1="127.0.0.1", listen_port=0, enable_vip_listener=False
     )
@@ -447,7 +447,7 @@ async def test_the_command_takes_them_from_a_running_replica(
         await broker.stop()
     printed = capsys.readouterr()
     assert code == 0, printed.err
-    assert f"{len(places)} records" in printed.out
+    assert f"{len(offsets)} records" in printed.out
     assert "not taken back" not in printed.out
     assert await asyncio.to_thread(everything, base) == base.queues
 

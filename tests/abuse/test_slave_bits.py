@@ -46,10 +46,10 @@ def masters_log(root: Path) -> tuple[bytes, list[int]]:
     """A log of COUNT records, and where in it the bytes of one are that no CRC covers."""
     store = opened(root)
     rng = random.Random(1)
-    places = [store.append(message(rng, "orders", 0, number)).physical_offset for number in range(COUNT)]
+    offsets = [store.append(message(rng, "orders", 0, number)).physical_offset for number in range(COUNT)]
     data = bytes(store.log.read(0, store.log.end))
     asyncio.run(store.abandon())
-    begin, end = places[VICTIM], places[VICTIM + 1]
+    begin, end = offsets[VICTIM], offsets[VICTIM + 1]
     behind_body = begin + BODY_AT + int.from_bytes(data[begin + BODY_SIZE_AT :][:4], "big")
     return data, [*range(begin, begin + BODY_AT), *range(behind_body, end)]
 
@@ -75,24 +75,24 @@ def test_each_bit_is_refused_or_stored_as_it_was_sent(tmp_path: Path, natively: 
         pytest.skip("no native code is installed")
     logging.disable(logging.CRITICAL)
     try:
-        data, places = masters_log(tmp_path / "master")
+        data, offsets = masters_log(tmp_path / "master")
         outcomes = {True: 0, False: 0}
-        for place in places:
+        for offset in offsets:
             for bit in BITS_OF_A_BYTE:
                 sent = bytearray(data)
-                sent[place] ^= 1 << bit
+                sent[offset] ^= 1 << bit
                 root = tmp_path / "slave"
                 store = opened(root)
                 is_taken = taken(store, bytes(sent), natively=natively)
                 end = store.log.end
                 assert bytes(store.log.read(0, end)) == bytes(sent[:end])
-                assert end == len(data) if is_taken else end <= place
+                assert end == len(data) if is_taken else end <= offset
                 store.flush_now()
                 asyncio.run(store.abandon())
                 again = opened(root)
                 served = sum(len(read_queue(again, key)) for key in again.queues)
                 assert again.log.end == end
-                assert served == (COUNT if is_taken else (VICTIM if end else 0)), (place, bit)
+                assert served == (COUNT if is_taken else (VICTIM if end else 0)), (offset, bit)
                 asyncio.run(again.abandon())
                 shutil.rmtree(root)
                 outcomes[is_taken] += 1

@@ -52,7 +52,7 @@ def test_each_damage_is_found_and_nothing_is_changed(base: Base) -> None:
     physical = damage(base)
     before = content(base)
     report = verify(config_of(base))
-    assert [place.start for place in report.damaged] == [physical]
+    assert [damage.start for damage in report.damaged] == [physical]
     assert report.damaged[0].reason == "the body does not match its CRC"
     assert {(each.topic, each.queue_id) for each in report.wrong} == {("orders", 2)}
     assert len(report.wrong) == 20

@@ -37,7 +37,7 @@ def broker() -> Iterator[str]:
     docker("rm", "-f", "-v", NAME)
 
 
-def test_image_is_small_and_runs_as_nobody() -> None:
+def test_the_image_is_small_and_runs_unprivileged() -> None:
     found = json.loads(docker("image", "inspect", IMAGE))[0]
     assert found["Size"] < SIZE_BYTES_MAX
     assert found["Config"]["User"] == "10001:10001"

@@ -103,7 +103,7 @@ def odd_message(pick: random.Random) -> Message | None:
         return None
 
 
-def check_sends(pick: random.Random, twins: list[tuple[Any, Any]]) -> None:
+def check_sends(pick: random.Random, counterparts: list[tuple[Any, Any]]) -> None:
     """One message through both. `twins`: (ids, template)."""
     message = odd_message(pick)
     if message is None:
@@ -112,16 +112,18 @@ def check_sends(pick: random.Random, twins: list[tuple[Any, Any]]) -> None:
     opaque, queue_id = pick.randrange(2**31), pick.randrange(64)
     found = [
         outcome_of(lambda ids=ids, template=template: template.begin(ids, opaque, queue_id, now_ms, message))
-        for ids, template in twins
+        for ids, template in counterparts
     ]
     if found[0] != found[1]:
         raise Disagreement(f"begin of {message!r:.300}: {found[0]!r:.600} and {found[1]!r:.600}")
     numbers = [opaque, queue_id, pick.choice(NUMBERS), now_ms, message.flag]
     text = "".join(pick.choice(TEXTS) for _ in range(pick.randrange(4)))
-    frames = [outcome_of(lambda t=template: t.frame(*numbers, text, message.body)) for _, template in twins]
+    frames = [
+        outcome_of(lambda t=template: t.frame(*numbers, text, message.body)) for _, template in counterparts
+    ]
     if frames[0] != frames[1]:
         raise Disagreement(f"frame of {numbers} {text!r:.300}: {frames[0]!r:.600} and {frames[1]!r:.600}")
-    next_ids = [ids.next_id(now_ms) for ids, _ in twins]
+    next_ids = [ids.next_id(now_ms) for ids, _ in counterparts]
     if next_ids[0] != next_ids[1]:
         raise Disagreement(f"ids at {now_ms}: {next_ids}")
 
@@ -326,7 +328,7 @@ async def _run(rounds: int, seed: int, codecs: list[Codec]) -> None:
     pick = random.Random(seed)
     ids = {"ip": pick.choice(("10.0.0.1", "::1")), "process_id": pick.randrange(99_999), "salt": seed}
     template: dict[str, Any] = {"group": 'g"roup', "queue": QUEUE, "default_topic": "TBW102"}
-    twins = [
+    counterparts = [
         (
             codec.ids(UniqueIds(**ids, counter=65_000)),
             codec.template(SendTemplate(**template, default_queue_count=4)),
@@ -335,7 +337,7 @@ async def _run(rounds: int, seed: int, codecs: list[Codec]) -> None:
     ]
     for number in range(rounds):
         try:
-            check_sends(pick, twins)
+            check_sends(pick, counterparts)
             check_answers(pick, codecs)
             check_records(pick, codecs)
         except Disagreement as error:

@@ -168,7 +168,7 @@ def long_poll(rng: random.Random, store: MessageStore) -> bytes:
     )
 
 
-def later_or_half(rng: random.Random, transactions: Transactions | None) -> bytes:
+def delayed_or_half(rng: random.Random, transactions: Transactions | None) -> bytes:
     """A message with a delay or a time, a half message, or the end of one of the open transactions where there are such."""
     kind = rng.randrange(3 if transactions is None else 4)
     if kind == 3:

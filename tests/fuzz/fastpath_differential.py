@@ -34,10 +34,10 @@ from aerobee.errors import WireError
 from aerobee.message import decode_properties, encode_properties, pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.frame import decode_frame
-from tests.fuzz.fastpath_bursts import later_or_half, long_poll, one_burst
+from tests.fuzz.fastpath_bursts import delayed_or_half, long_poll, one_burst
+from tests.fuzz.fastpath_counterparts import LEFT_TO_HANDLERS, Counterpart, HandlerCounterpart
 from tests.fuzz.fastpath_guarded import AccessWorld, shown, signed_run
-from tests.fuzz.fastpath_sockets import SocketTwin
-from tests.fuzz.fastpath_worlds import LEFT_TO_HANDLERS, HandlerTwin, Twin
+from tests.fuzz.fastpath_sockets import SocketCounterpart
 
 CHECK_EVERY = 500
 MEMORY = "/dev/shm"  # a store there waits for no disk
@@ -56,12 +56,12 @@ class Disagreement(AssertionError):
 
 
 def compare(
-    twins: Sequence[Twin],
+    counterparts: Sequence[Counterpart],
     data: bytes,
     position: int,
     rng: random.Random,
-    handlers: HandlerTwin | None = None,
-    sockets: SocketTwin | None = None,
+    handlers: HandlerCounterpart | None = None,
+    sockets: SocketCounterpart | None = None,
 ) -> None:
     """Feed one burst to its end, over frames that are left to the handlers. Raises Disagreement."""
     host_port = rng.choice(HOSTS)
@@ -70,8 +70,8 @@ def compare(
     gates = rng.choice(((True, True), (True, True), (True, True), (False, True), (True, False)))
     while True:
         results = [
-            twin.burst(bytearray(data) if in_place else data, position, born_host, gates, host_port[0])
-            for twin in twins
+            counterpart.burst(bytearray(data) if in_place else data, position, born_host, gates, host_port[0])
+            for counterpart in counterparts
         ]
         if results[0] != results[1]:
             names = (
@@ -103,7 +103,7 @@ def compare(
 
 
 def compare_sockets(
-    sockets: SocketTwin,
+    sockets: SocketCounterpart,
     data: bytes,
     position: int,
     born_host: bytes,
@@ -160,7 +160,7 @@ def cut_frames(data: bytes) -> Iterator[bytes]:
 
 
 def compare_handlers(
-    handlers: HandlerTwin, frames: list[bytes], host_port: tuple[str, int], result: tuple[Any, ...]
+    handlers: HandlerCounterpart, frames: list[bytes], host_port: tuple[str, int], result: tuple[Any, ...]
 ) -> None:
     """Give the handlers what the backends have served. Raises Disagreement."""
     replies, held, released, written = handlers.serve(frames, host_port)
@@ -218,9 +218,11 @@ def meaning(frame: bytes) -> str:
     return repr(said)
 
 
-def check_everything(twins: Sequence[Twin]) -> None:
-    has_handlers = isinstance(twins[1], HandlerTwin)  # the fast path opens a queue before it has a message
-    each = (twin.everything(with_empty=not has_handlers) for twin in twins)
+def check_everything(counterparts: Sequence[Counterpart]) -> None:
+    has_handlers = isinstance(
+        counterparts[1], HandlerCounterpart
+    )  # the fast path opens a queue before it has a message
+    each = (counterpart.everything(with_empty=not has_handlers) for counterpart in counterparts)
     for (name, left), (_, right) in zip(*each, strict=True):
         if left != right:
             if isinstance(left, bytes) and isinstance(right, bytes):
@@ -259,28 +261,38 @@ def run(
         def access(by_users: bool = by_users) -> AccessWorld | None:
             return AccessWorld(by_users) if guarded else None
 
-        twins = [Twin(directory / name, name, access=access(), **settings) for name in (PYTHON, NATIVE)]
+        counterparts = [
+            Counterpart(directory / name, name, access=access(), **settings) for name in (PYTHON, NATIVE)
+        ]
         # Without the service of transactions handlers cannot end one: two stores of three are without ends.
         has_handlers = store_number % 3
-        handlers = HandlerTwin(directory / "handlers", access=access(), **settings) if has_handlers else None
+        handlers = (
+            HandlerCounterpart(directory / "handlers", access=access(), **settings) if has_handlers else None
+        )
         # One store of some also comes through native sockets: nobody fails there and nobody waits, for when they are told differs.
         has_sockets = sys.platform == "linux" and store_number % socket_stores == socket_stores // 2
-        sockets = SocketTwin(directory / "sockets", rng, access=access(), **settings) if has_sockets else None
+        sockets = (
+            SocketCounterpart(directory / "sockets", rng, access=access(), **settings)
+            if has_sockets
+            else None
+        )
         others = [each for each in (handlers, sockets) if each is not None]
-        everybody = [*twins, *others]
+        all_stores = [*counterparts, *others]
         if sockets is not None:
-            for twin in everybody:
-                twin.live.replace(long_polling_enable=False)
+            for counterpart in all_stores:
+                counterpart.live.replace(long_polling_enable=False)
         try:
             for number in range(min(BURSTS_PER_STORE, count - done)):
                 data = one_burst(rng)
-                if sockets is None and rng.random() < LONG_POLL_SHARE and twins[0].store.queues:
-                    data = long_poll(rng, twins[0].store) + data
+                if sockets is None and rng.random() < LONG_POLL_SHARE and counterparts[0].store.queues:
+                    data = long_poll(rng, counterparts[0].store) + data
                 if rng.random() < KINDS_SHARE:
                     data = (
                         b"".join(
                             [
-                                later_or_half(rng, twins[0].open_transactions() if handlers is None else None)
+                                delayed_or_half(
+                                    rng, counterparts[0].open_transactions() if handlers is None else None
+                                )
                                 for _ in range(rng.randrange(1, 4))
                             ]
                         )
@@ -293,35 +305,35 @@ def run(
                         data = run_of_sends + data if rng.random() < 0.5 else data + run_of_sends
                     if rng.random() < 0.03:
                         kind, which = rng.randrange(5), rng.randrange(12)
-                        for twin in everybody:
-                            assert twin.access is not None
-                            twin.access.change(kind, which)
+                        for counterpart in all_stores:
+                            assert counterpart.access is not None
+                            counterpart.access.change(kind, which)
                 if rng.random() < 0.02:
-                    _change_settings(everybody, rng, has_sockets=has_sockets)
+                    _change_settings(all_stores, rng, has_sockets=has_sockets)
                 if sockets is not None and rng.random() < 0.1:
                     sockets.change()
                 position = rng.choice((0, 0, 0, 3))
                 if handlers is not None and not suits_handlers(data, 0):
                     continue
                 try:
-                    compare(twins, bytes(position) + data, position, rng, handlers, sockets)
+                    compare(counterparts, bytes(position) + data, position, rng, handlers, sockets)
                     if number % CHECK_EVERY == CHECK_EVERY - 1:
-                        check_everything(twins)
+                        check_everything(counterparts)
                         for other in others:
-                            check_everything([twins[0], other])
-                        _change_something(everybody, rng)
+                            check_everything([counterparts[0], other])
+                        _change_something(all_stores, rng)
                 except Exception as error:
                     raise Disagreement(
                         f"seed {seed}, store {store_number}, burst {number}: {error}\nburst: {data.hex()}"
                     ) from error
                 done += 1
-            check_everything(twins)
+            check_everything(counterparts)
             for other in others:
-                check_everything([twins[0], other])
-            stored += twins[0].store.log.end
+                check_everything([counterparts[0], other])
+            stored += counterparts[0].store.log.end
         finally:
-            for twin in everybody:
-                twin.close()
+            for counterpart in all_stores:
+                counterpart.close()
             shutil.rmtree(directory)
         store_number += 1
         note(
@@ -330,26 +342,26 @@ def run(
     return stored
 
 
-def _change_something(twins: Sequence[Twin], rng: random.Random) -> None:
+def _change_something(counterparts: Sequence[Counterpart], rng: random.Random) -> None:
     """Time goes on, topics change, syncs happen, resets come."""
     kind = rng.randrange(5)
     seconds = rng.choice((0.001, 1.5, 100.0))
     queue_count = rng.randrange(1, 9)
-    for twin in twins:
-        twin.clock.advance(seconds)
+    for counterpart in counterparts:
+        counterpart.clock.advance(seconds)
         if kind == 0:
-            twin.topics.put(TopicConfig("TopicOrder", queue_count, queue_count))
+            counterpart.topics.put(TopicConfig("TopicOrder", queue_count, queue_count))
         elif kind == 1:
-            twin.store.flush_now()
+            counterpart.store.flush_now()
         elif kind == 2:
-            twin.offsets.assign_reset("group", "TopicNormal", {1: 3})
+            counterpart.offsets.assign_reset("group", "TopicNormal", {1: 3})
         elif kind == 3:
-            twin.offsets.take_reset("group", "TopicNormal", 1)
+            counterpart.offsets.take_reset("group", "TopicNormal", 1)
         elif kind == 4:
-            twin.store.flush_queues_now()
+            counterpart.store.flush_queues_now()
 
 
-def _change_settings(twins: Sequence[Twin], rng: random.Random, *, has_sockets: bool) -> None:
+def _change_settings(counterparts: Sequence[Counterpart], rng: random.Random, *, has_sockets: bool) -> None:
     """What is set at run time, and whether those who are told fail."""
     kind, size, region = (
         rng.randrange(4),
@@ -357,15 +369,17 @@ def _change_settings(twins: Sequence[Twin], rng: random.Random, *, has_sockets: 
         rng.choice(("r1", 'r"é', "DefaultRegion")),
     )
     fails = rng.random() < 0.5 and not has_sockets
-    for twin in twins:
+    for counterpart in counterparts:
         if kind == 0:
-            twin.store.reconfigure(dataclasses.replace(twin.store.config, max_message_size=size))
+            counterpart.store.reconfigure(
+                dataclasses.replace(counterpart.store.config, max_message_size=size)
+            )
         elif kind == 1:
-            twin.live.replace(region_id=region, long_polling_enable=size > 50 and not has_sockets)
+            counterpart.live.replace(region_id=region, long_polling_enable=size > 50 and not has_sockets)
         elif kind == 2:
-            twin.limits = None if size == 50 else (1_000, 259_200_000)
+            counterpart.limits = None if size == 50 else (1_000, 259_200_000)
         else:
-            twin.fails = fails
+            counterpart.fails = fails
 
 
 def main() -> None:

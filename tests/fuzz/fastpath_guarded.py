@@ -26,7 +26,7 @@ from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE, Credentials, signa
 from tests.unit.broker.sending import send_frame
 
 SECRETS = {"alice": "alicesecret", "bob": "bob's s\u00e9cret", "carol": "c" * 200, "root": "rootsecret"}
-STRANGERS = {"eve": "evesecret", "": "x", "alice ": "alicesecret"}
+UNKNOWN_USERS = {"eve": "evesecret", "": "x", "alice ": "alicesecret"}
 ENTRIES = (
     ("alice", "Topic:TopicNormal", "Pub,Sub", "Allow", ""), ("alice", "Group:group", "Sub", "Allow", ""),
     ("alice", "Topic:TopicOrder", "Pub", "Allow", ""), ("alice", "Topic:TopicBatch", "All", "Allow", "10.0.0.0/8"),
@@ -114,8 +114,8 @@ def shown(rng: random.Random, frames: list[bytes], *, by_users: bool) -> bytes:
     out = []
     for frame in frames:
         kind = rng.random()
-        name = rng.choice((*secrets, *secrets, *secrets, *STRANGERS)) if kind < 0.9 else ""
-        secret = secrets.get(name) or STRANGERS.get(name, "")
+        name = rng.choice((*secrets, *secrets, *secrets, *UNKNOWN_USERS)) if kind < 0.9 else ""
+        secret = secrets.get(name) or UNKNOWN_USERS.get(name, "")
         made = signed_frame(rng, frame, name, secret) if name else frame
         out.append(attacked(rng, made) if rng.random() < 0.25 else made)
     return b"".join(out)
@@ -131,7 +131,7 @@ def signed_run(rng: random.Random, *, by_users: bool) -> bytes:
     topics = ("TopicNormal",) if rng.random() < 0.5 else ("TopicNormal", "TopicOrder")
     frames = []
     for number in range(count):
-        more = {letter: str(number) for letter in "opq" if rng.random() < 0.1}
+        more = {field: str(number) for field in "opq" if rng.random() < 0.1}
         properties = f"UNIQ_KEY\x01{number:032X}\x02" + rng.choice(
             ("", "KEYS\x01\u952e\x02", 'T\x01\u00e9\\"\x02')
         )
@@ -145,8 +145,8 @@ def signed_run(rng: random.Random, *, by_users: bool) -> bytes:
         name = rng.choice(names)
         frames.append(signed_frame(rng, frame, name, secrets[name]))
     if rng.random() < 0.5:
-        place = rng.randrange(count)
-        frames[place] = attacked(rng, frames[place])
+        position = rng.randrange(count)
+        frames[position] = attacked(rng, frames[position])
     return b"".join(frames)
 
 

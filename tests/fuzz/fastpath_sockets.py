@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.broker.fastpath.choice import NATIVE
+from tests.fuzz.fastpath_counterparts import Counterpart
 from tests.fuzz.fastpath_guarded import AccessWorld
-from tests.fuzz.fastpath_worlds import Twin
 
 PIECE_BYTES_MAX = 100_000  # what a socket takes at once
 TICKS_MAX = 7  # bytes of a frame's beginning, which are kept: each makes a turn and nothing else
@@ -23,7 +23,7 @@ LINGERS_S = (-1.0, -1.0, 0.0, 0.0002, 0.002)
 TURN_COUNTS = (1, 2, 1 << 30)
 
 
-class SocketTwin(Twin):
+class SocketCounterpart(Counterpart):
     """The parts around a native backend that is given bytes by native sockets."""
 
     def __init__(
@@ -58,13 +58,13 @@ class _Exchange:
 
     def __init__(
         self,
-        twin: SocketTwin,
+        counterpart: SocketCounterpart,
         pieces: list[bytes],
         born_host: bytes,
         gates: tuple[bool, bool],
         host: str | None,
     ) -> None:
-        self._twin = twin
+        self._counterpart = counterpart
         self._host = host
         self._pieces = collections.deque(pieces)
         self._gates = gates
@@ -77,29 +77,29 @@ class _Exchange:
         self._held = b""
         self._stored_count = 0
         self._held_answers: collections.Counter[int] = collections.Counter()
-        twin._answered()
+        counterpart._answered()
 
     def _connect(self, born_host: bytes) -> tuple[socket.socket, int]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        token = self._twin.sockets.add(ours.detach(), self)
-        self._twin.sockets.serve(token, self._twin.connection, born_host, self._host)
+        token = self._counterpart.sockets.add(ours.detach(), self)
+        self._counterpart.sockets.serve(token, self._counterpart.connection, born_host, self._host)
         return theirs, token
 
     def run(self) -> dict[str, Any]:
-        twin = self._twin
+        counterpart = self._counterpart
         self._peer.sendall(self._pieces.popleft())
         try:
             while not self._ready:
                 self._turns()
         finally:
             for token in (self._token, self._ticker_token):
-                twin.sockets.remove(token)
+                counterpart.sockets.remove(token)
             self._peer.close()
             self._ticker.close()
-        start, twin.seen_end = twin.seen_end, twin.store.log.end
-        stored, handed_out = twin.take_totals()
+        start, counterpart.seen_end = counterpart.seen_end, counterpart.store.log.end
+        stored, handed_out = counterpart.take_totals()
         return {
             "replies": bytes(self._replies),
             "rest": self._rest,
@@ -107,9 +107,9 @@ class _Exchange:
             "stored": stored,
             "handed out": handed_out,
             "stored count": self._stored_count,
-            "end": twin.seen_end,
-            "written": b"" if start == twin.seen_end else twin.appended(start),
-            "answered": twin._answered(),
+            "end": counterpart.seen_end,
+            "written": b"" if start == counterpart.seen_end else counterpart.appended(start),
+            "answered": counterpart._answered(),
             "held answers": sorted(self._held_answers.items()),
         }
 
@@ -122,36 +122,36 @@ class _Exchange:
         else:
             self._ready.append(1)  # this turn reads the last piece, and Python has something to do behind it
         self._is_tick = not self._is_tick
-        return self._twin.clock.now_ms()
+        return self._counterpart.clock.now_ms()
 
     def _turns(self) -> None:
-        twin = self._twin
-        turns = twin.sockets.run(
-            twin.fast_path._direct_backend,  # type: ignore[arg-type]
+        counterpart = self._counterpart
+        turns = counterpart.sockets.run(
+            counterpart.fast_path._direct_backend,  # type: ignore[arg-type]
             60.0,
-            turn_count_max=twin.turn_count_max,
+            turn_count_max=counterpart.turn_count_max,
             takes_sends=self._gates[0],
             takes_pulls=self._gates[1],
             now_ms=self._next_turn,
             loop_ready=self._ready,
             loop_timers=None,
-            linger_s=twin.linger_s,
+            linger_s=counterpart.linger_s,
         )
         assert turns.fault is None, turns.fault
-        twin.run_count += 1
-        twin.lingered_count += bool(self._pieces)
+        counterpart.run_count += 1
+        counterpart.lingered_count += bool(self._pieces)
         if turns.stored_count:
-            twin.store.burst_done()
+            counterpart.store.burst_done()
             self._stored_count += turns.stored_count
         for connection, results in turns.pulled:
-            twin.fast_path._note(results, connection)
+            counterpart.fast_path._note(results, connection)
         self._held += b"".join(frames for _, frames, _ in turns.held)
         for _, _, answers in turns.held:
             self._held_answers.update(dict(answers))
         for _, kind, what in turns.events:
             assert kind == DATA, what
             self._rest += what
-        twin.run_soon()
+        counterpart.run_soon()
         while True:
             try:
                 self._replies += self._peer.recv(1 << 20)

@@ -62,7 +62,7 @@ def popped(reply: RemotingCommand, topic: str, group: str = "group") -> list[Pop
         assert reply.code == 210, reply
         return []
     starts = parse_start_offsets(reply.ext["startOffsetInfo"])
-    places = {
+    positions = {
         (queue_id, offset): retry
         for (retry, queue_id), offsets in parse_message_offsets(reply.ext["msgOffsetInfo"]).items()
         for offset in offsets
@@ -75,7 +75,7 @@ def popped(reply: RemotingCommand, topic: str, group: str = "group") -> list[Pop
             tokens = text.split(" ")
             handle = Handle(*map(int, tokens[:4]), tokens[4], tokens[5], int(tokens[6]), int(tokens[7]))  # type: ignore[call-arg]
         else:
-            retry = places[(record.queue_id, record.queue_offset)]
+            retry = positions[(record.queue_id, record.queue_offset)]
             handle = Handle(
                 starts[(retry, record.queue_id)],
                 int(reply.ext["popTime"]),

@@ -201,19 +201,19 @@ async def test_what_is_due_leaves_for_another_broker_and_comes_once(cluster: Clu
     for broker in (cluster.master, cluster.other):
         await cluster.ask(broker, send_request("later", b"", properties="UNIQ_KEY\x01route\x02"))
 
-    async def later(name: str, in_ms: int, level: int) -> None:
+    async def send_delayed(name: str, in_ms: int, level: int) -> None:
         due_ms = cluster.master.clock.now_ms() + in_ms
-        for kind, wish in (
+        for kind, delay in (
             ("level", f"DELAY\x01{level}\x02"),
             ("timer", f"TIMER_DELIVER_MS\x01{due_ms}\x02"),
         ):
-            text = f"UNIQ_KEY\x01{name}{kind}\x02TAGS\x01x\x02{wish}"
+            text = f"UNIQ_KEY\x01{name}{kind}\x02TAGS\x01x\x02{delay}"
             await cluster.ask(cluster.master, send_request("later", name.encode(), properties=text))
 
-    await later("early", 1_000, 1)
+    await send_delayed("early", 1_000, 1)
     await wait_until(lambda: len(keys(cluster.master, "later")) == 3, timeout_s=60)
-    await later("meanwhile", 8_000, 2)
-    await later("after", 20_000, 3)
+    await send_delayed("meanwhile", 8_000, 2)
+    await send_delayed("after", 20_000, 3)
     await cluster.lose_master()
     log_end = cluster.slave.store.log.end
     await wait_until(lambda: len(keys(cluster.other, "later")) >= 3, "they were delivered", timeout_s=60)
@@ -287,7 +287,7 @@ async def test_a_living_master_that_a_nameserver_forgot_has_no_second_one(
     await wait_until(lambda: slave.role.role is Role.ACTING, "now it is", timeout_s=60)
 
 
-async def test_what_nobody_takes_holds_up_nothing_and_is_not_passed_over(cluster: Cluster) -> None:
+async def test_an_unread_message_blocks_nothing_and_is_not_skipped(cluster: Cluster) -> None:
     """40 messages of a topic that no other broker has, in front of three at the same level."""
     await cluster.begin()
     for broker in (cluster.master, cluster.other):

@@ -53,7 +53,7 @@ async def test_batches_are_one_record_each_and_consumed_one_by_one(cluster):
     assert sorted(seen) == list(enumerate(bodies))
 
 
-async def test_batch_queues_go_on_after_a_restart(cluster):
+async def test_batch_queues_continue_after_a_restart(cluster):
     async with Producer(cluster.nameserver_address, "PG") as producer:
         await producer.send_batch([Message("orders", b"a%d" % n) for n in range(3)])
         await cluster.stop_broker()

@@ -168,7 +168,7 @@ async def test_the_brokers_own_topics_cannot_be_deleted(peer: Peer, topic: str) 
     assert (await peer.call(215, {"topic": topic})).code == 29
 
 
-async def test_queues_of_topics_that_nobody_configured_are_removed(peer: Peer) -> None:
+async def test_queues_of_unconfigured_topics_are_removed(peer: Peer) -> None:
     await peer.create_topic("T")
     await peer.send("T")
     broker = peer.cluster.broker()
@@ -211,27 +211,27 @@ async def test_a_reset_moves_the_next_pull_and_outlives_late_commits(peer: Peer)
     await peer.create_topic("T")
     await peer.send("T", count=5)
     await peer.join("g", "T")
-    place = {"consumerGroup": "g", "topic": "T", "queueId": 0}
-    await peer.call(15, {**place, "commitOffset": 5})
+    queue_fields = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+    await peer.call(15, {**queue_fields, "commitOffset": 5})
     reset = {"group": "g", "topic": "T", "timestamp": 0, "isForce": "true", "queueId": -1, "offset": -1}
     table = (await peer.json(222, reset))["offsetTable"]
     assert list(table.values()) == [0]
-    late = await peer.call(15, {**place, "commitOffset": 5})
+    late = await peer.call(15, {**queue_fields, "commitOffset": 5})
     assert (late.code, late.remark) == (0, "Offset has been previously reset")
     pull = {
-        **place, "queueOffset": 5, "maxMsgNums": 32, "sysFlag": 2, "commitOffset": 0,
+        **queue_fields, "queueOffset": 5, "maxMsgNums": 32, "sysFlag": 2, "commitOffset": 0,
         "suspendTimeoutMillis": 1000, "subVersion": 1,
     }  # fmt: skip
     reply = await peer.call(11, pull)
     assert reply.ext is not None
     assert (reply.code, reply.ext["nextBeginOffset"]) == (21, "0")
-    assert await peer.offset(14, **place) == 0
-    await peer.call(15, {**place, "commitOffset": 3})
-    assert await peer.offset(14, **place) == 3
+    assert await peer.offset(14, **queue_fields) == 0
+    await peer.call(15, {**queue_fields, "commitOffset": 3})
+    assert await peer.offset(14, **queue_fields) == 3
     # As at RocketMQ without force, too, forward.
     table = (await peer.json(222, {**reset, "timestamp": -1, "isForce": "false"}))["offsetTable"]
     assert list(table.values()) == [5]
-    assert await peer.offset(14, **place) == 5
+    assert await peer.offset(14, **queue_fields) == 5
     table = (await peer.json(222, {**reset, "queueId": 0, "offset": 2}))["offsetTable"]
     assert list(table.values()) == [2]
 

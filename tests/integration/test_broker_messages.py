@@ -138,9 +138,9 @@ async def test_a_message_given_back_comes_again_and_ends_as_dead_letter(
         assert record.properties["ORIGIN_MESSAGE_ID"] == sent.ext["msgId"]
         assert (await client.invoke(broker.address, give_back(record.physical_offset, -1))).code == 0
         dead = await client.invoke(broker.address, pull_request("%DLQ%group"))
-        (letter,) = records_of(dead)
-        assert letter.body == b"again"
-        assert letter.reconsume_times == 2
+        (dead_letter,) = records_of(dead)
+        assert dead_letter.body == b"again"
+        assert dead_letter.reconsume_times == 2
         assert (await client.invoke(broker.address, give_back(10**9, 0))).code == 1
     finally:
         await broker.stop()

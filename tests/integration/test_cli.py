@@ -89,7 +89,7 @@ def test_group_passes_messages_that_it_does_not_want(run: Run) -> None:
     assert json.loads(run("group", "lag", "choosy", "--json")[1])["lag"] == 0
 
 
-def test_group_keeps_its_place_and_can_be_moved(run: Run) -> None:
+def test_a_group_keeps_its_offset_and_can_be_reset(run: Run) -> None:
     lines = "".join(f"{number}\n" for number in range(20))
     assert run("topic", "create", "places", "--queues", "2")[0] == 0
     assert run("send", "places", "--file", "-", stdin=lines.encode())[0] == 0
@@ -346,7 +346,7 @@ def test_escape_sequences_of_a_body_never_reach_a_terminal(run: Run, cluster: Th
         os.close(ours)
 
 
-def test_interrupted_send_names_the_line_to_go_on_from(run: Run, cluster: ThreadedCluster) -> None:
+def test_an_interrupted_send_names_the_line_to_resume_at(run: Run, cluster: ThreadedCluster) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "aerobee.ops", "send", "cut-off", "-n", cluster.nameserver_address],
         stdin=subprocess.PIPE,

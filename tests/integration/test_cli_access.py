@@ -132,9 +132,9 @@ async def test_what_servers_tell_differently_is_shown_twice(tmp_path: Path) -> N
                 source_ips=("10.0.0.1",), addresses=(cluster.broker.address,),
             ),
         )  # fmt: skip
-        async with Admin(cluster.server.address) as stranger:
+        async with Admin(cluster.server.address) as peer:
             with pytest.raises(NoPermission):
-                await stranger.users()
+                await peer.users()
 
 
 async def test_where_access_control_is_off_it_is_said() -> None:

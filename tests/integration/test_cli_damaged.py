@@ -11,7 +11,7 @@ from aerobee import Message, SyncProducer
 from aerobee.ops.commands.tree import run_cli
 from aerobee.remoting.codes import RequestCode
 from aerobee.testing import ThreadedCluster
-from tests.abuse.stranger import Stranger
+from tests.abuse.untrusted_peer import UntrustedPeer
 
 
 @pytest.mark.parametrize("way", [(), ("--verbose",), ("--json",)], ids=["plain", "verbose", "json"])
@@ -47,7 +47,7 @@ def _send_what_does_not_decompress(cluster: ThreadedCluster, topic: str, *, is_d
         producer.send(Message(topic, b"first one"))
 
     async def send() -> None:
-        async with Stranger(cluster.broker_addresses[0]) as peer:
+        async with UntrustedPeer(cluster.broker_addresses[0]) as peer:
             properties = "KEYS\x01K\x02UNIQ_KEY\x017F00000100002A9F00000000000000AB\x02"
             reply = await peer.send_message(topic, b"no stream", properties=properties, f=str(PACKED))
             assert reply.code == 0

@@ -53,7 +53,7 @@ def consume(cluster: ThreadedCluster, topic: str, group: str, *, orderly: bool =
     return lambda: cluster._call(consumer.close())
 
 
-def letters(run: Run, group: str, *options: str) -> list[dict[str, object]]:
+def dead_letters(run: Run, group: str, *options: str) -> list[dict[str, object]]:
     code, out, _ = run("dlq", "show", group, "--json", *options)
     found: list[dict[str, object]] = json.loads(out) if code == 0 else []
     return found
@@ -63,15 +63,19 @@ def test_dead_letters_are_listed_shown_and_sent_again_once(cluster: ThreadedClus
     for number in range(3):
         assert run("send", "fruit", f"apple {number}", "--tag", "t", "--key", f"k{number}")[0] == 0
     stop = consume(cluster, "fruit", "juicer")
-    wait_for("the dead letters", lambda: len(letters(run, "juicer")) == 3)
+    wait_for("the dead letters", lambda: len(dead_letters(run, "juicer")) == 3)
     stop()
     code, out, _ = run("dlq", "list", "--json")
     (row,) = json.loads(out)
     assert (code, row["group"], row["letters"], row["waiting"]) == (0, "juicer", 3, 3)
-    (letter,) = letters(run, "juicer", "--key", "k1")
-    assert (letter["origin_topic"], letter["reason"], letter["tries"]) == ("fruit", "cannot use apple 1", 1)
-    assert letter["last_error"] == "Reject: cannot use apple 1"
-    assert letters(run, "juicer", "--error", "PEAR") == []
+    (dead_letter,) = dead_letters(run, "juicer", "--key", "k1")
+    assert (dead_letter["origin_topic"], dead_letter["reason"], dead_letter["tries"]) == (
+        "fruit",
+        "cannot use apple 1",
+        1,
+    )
+    assert dead_letter["last_error"] == "Reject: cannot use apple 1"
+    assert dead_letters(run, "juicer", "--error", "PEAR") == []
     assert "cannot use apple 2" in run("dlq", "show", "juicer")[1]
 
     code, out, err = run("dlq", "redrive", "juicer", "--dry-run", "--json")
@@ -80,7 +84,7 @@ def test_dead_letters_are_listed_shown_and_sent_again_once(cluster: ThreadedClus
     assert "3 letters would be sent, 0 failed" in err
     code, out, err = run("dlq", "redrive", "juicer", "--yes", "--json", "--limit", "2")
     assert (code, [json.loads(line)["status"] for line in out.splitlines()]) == (0, ["sent", "sent"])
-    assert len(letters(run, "juicer", "--waiting")) == 1
+    assert len(dead_letters(run, "juicer", "--waiting")) == 1
     code, out, _ = run("dlq", "redrive", "juicer", "--yes", "--to", "origin")
     assert (code, out.count("sent to fruit")) == (0, 1)
     code, _, err = run("dlq", "redrive", "juicer", "--yes")

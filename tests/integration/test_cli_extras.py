@@ -142,7 +142,7 @@ def test_reasons_of_a_group_or_topic_that_does_not_exist_end_with_4(run: Run) ->
     assert run("why", "--group", "readers", "--topic", "reasons")[0] == 0
 
 
-def test_nobody_is_asked_about_a_transaction_that_is_not_there(run: Run, cluster: ThreadedCluster) -> None:
+def test_an_unknown_transaction_is_not_checked(run: Run, cluster: ThreadedCluster) -> None:
     for verb in ("commit", "rollback"):
         code, _, said = run("transaction", verb, "x", stdin=b"y\n")
         assert (code, "[y/N]" in said) == (4, False), said
@@ -194,7 +194,7 @@ def test_a_group_is_moved_in_all_its_topics_or_in_one_queue(run: Run) -> None:
     assert run("offset", "show", "strangers")[0] == 4
 
 
-def test_what_comes_later_is_not_said_to_be_in_its_topic(run: Run) -> None:
+def test_a_delayed_message_is_not_reported_in_its_topic(run: Run) -> None:
     for delay in (("--delay-level", "2"), ("--deliver-after", "60")):
         text = run("send", "later", "x", *delay)[1]
         assert text.startswith("stored ")

@@ -13,7 +13,7 @@ from aerobee.testing import ThreadedCluster
 
 WITHIN_S = 60
 COMMAND = f"{sys.executable} -m aerobee.ops.cli"
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_reader_that_goes_away_is_no_fault(cluster: ThreadedCluster) -> None:
 
 
 def test_output_in_ascii_has_no_error_of_pythons() -> None:
-    done = shell(f"{COMMAND} doctor -n {NOBODY}", PYTHONIOENCODING="ascii")
+    done = shell(f"{COMMAND} doctor -n {UNUSED_ADDRESS}", PYTHONIOENCODING="ascii")
     assert done.returncode == 1
     assert rb"\u2717 nameserver" in done.stdout
     assert b"Traceback" not in done.stderr
@@ -66,7 +66,7 @@ def test_misspelt_variable_is_named() -> None:
         "AEROBEE_FLUSH_DISK_TYPE": "SYNC_FLUSH",
         "AEROBEE_DATA": "/tmp",
     }
-    done = shell(f"{COMMAND} topic list -n {NOBODY}", **variables)
+    done = shell(f"{COMMAND} topic list -n {UNUSED_ADDRESS}", **variables)
     assert done.returncode == 3
     notes = [line for line in done.stderr.decode().splitlines() if line.startswith("note: ")]
     assert notes == [
@@ -85,6 +85,6 @@ def test_debug_says_what_a_send_does_wherever_it_stands(cluster: ThreadedCluster
 
 def test_variable_that_chooses_the_fast_path_is_known() -> None:
     done = shell(
-        f"{COMMAND} topic list -n {NOBODY}", AEROBEE_FAST_PATH="python", AEROBEE_CLIENT_CODEC="python"
+        f"{COMMAND} topic list -n {UNUSED_ADDRESS}", AEROBEE_FAST_PATH="python", AEROBEE_CLIENT_CODEC="python"
     )
     assert b"note: " not in done.stderr

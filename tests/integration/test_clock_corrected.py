@@ -9,7 +9,7 @@ import pytest
 
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from tests.abuse.stranger import Stranger
+from tests.abuse.untrusted_peer import UntrustedPeer
 from tests.integration.test_clock_jumps import SetClock, started
 from tests.waiting import wait_until
 
@@ -19,11 +19,11 @@ AHEAD_S = [90, HOUR_S, 30 * DAY_S, 24 * 365 * DAY_S]
 GROUP = b'{"groupName":"workers","consumeEnable":true,"retryQueueNums":1,"retryMaxTimes":16,"brokerId":0}'
 
 
-async def send(peer: Stranger, properties: str, topic: str = "later", body: bytes = b"x") -> None:
+async def send(peer: UntrustedPeer, properties: str, topic: str = "later", body: bytes = b"x") -> None:
     assert (await peer.send_message(topic, body, properties=properties)).code == 0
 
 
-async def pop(peer: Stranger, clock: SetClock, invisible_s: int) -> RemotingCommand:
+async def pop(peer: UntrustedPeer, clock: SetClock, invisible_s: int) -> RemotingCommand:
     return await peer.call(200_050, {
         "consumerGroup": "workers", "topic": "jobs", "queueId": "-1", "maxMsgNums": "32",
         "invisibleTime": str(invisible_s * 1000), "pollTime": "0", "bornTime": str(clock.now_ms()),
@@ -49,7 +49,7 @@ async def test_timers_come_in_time_after_a_correction(tmp_path: Path, ahead_s: i
         return sum(broker.store.max_offset(topic, queue_id) for queue_id in range(4))
 
     try:
-        async with Stranger(broker.address) as peer:
+        async with UntrustedPeer(broker.address) as peer:
             await send(peer, "TIMER_DELAY_SEC\x015\x02", "ahead")
             await passes(clock, 2)
             clock.set_by_s = 0
@@ -71,7 +71,7 @@ async def test_timers_come_in_time_after_a_correction(tmp_path: Path, ahead_s: i
     broker = started(tmp_path, clock)
     await broker.start()
     try:
-        async with Stranger(broker.address) as peer:
+        async with UntrustedPeer(broker.address) as peer:
             await send(peer, "TIMER_DELAY_SEC\x015\x02", "later")
             await passes(clock, 16)
             await wait_until(lambda: delivered("later") == 2, "it came after the restart")
@@ -92,7 +92,7 @@ async def test_popped_messages_return_after_a_correction(tmp_path: Path, ahead_s
     broker = started(tmp_path, clock)
     await broker.start()
     try:
-        async with Stranger(broker.address) as peer:
+        async with UntrustedPeer(broker.address) as peer:
             assert (await peer.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP)).code == 0
             await send(peer, "", "jobs", b"before")
             assert (await pop(peer, clock, 10)).code == 0
@@ -113,7 +113,7 @@ async def test_popped_messages_return_after_a_correction(tmp_path: Path, ahead_s
         await broker.stop()
 
 
-async def pop_in_order(peer: Stranger, clock: SetClock, invisible_s: int) -> RemotingCommand:
+async def pop_in_order(peer: UntrustedPeer, clock: SetClock, invisible_s: int) -> RemotingCommand:
     return await peer.call(200_050, {
         "consumerGroup": "workers", "topic": "jobs", "queueId": "0", "maxMsgNums": "1",
         "invisibleTime": str(invisible_s * 1000), "pollTime": "0", "bornTime": str(clock.now_ms()),
@@ -126,7 +126,7 @@ async def test_an_ordered_block_ends_after_a_correction(tmp_path: Path) -> None:
     broker = started(tmp_path, clock)
     await broker.start()
     try:
-        async with Stranger(broker.address) as peer:
+        async with UntrustedPeer(broker.address) as peer:
             assert (await peer.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP)).code == 0
             for _ in range(4):
                 await send(peer, "", "jobs", b"job")
@@ -151,7 +151,7 @@ async def test_levels_are_not_early_after_a_correction(tmp_path: Path) -> None:
         return sum(broker.store.max_offset(topic, queue_id) for queue_id in range(4))
 
     try:
-        async with Stranger(broker.address) as peer:
+        async with UntrustedPeer(broker.address) as peer:
             await send(peer, "", "plain")
             clock.set_by_s = 0
             await passes(clock, 1)
@@ -175,7 +175,7 @@ async def test_transactions_are_checked_after_a_correction(tmp_path: Path, ahead
     broker = started(tmp_path, clock)
     await broker.start()
     try:
-        async with Stranger(broker.address) as peer:
+        async with UntrustedPeer(broker.address) as peer:
             await send(peer, "", "plain")
             for number in range(2):
                 properties = f"TRAN_MSG\x01true\x02PGROUP\x01payers\x02UNIQ_KEY\x01A{number}\x02"

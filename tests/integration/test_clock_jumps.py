@@ -13,7 +13,7 @@ from aerobee.nameserver import NameServer
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from tests.abuse.stranger import Stranger
+from tests.abuse.untrusted_peer import UntrustedPeer
 from tests.integration.broker_calls import make_broker, send_request
 from tests.waiting import wait_until
 
@@ -49,8 +49,8 @@ async def delayed_at(clock: SetClock, path: Path, properties: str, jump_s: float
     broker = started(path, clock)
     await broker.start()
     try:
-        async with Stranger(broker.address) as stranger:
-            assert (await stranger.send_message("later", b"x", properties=properties)).code == 0
+        async with UntrustedPeer(broker.address) as peer:
+            assert (await peer.send_message("later", b"x", properties=properties)).code == 0
             clock.set_by_s += jump_s
             clock.advance(pass_s)
             for _ in range(50):
@@ -76,8 +76,8 @@ async def test_nothing_is_early_or_lost_after_the_clock_was_set_back(tmp_path: P
     broker = started(tmp_path, clock)
     await broker.start()
     try:
-        async with Stranger(broker.address) as stranger:
-            assert (await stranger.send_message("later", b"x", properties=properties)).code == 0
+        async with UntrustedPeer(broker.address) as peer:
+            assert (await peer.send_message("later", b"x", properties=properties)).code == 0
             clock.set_by_s -= 3 * HOUR_S
 
             def delivered() -> int:
@@ -107,7 +107,7 @@ async def test_registrations_live_by_the_steady_clock(jump_s: float) -> None:
     server = NameServer(config, clock=clock)
     await server.start()
     try:
-        async with Stranger(server.address) as peer:
+        async with UntrustedPeer(server.address) as peer:
             ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:10911", "brokerId": "0",
                    "haServerAddr": "127.0.0.1:10912"}  # fmt: skip
             assert (await peer.call(103, ext)).code == 0
@@ -126,7 +126,7 @@ async def test_a_popped_message_comes_again_after_the_clock_was_set_ahead(tmp_pa
     broker = started(tmp_path, clock)
     await broker.start()
     try:
-        async with Stranger(broker.address) as peer:
+        async with UntrustedPeer(broker.address) as peer:
             assert (await peer.send_message("jobs", b"job")).code == 0
             group = b'{"groupName":"workers","consumeEnable":true,"retryQueueNums":1,"retryMaxTimes":16,"brokerId":0}'
             assert (await peer.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)).code == 0
@@ -149,12 +149,12 @@ async def test_a_popped_message_comes_again_after_the_clock_was_set_ahead(tmp_pa
         await broker.stop()
 
 
-async def test_sends_go_on_and_store_times_never_go_back(tmp_path: Path) -> None:
+async def test_sends_continue_and_store_times_never_go_back(tmp_path: Path) -> None:
     clock = SetClock()
     broker = started(tmp_path, clock)
     await broker.start()
     try:
-        async with Stranger(broker.address) as peer:
+        async with UntrustedPeer(broker.address) as peer:
             for jump_s in (0.0, -5 * HOUR_S, 9 * HOUR_S, -1 * HOUR_S):
                 clock.set_by_s += jump_s
                 request = send_request("steady")

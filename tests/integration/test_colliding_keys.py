@@ -9,12 +9,12 @@ import pytest
 from aerobee.message import decode_records, java_hash
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.store.read.key_query import CANDIDATES_MAX
-from tests.abuse.stranger import Stranger, broker_at
+from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 
 TIME_MAX = str(2**63 - 1)
 
 
-async def keys_found(peer: Stranger, key: str, **fields: str) -> list[str]:
+async def keys_found(peer: UntrustedPeer, key: str, **fields: str) -> list[str]:
     ext = {
         "topic": "pairs",
         "key": key,
@@ -42,7 +42,7 @@ async def test_a_key_is_found_behind_many_of_its_hash(
     tmp_path: Path, name: str, fields: dict[str, str]
 ) -> None:
     assert java_hash("Aa") == java_hash("BB")
-    async with broker_at(tmp_path) as broker, Stranger(broker.address) as peer:
+    async with broker_at(tmp_path) as broker, UntrustedPeer(broker.address) as peer:
         for body, key in [(b"first", "Aa"), *[(b"other", "BB")] * 300, (b"last", "CC")]:
             assert (await peer.send_message("pairs", body, properties=f"{name}\x01{key}\x02")).code == 0
         assert await keys_found(peer, "Aa", **fields) == ["first"]

@@ -73,7 +73,7 @@ async def act(
         return answer.status, await answer.json()
 
 
-async def test_a_page_of_a_stranger_gets_nothing(cluster: LocalCluster) -> None:
+async def test_a_page_of_another_origin_is_refused(cluster: LocalCluster) -> None:
     async with console(cluster) as server, aiohttp.ClientSession() as session:
         url = server.url
         async with session.get(url, headers={"Host": "evil.example"}) as answer:
@@ -190,9 +190,7 @@ async def test_passwords_that_come_at_once_are_counted_as_those_that_come_in_tur
         assert len(audit.read_text().splitlines()) == 6  # what is not looked at is not written
 
 
-async def test_what_strangers_write_on_record_is_short_and_one_line(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+async def test_audit_text_of_clients_is_short_and_one_line(cluster: LocalCluster, tmp_path: Path) -> None:
     audit = tmp_path / "audit.log"
     users = users_file(tmp_path)
     async with (
@@ -214,9 +212,7 @@ async def test_what_strangers_write_on_record_is_short_and_one_line(
 
 
 @pytest.mark.parametrize("body", [b'{"name":"\\ud800"}', b"[" * 100_000, b"\xff", b"[]"])
-async def test_bodies_that_nobody_can_read_are_refused(
-    cluster: LocalCluster, tmp_path: Path, body: bytes
-) -> None:
+async def test_unreadable_bodies_are_refused(cluster: LocalCluster, tmp_path: Path, body: bytes) -> None:
     headers = {"Content-Type": "application/json; charset=none"}
     async with (
         console(cluster, users_file=users_file(tmp_path)) as server,
@@ -249,7 +245,7 @@ async def test_a_proxy_is_believed_only_where_it_stands(cluster: LocalCluster, t
             assert (await answer.json()).get("role") == wanted
 
 
-async def test_a_name_beside_that_of_the_proxy_is_nobodys(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_a_request_with_two_proxy_names_has_no_role(cluster: LocalCluster, tmp_path: Path) -> None:
     options: dict[str, Any] = {"users_file": users_file(tmp_path), "user_header": "X-User"}
     async with console(cluster, **options) as server, aiohttp.ClientSession() as session:
         for names, wanted in (
@@ -376,22 +372,22 @@ async def test_a_thousand_open_tabs_cost_the_brokers_what_one_costs(cluster: Loc
     try:
         async with console(cluster) as server:
             requests = {"in looks": 0, "elsewhere": 0}
-            place = "elsewhere"
+            caller = "elsewhere"
             session = server._admin._session
             invoke, look = session.invoke, server.snapshot.look
             of_looks: list[int] = []
 
             async def counted(*arguments: Any, **options: Any) -> Any:
-                requests[place] += 1
+                requests[caller] += 1
                 return await invoke(*arguments, **options)
 
             async def counted_look() -> None:
-                nonlocal place
-                place, before = "in looks", requests["in looks"]
+                nonlocal caller
+                caller, before = "in looks", requests["in looks"]
                 try:
                     await look()
                 finally:
-                    place = "elsewhere"
+                    caller = "elsewhere"
                     of_looks.append(requests["in looks"] - before)
 
             session.invoke = counted  # type: ignore[method-assign]
@@ -677,7 +673,7 @@ async def test_a_session_ends_with_its_user(tmp_path: Path, monkeypatch: pytest.
             await server.stop()
 
 
-async def test_a_broker_that_takes_any_key_lets_nobody_in(tmp_path: Path) -> None:
+async def test_a_broker_that_takes_any_key_permits_no_login(tmp_path: Path) -> None:
     takes_any = replace(USERS, authentication_whitelist=str(int(RequestCode.UNREGISTER_CLIENT)))
     async with running(Cluster(tmp_path, takes_any)) as closed:
         server = ConsoleServer(

@@ -301,12 +301,12 @@ async def test_two_brokers_do_not_go_by_one_id(tmp_path: Path) -> None:
         assert answer.code == 0, "it moved"
 
 
-async def test_nobody_else_says_where_a_living_broker_has_its_ha_port(tmp_path: Path) -> None:
-    async with quorum(tmp_path, 1) as controllers, tool() as ask, tool() as stranger:
+async def test_only_a_living_broker_sets_its_ha_address(tmp_path: Path) -> None:
+    async with quorum(tmp_path, 1) as controllers, tool() as ask, tool() as peer:
         address = (await leader_of(controllers)).address
         await ask.join(address, 1)
         assert (await ask.beat(address, 1, haAddress="10.0.0.1:2")).code == 0
-        forged = await stranger.beat(address, 1, haAddress="10.6.6.6:2")
+        forged = await peer.beat(address, 1, haAddress="10.6.6.6:2")
         assert forged.code == ControllerCode.BROKER_ID_INVALID, forged
         assert (await ask.beat(address, 1, haAddress="10.0.0.1:2")).code == 0
         answer = await ask.call(
@@ -358,7 +358,7 @@ async def test_a_master_whose_disk_takes_no_writes_is_replaced(tmp_path: Path) -
         await wait_until(replaced, timeout_s=60, passing=(AerobeeError,))
 
 
-async def test_nobody_outside_of_the_set_becomes_master(tmp_path: Path) -> None:
+async def test_no_broker_outside_the_sync_state_set_becomes_master(tmp_path: Path) -> None:
     async with quorum(tmp_path, 1) as controllers, tool() as ask:
         at = controllers[0].address
         await ask.join(at, 1)
@@ -519,7 +519,7 @@ async def test_a_controller_with_an_empty_disk_waits_until_it_is_added_again(tmp
         await wait_until(lambda: name in again.status.voters and not again.status.is_stranger, timeout_s=60)
 
 
-async def test_a_frame_of_raft_from_another_host_deposes_nobody(tmp_path: Path) -> None:
+async def test_a_raft_frame_from_another_host_deposes_no_leader(tmp_path: Path) -> None:
     async with quorum(tmp_path) as controllers:
         leader = await leader_of(controllers)
         name, term = leader.config.controller_d_leger_self_id, leader.status.term

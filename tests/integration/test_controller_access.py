@@ -152,6 +152,6 @@ async def test_a_group_with_access_control_fails_over(
         async with Producer(server.address, client=client("alice")) as other:
             with pytest.raises(NoPermission, match="no permission to access Topic:bills"):
                 await other.send(Message("bills", b"x"))
-        async with Producer(server.address, client=client("alice", "wrong")) as stranger:
+        async with Producer(server.address, client=client("alice", "wrong")) as peer:
             with pytest.raises(NoPermission):
-                await stranger.send(Message(TOPIC, b"x"))
+                await peer.send(Message(TOPIC, b"x"))

@@ -22,7 +22,7 @@ from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
 from tests.integration.test_controller import GROUP, leader_of, tool
 
-STRANGER, MASTER = "203.0.113.9", "203.0.113.1"
+OUTSIDER, MASTER = "203.0.113.9", "203.0.113.1"
 DESIGNATED = {"brokerName": GROUP, "brokerId": "2", "designateElect": "true"}
 ADMINISTRATORS = [
     (RequestCode.UPDATE_CONTROLLER_CONFIG, {}),
@@ -63,13 +63,13 @@ async def ask(controller: Controller, host: str, code: int, ext: dict[str, str])
     return answer
 
 
-async def test_strangers_administer_no_controller(tmp_path: Path) -> None:
+async def test_untrusted_peers_administer_no_controller(tmp_path: Path) -> None:
     settings = controller_settings(assignments=texts(tmp_path), environ={})
     async with running(make_controller(settings)) as controller:
         for code, ext in ADMINISTRATORS:
-            refused = await ask(controller, STRANGER, code, ext)
+            refused = await ask(controller, OUTSIDER, code, ext)
             assert refused.code == ResponseCode.NO_PERMISSION, code
-            assert f"not to {STRANGER}: turn on authenticationEnabled and sign it" in (refused.remark or "")
+            assert f"not to {OUTSIDER}: turn on authenticationEnabled and sign it" in (refused.remark or "")
             local = await ask(controller, "127.0.0.1", code, ext)
             assert local.code != ResponseCode.NO_PERMISSION, code
 
@@ -109,7 +109,7 @@ async def test_who_sits_where_the_master_runs_may_give_its_mastership_away(tmp_p
     # `aerobee ha step-down` in a pod that is about to be stopped asks controllers in others.
     settings = controller_settings(assignments=texts(tmp_path), environ={})
     async with running(make_controller(settings)) as controller:
-        for broker_id, host in ((1, MASTER), (2, STRANGER)):
+        for broker_id, host in ((1, MASTER), (2, OUTSIDER)):
             named = {"clusterName": "C", "brokerName": GROUP, "brokerId": str(broker_id)}
             taken = {**named, "appliedBrokerId": str(broker_id), "registerCheckCode": host}
             for code, ext in (
@@ -125,7 +125,7 @@ async def test_who_sits_where_the_master_runs_may_give_its_mastership_away(tmp_p
         async def elect(host: str) -> int:
             return (await ask(controller, host, RequestCode.CONTROLLER_ELECT_MASTER, DESIGNATED)).code
 
-        assert await elect(STRANGER) == ResponseCode.NO_PERMISSION
+        assert await elect(OUTSIDER) == ResponseCode.NO_PERMISSION
         assert await elect(MASTER) != ResponseCode.NO_PERMISSION
         # Of its own group only, and nothing else.
         other = {**DESIGNATED, "brokerName": "another"}
@@ -135,10 +135,10 @@ async def test_who_sits_where_the_master_runs_may_give_its_mastership_away(tmp_p
         assert refused.code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_heartbeat_under_the_masters_id_makes_nobody_its_host(tmp_path: Path) -> None:
+async def test_a_heartbeat_with_the_masters_id_moves_no_host(tmp_path: Path) -> None:
     settings = controller_settings(assignments=texts(tmp_path), environ={})
     async with running(make_controller(settings)) as controller:
-        master, stranger = FakePeer((MASTER, 5)), FakePeer((STRANGER, 5))
+        master, untrusted = FakePeer((MASTER, 5)), FakePeer((OUTSIDER, 5))
         named = {"clusterName": "C", "brokerName": GROUP, "brokerId": "1"}
         taken = {**named, "appliedBrokerId": "1", "registerCheckCode": "c"}
         beat = RemotingCommand(RequestCode.BROKER_HEARTBEAT, {**named, "brokerAddr": f"{MASTER}:1"})
@@ -157,12 +157,12 @@ async def test_a_heartbeat_under_the_masters_id_makes_nobody_its_host(tmp_path: 
         beats(master)
         await ask(controller, MASTER, RequestCode.CONTROLLER_ELECT_MASTER, named)
         assert controller.state.groups[GROUP].master_id == 1
-        beats(stranger)
-        assert await elect(STRANGER) == ResponseCode.NO_PERMISSION
+        beats(untrusted)
+        assert await elect(OUTSIDER) == ResponseCode.NO_PERMISSION
         assert await elect(MASTER) != ResponseCode.NO_PERMISSION
-        stranger.close()
-        beats(FakePeer((STRANGER, 6)))
-        assert await elect(STRANGER) == ResponseCode.NO_PERMISSION
+        untrusted.close()
+        beats(FakePeer((OUTSIDER, 6)))
+        assert await elect(OUTSIDER) == ResponseCode.NO_PERMISSION
         # It runs elsewhere now.
         moved = FakePeer(("203.0.113.2", 5))
         beats(moved)
@@ -173,7 +173,7 @@ async def test_a_heartbeat_under_the_masters_id_makes_nobody_its_host(tmp_path: 
 
 
 @pytest.mark.parametrize("is_hosted", [False, True])
-async def test_admin_open_lets_everybody_alone_and_in_a_nameserver(tmp_path: Path, is_hosted: bool) -> None:
+async def test_admin_open_admits_every_client(tmp_path: Path, is_hosted: bool) -> None:
     for admin_open in ("true", "false"):
         own = texts(tmp_path / admin_open, f"adminOpen={admin_open}")
         if is_hosted:
@@ -186,7 +186,7 @@ async def test_admin_open_lets_everybody_alone_and_in_a_nameserver(tmp_path: Pat
             settings = controller_settings(assignments=own, environ={})
         async with running(make_controller(settings)) as controller:
             for code, ext in ADMINISTRATORS[:2]:
-                code_given = (await ask(controller, STRANGER, code, ext)).code
+                code_given = (await ask(controller, OUTSIDER, code, ext)).code
                 assert (code_given == ResponseCode.NO_PERMISSION) == (admin_open == "false")
 
 

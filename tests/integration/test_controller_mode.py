@@ -207,21 +207,21 @@ async def test_a_group_under_tls_elects_copies_and_fails_over(group: Group, tmp_
     a = await group.has_master()
     await wait_until(lambda: group.members() == {1, 2, 3})
     await group.sent(a, [b"before %d" % number for number in range(50)])
-    stranger = await group.start("d", store=store("d", identity(tmp_path, "stranger")))
+    peer = await group.start("d", store=store("d", identity(tmp_path, "stranger")))
     await a.kill()
     master = await group.has_master(other_than=a)
-    assert master is not stranger
+    assert master is not peer
     await wait_until(lambda: master.store.max_offset("t", 0) == 50, "confirmed messages are seen")
     await group.sent(master, [b"after %d" % number for number in range(10)])
     name = next(name for name, each in group.brokers.items() if each is a)
     again = await group.start(name, store=store(name))
-    await same(*(each for each in group.brokers.values() if each is not stranger))
+    await same(*(each for each in group.brokers.values() if each is not peer))
     await wait_until(lambda: group.members() == {1, 2, 3})
     await wait_until(lambda: again.store.max_offset("t", 0) == 60, "confirmed messages are seen")
-    assert stranger.store.log.end == 0
+    assert peer.store.log.end == 0
 
 
-async def test_a_returning_master_cuts_what_nobody_else_has(group: Group, tmp_path: Path) -> None:
+async def test_a_returning_master_truncates_unreplicated_records(group: Group, tmp_path: Path) -> None:
     await group.begin()
     a = await group.start("a")
     b = await group.start("b")
@@ -244,7 +244,7 @@ async def test_a_returning_master_cuts_what_nobody_else_has(group: Group, tmp_pa
     await wait_until(lambda: again.store.max_offset("t", 0) == 6, "confirmed messages are seen", timeout_s=60)
 
 
-async def test_a_returning_master_whose_first_bytes_nobody_copied_begins_anew(
+async def test_a_returning_master_without_shared_bytes_starts_empty(
     group: Group, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await group.begin()
@@ -623,7 +623,7 @@ async def test_an_epoch_that_the_handshake_did_not_name_is_not_kept(group: Group
         b.replication.become_slave("", 1)
 
 
-async def test_a_handshake_of_an_epoch_that_nobody_gave_is_not_followed(group: Group) -> None:
+async def test_a_handshake_of_an_unassigned_epoch_is_refused(group: Group) -> None:
     """Its bytes would begin an epoch that no election reaches."""
     await group.begin()
     a = await group.start("a")
@@ -737,7 +737,7 @@ async def test_a_master_without_a_lease_refuses_before_it_stores(group: Group) -
     assert (reply.code, "lease" in (reply.remark or "")) == (ResponseCode.SERVICE_NOT_AVAILABLE, True), reply
 
 
-async def test_a_master_that_went_on_after_its_lease_acknowledges_nothing(
+async def test_a_master_past_its_lease_acknowledges_nothing(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a process that is stopped between the look at the lease and the answer."""
@@ -841,7 +841,7 @@ async def test_a_learner_follows_and_never_enters_the_set(group: Group) -> None:
     assert group.members() == {1}
 
 
-async def test_a_group_goes_on_when_the_leading_controller_dies(group: Group) -> None:
+async def test_a_group_continues_when_the_controller_leader_dies(group: Group) -> None:
     await group.begin(3)
     a = await group.start("a", store=SYNC)
     await group.start("b", store=SYNC)

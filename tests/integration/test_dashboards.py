@@ -135,11 +135,11 @@ def test_dashboards_have_what_grafana_asks_for() -> None:
                 "fieldConfig",
                 "options",
             } <= panel.keys()
-            place = panel["gridPos"]
+            grid = panel["gridPos"]
             cells = {
                 (x, y)
-                for x in range(place["x"], place["x"] + place["w"])
-                for y in range(place["y"], place["y"] + place["h"])
+                for x in range(grid["x"], grid["x"] + grid["w"])
+                for y in range(grid["y"], grid["y"] + grid["h"])
             }
             assert max(x for x, _ in cells) < 24
             assert not cells & taken, f"{panel['title']} lies over another panel"

@@ -57,12 +57,12 @@ async def test_a_rejected_message_tells_where_it_came_from_and_why(cluster: Loca
     await die(cluster, 1, reject_all)
     async with cluster.admin() as admin:
         assert await admin.dead_letter_groups() == ("G",)
-        (letter,) = [letter async for letter in admin.dead_letters("G")]
-    assert (letter.topic, letter.message_id, letter.tries) == (TOPIC, ids["a"], 1)
-    assert letter.reason == "no such customer a"
-    assert letter.error == "Reject: no such customer a"
-    assert letter.message.body == b"a"
-    assert letter.message.properties["colour"] == "red"
+        (dead_letter,) = [dead_letter async for dead_letter in admin.dead_letters("G")]
+    assert (dead_letter.topic, dead_letter.message_id, dead_letter.tries) == (TOPIC, ids["a"], 1)
+    assert dead_letter.reason == "no such customer a"
+    assert dead_letter.error == "Reject: no such customer a"
+    assert dead_letter.message.body == b"a"
+    assert dead_letter.message.properties["colour"] == "red"
 
 
 async def test_a_message_that_fails_too_often_keeps_its_last_error_and_the_number_of_tries(
@@ -87,10 +87,10 @@ async def test_a_message_that_fails_too_often_keeps_its_last_error_and_the_numbe
                 await cluster.advance_clock(1.5)
         await wait_until(lambda: store.max_offset("%DLQ%G", 0) == 1)
     async with cluster.admin() as admin:
-        (letter,) = [letter async for letter in admin.dead_letters("G")]
+        (dead_letter,) = [dead_letter async for dead_letter in admin.dead_letters("G")]
     assert tries == [0, 1, 2]
-    assert (letter.topic, letter.tries) == (TOPIC, 3)
-    assert (letter.reason, letter.error) == ("3 tries failed", "ValueError: try 2")
+    assert (dead_letter.topic, dead_letter.tries) == (TOPIC, 3)
+    assert (dead_letter.reason, dead_letter.error) == ("3 tries failed", "ValueError: try 2")
 
 
 async def test_a_handler_chooses_when_its_message_comes_back(cluster: LocalCluster) -> None:
@@ -105,7 +105,7 @@ async def test_a_handler_chooses_when_its_message_comes_back(cluster: LocalClust
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=CONFIG):
         await wait_until(lambda: len(seen) == 3)
     assert [tries for tries, _ in seen] == [0, 1, 2]
-    assert all(later - sooner >= 400 for (_, sooner), (_, later) in pairwise(seen))
+    assert all(second - sooner >= 400 for (_, sooner), (_, second) in pairwise(seen))
     # The timer has kept the time: no level was used.
     assert cluster.broker().store.max_offset("rmq_sys_wheel_timer", 0) == 2
 
@@ -140,8 +140,8 @@ async def test_a_message_of_the_loop_is_rejected_too(cluster: LocalCluster) -> N
             break
         await wait_until(lambda: store.max_offset("%DLQ%G", 0) == 1)
     async with cluster.admin() as admin:
-        (letter,) = [letter async for letter in admin.dead_letters("G")]
-    assert letter.reason == "no stock"
+        (dead_letter,) = [dead_letter async for dead_letter in admin.dead_letters("G")]
+    assert dead_letter.reason == "no stock"
 
 
 async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_back(cluster: LocalCluster) -> None:
@@ -174,7 +174,7 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_back(clus
     assert cancelled == [b"b"]
 
 
-async def test_redrive_gives_a_letter_to_its_own_group_again_with_its_id(cluster: LocalCluster) -> None:
+async def test_redrive_returns_a_message_to_its_group_with_its_id(cluster: LocalCluster) -> None:
     ids = await fill(cluster, "a", "b")
     await die(cluster, 2, reject_all)
     others: list[bytes] = []
@@ -187,8 +187,8 @@ async def test_redrive_gives_a_letter_to_its_own_group_again_with_its_id(cluster
         cluster.admin() as admin,
     ):
         await wait_until(lambda: len(others) == 2)
-        async for letter in admin.dead_letters("G", DeadLetterFilter(key="k-b")):
-            redriven = await admin.redrive(letter)
+        async for dead_letter in admin.dead_letters("G", DeadLetterFilter(key="k-b")):
+            redriven = await admin.redrive(dead_letter)
             assert (redriven.target, redriven.error) == ("%RETRY%G", "")
         await wait_until(lambda: len(seen) == 1)
     (message,) = seen
@@ -205,15 +205,15 @@ async def test_redrive_gives_a_letter_to_its_own_group_again_with_its_id(cluster
     assert others == [b"a", b"b"] or sorted(others) == [b"a", b"b"]
 
 
-async def test_redrive_to_a_topic_gives_a_letter_to_every_group_of_it(cluster: LocalCluster) -> None:
+async def test_redrive_to_a_topic_reaches_every_group(cluster: LocalCluster) -> None:
     await fill(cluster, "a")
     await die(cluster, 1, reject_all)
     await cluster.create_topic("repaired", 1)
     async with cluster.admin() as admin:
-        (letter,) = [letter async for letter in admin.dead_letters("G")]
-        redriven = await admin.redrive(letter, to="repaired")
+        (dead_letter,) = [dead_letter async for dead_letter in admin.dead_letters("G")]
+        redriven = await admin.redrive(dead_letter, to="repaired")
         assert redriven.result is not None
-        missing = await admin.redrive(letter, to="NoSuchTopic")
+        missing = await admin.redrive(dead_letter, to="NoSuchTopic")
     assert redriven.result.queue.topic == "repaired"
     assert "NoSuchTopic" in missing.error
     assert cluster.broker().store.max_offset("repaired", 0) == 1
@@ -223,16 +223,16 @@ async def test_what_was_redriven_does_not_wait_any_more(cluster: LocalCluster) -
     await fill(cluster, "a", "b", "c")
     await die(cluster, 3, reject_all)
     async with cluster.admin() as admin:
-        (place,) = await admin.dead_letter_queues("G")
-        assert (place.count, place.waiting) == (3, 3)
-        await admin.mark_redriven(place.queue, place.begin + 2)
-        (place,) = await admin.dead_letter_queues("G")
-        assert (place.count, place.waiting) == (3, 1)
-        waiting = [letter async for letter in admin.dead_letters("G", only_waiting=True)]
+        (queue_state,) = await admin.dead_letter_queues("G")
+        assert (queue_state.count, queue_state.waiting) == (3, 3)
+        await admin.mark_redriven(queue_state.queue, queue_state.begin + 2)
+        (queue_state,) = await admin.dead_letter_queues("G")
+        assert (queue_state.count, queue_state.waiting) == (3, 1)
+        waiting = [dead_letter async for dead_letter in admin.dead_letters("G", only_waiting=True)]
     assert len(waiting) == 1
 
 
-async def test_an_ordered_group_gets_its_letters_again_while_it_holds_its_locks(
+async def test_redrive_reaches_an_ordered_group_that_holds_locks(
     cluster: LocalCluster,
 ) -> None:
     await fill(cluster, "a")
@@ -249,8 +249,8 @@ async def test_an_ordered_group_gets_its_letters_again_while_it_holds_its_locks(
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config), cluster.admin() as admin:
         await wait_until(lambda: store.max_offset("%DLQ%G", 0) == 1)
         healthy = True
-        async for letter in admin.dead_letters("G"):
-            assert not (await admin.redrive(letter)).error
+        async for dead_letter in admin.dead_letters("G"):
+            assert not (await admin.redrive(dead_letter)).error
         await wait_until(lambda: seen == [b"a"])
         locks = await admin.queue_locks("G")
     assert locks is not None

@@ -62,12 +62,12 @@ class Bookings:
             connection.execute(sqlalchemy.text("DROP TABLE IF EXISTS aerobee_dedup"))
             connection.execute(sqlalchemy.text("CREATE TABLE bookings (what VARCHAR(100))"))
 
-    def book(self, message: ReceivedMessage, place: Any) -> None:
+    def book(self, message: ReceivedMessage, target: Any) -> None:
         what = message.body.decode()
         if self.is_redis:
-            place.rpush("bookings", what)
+            target.rpush("bookings", what)
         else:
-            place.execute(sqlalchemy.text("INSERT INTO bookings VALUES (:what)"), {"what": what})
+            target.execute(sqlalchemy.text("INSERT INTO bookings VALUES (:what)"), {"what": what})
 
     async def booked(self) -> list[str]:
         if self.is_redis:
@@ -82,10 +82,10 @@ async def bookings(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         url = f"sqlite:///{tmp_path}/bookings.db"
     else:
         url = request.getfixturevalue(f"{request.param}_url")
-    place = Bookings(url)
-    await place.prepare()
-    yield place
-    await place.store.close()
+    target = Bookings(url)
+    await target.prepare()
+    yield target
+    await target.store.close()
 
 
 def received(body: bytes, **properties: str) -> ReceivedMessage:
@@ -120,8 +120,8 @@ async def test_deliveries_at_the_same_time_have_one_effect(bookings: Bookings) -
 async def test_a_handler_that_fails_leaves_nothing_and_may_try_again(bookings: Bookings) -> None:
     failures = iter([True, False])
 
-    def book(message: ReceivedMessage, place: Any) -> None:
-        bookings.book(message, place)
+    def book(message: ReceivedMessage, target: Any) -> None:
+        bookings.book(message, target)
         if next(failures):
             raise ValueError("no money")
 
@@ -170,8 +170,8 @@ async def test_a_consumer_that_dies_between_effect_and_acknowledgement(bookings:
         async with cluster.producer() as producer:
             await producer.send(Message("payments", b"once"))
         async with asyncio.timeout(120):
-            doomed = await worker(die)
-            assert await doomed.wait() == 9
+            crashing = await worker(die)
+            assert await crashing.wait() == 9
             booked = ["once"] if die == "after-commit" else []
             assert await bookings.booked() == booked
             # Nothing was acknowledged: the next member of the group gets the message again.
@@ -186,8 +186,8 @@ async def test_a_consumer_that_dies_between_effect_and_acknowledgement(bookings:
 
 
 async def test_an_async_engine_takes_async_handlers(postgresql_url: str) -> None:
-    place = Bookings(postgresql_url)
-    await place.prepare()
+    target = Bookings(postgresql_url)
+    await target.prepare()
     store = SqlDedup(create_async_engine(postgresql_url))
 
     async def book(message: ReceivedMessage, connection: Any) -> None:
@@ -197,10 +197,10 @@ async def test_an_async_engine_takes_async_handlers(postgresql_url: str) -> None
 
     handle = deduplicated(store, "bookkeepers", book)
     await asyncio.gather(*(handle(received(b"async", UNIQ_KEY="A1")) for _ in range(5)))
-    assert await place.booked() == ["async"]
+    assert await target.booked() == ["async"]
     assert await store.purge(older_than_s=-1) == 1
     await store.close()
-    await place.store.close()
+    await target.store.close()
 
 
 async def test_old_keys_are_removed(tmp_path: Path) -> None:

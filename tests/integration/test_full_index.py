@@ -11,7 +11,7 @@ from aerobee.message import decode_records
 from aerobee.remoting.codes import RequestCode
 from aerobee.store.index.index_file import IndexFile
 from aerobee.store.index.key_index import KeyIndex
-from tests.abuse.stranger import Stranger, broker_at
+from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 
 STORE = {"max_index_num": 16, "max_hash_slot_num": 16}
 
@@ -27,7 +27,7 @@ async def test_a_full_index_directory_refuses_no_message(
 
     async with (
         broker_at(tmp_path, store=STORE) as broker,
-        Stranger(broker.address) as peer,
+        UntrustedPeer(broker.address) as peer,
     ):
         monkeypatch.setattr(KeyIndex, "_create", full)
         monkeypatch.setattr(KeyIndex, "make_spare", lambda index, now_ms: None)
@@ -43,7 +43,7 @@ async def test_a_full_index_directory_refuses_no_message(
     monkeypatch.undo()
     async with (
         broker_at(tmp_path, store=STORE) as broker,
-        Stranger(broker.address) as peer,
+        UntrustedPeer(broker.address) as peer,
     ):
         assert (await peer.send_message("orders", b"after", properties="KEYS\x01after\x02")).code == 0
         found = broker.store.query("orders", "after", count_max=4)

@@ -84,7 +84,7 @@ class Authorities:
     """Two authorities, and the settings of a broker with a certificate of the first."""
 
     own: Identity
-    stranger: Identity
+    untrusted: Identity
     directory: Path
 
     def store(
@@ -101,7 +101,7 @@ class Authorities:
 
 @pytest.fixture
 def authorities(tmp_path: Path) -> Authorities:
-    return Authorities(identity(tmp_path, "authority"), identity(tmp_path, "stranger"), tmp_path)
+    return Authorities(identity(tmp_path, "authority"), identity(tmp_path, "untrusted"), tmp_path)
 
 
 @pytest.mark.parametrize("key", ["", KEY], ids=["tls", "tls-and-key"])
@@ -129,17 +129,17 @@ async def test_tls_without_a_trust_store_asks_for_no_certificate(
     await same(master, slave)
 
 
-@pytest.mark.parametrize("kind", ["plain", "stranger", "distrustful"])
+@pytest.mark.parametrize("kind", ["plain", "untrusted", "distrustful"])
 async def test_a_slave_without_a_right_certificate_gets_nothing(
     pair: Pair, authorities: Authorities, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One without TLS, one whose certificate a stranger signed, one that takes the master's for a stranger's."""
+    """One without TLS, one whose certificate an untrusted authority signed, one that distrusts the certificate of the master."""
     master = await pair.start("master", store=authorities.store("m"))
     await pair.send(master, 3)
     store = {
         "plain": {},
-        "stranger": authorities.store("s", by=authorities.stranger),
-        "distrustful": authorities.store("t", trust=authorities.stranger),
+        "untrusted": authorities.store("s", by=authorities.untrusted),
+        "distrustful": authorities.store("t", trust=authorities.untrusted),
     }[kind]
     slave = await pair.start_slave(master, store=store)
     await wait_until(lambda: "HA port is closed" in caplog.text, timeout_s=60)
@@ -249,7 +249,7 @@ def test_a_short_key_is_refused(tmp_path: Path) -> None:
         make_broker(tmp_path, store={"ha_shared_key": "short"})
 
 
-async def test_controllers_that_ask_for_a_key_elect_and_refuse_strangers(tmp_path: Path) -> None:
+async def test_keyed_controllers_elect_and_refuse_untrusted_peers(tmp_path: Path) -> None:
     pair = json.dumps({"accessKey": "quorum", "secretKey": "secret of the quorum"})
     asked = RemotingCommand(RequestCode.CONTROLLER_GET_METADATA_INFO)
     async with AsyncExitStack() as stack:

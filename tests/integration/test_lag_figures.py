@@ -64,10 +64,10 @@ async def test_lag_behind_a_filter_is_told_raw_and_filtered() -> None:
         await cluster.create_topic("mixed", queues=1)
         await send(cluster, "mixed", 30, tag="b")
         await send(cluster, "mixed", 7, tag="a")
-        go_on = asyncio.Event()
+        release = asyncio.Event()
 
         async def wait(message: ReceivedMessage) -> None:
-            await go_on.wait()
+            await release.wait()
 
         async with cluster.push_consumer("choosy", subscriptions={"mixed": "a"}, handler=wait, config=FIRST):
             broker = cluster.broker()
@@ -75,7 +75,7 @@ async def test_lag_behind_a_filter_is_told_raw_and_filtered() -> None:
             broker.offsets.commit("choosy", "mixed", 0, 0)
             lag = await certain(cluster, "choosy", "mixed")
             assert (lag.messages, lag.wanted) == (37, 7)
-            go_on.set()
+            release.set()
 
 
 async def test_what_pop_has_handed_out_is_lag_until_it_is_acknowledged() -> None:
@@ -143,14 +143,14 @@ async def test_lag_of_an_ordered_group_counts_what_waits_behind_its_message() ->
     async with LocalCluster(broker_config=METRICS) as cluster:
         await cluster.create_topic("line", queues=1)
         await send(cluster, "line", 6)
-        go_on, begun = asyncio.Event(), asyncio.Event()
+        release, begun = asyncio.Event(), asyncio.Event()
         seen: list[bytes] = []
 
         async def read(message: ReceivedMessage) -> None:
             seen.append(message.body)
             if len(seen) == 3:
                 begun.set()
-                await go_on.wait()
+                await release.wait()
 
         broker = cluster.broker()
         config = replace(FIRST, orderly=True, persist_offsets_s=0.05)
@@ -174,7 +174,7 @@ async def test_lag_of_an_ordered_group_counts_what_waits_behind_its_message() ->
                 <= series["aerobee_consumer_lock_age_seconds"]
                 <= series["aerobee_consumer_lock_held_seconds"]
             )
-            go_on.set()
+            release.set()
             await wait_until(lambda: broker.offsets.query("in-order", "line", 0) == 6)
             lag = await certain(cluster, "in-order", "line")
             assert (lag.messages, lag.latency_ms, lag.states) == (0, 0, (LagState.OK,))

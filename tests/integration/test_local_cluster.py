@@ -133,7 +133,7 @@ async def test_a_client_that_knows_two_nameservers_works_while_one_is_up() -> No
             assert cluster.nameserver(index).table.live
 
 
-async def test_the_clock_jumps_over_hours_without_losing_anybody(aerobee_cluster: LocalCluster) -> None:
+async def test_a_clock_jump_of_hours_loses_no_client(aerobee_cluster: LocalCluster) -> None:
     before = aerobee_cluster.clock.now_ms()
     async with aerobee_cluster.producer() as producer:
         await producer.send(Message("orders", b"before"))
@@ -268,8 +268,8 @@ async def run_pytest(directory: Path, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("mode", ["auto", "strict"])
 async def test_the_plugin_works_in_both_modes_of_pytest_asyncio(tmp_path: Path, mode: str) -> None:
-    marks = "" if mode == "auto" else "import pytest\npytestmark = pytest.mark.asyncio\n"
-    (tmp_path / "test_it.py").write_text(marks + PLUGIN_TESTS)
+    header = "" if mode == "auto" else "import pytest\npytestmark = pytest.mark.asyncio\n"
+    (tmp_path / "test_it.py").write_text(header + PLUGIN_TESTS)
     (tmp_path / "conftest.py").write_text(OPTIONS)
     status, output = await run_pytest(tmp_path, "-o", f"asyncio_mode={mode}", "-W", "ignore")
     assert "3 passed" in output, output

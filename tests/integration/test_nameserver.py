@@ -93,10 +93,10 @@ def registration_body(*topics: str, counter: int = 1) -> bytes:
 async def same_answer(peer: Peer, request: Captured, expected: Captured) -> None:
     """Send a captured frame; the answer must mean what the captured answer meant."""
     reply = await peer.exchange(request.frame)
-    place = f"request {request.code} opaque {request.opaque} ({request.label})"
-    assert (reply.code, reply.opaque) == (expected.code, expected.opaque), place
-    assert (reply.ext or {}) == expected.ext, place
-    assert reply.body == expected.body, place
+    frame_name = f"request {request.code} opaque {request.opaque} ({request.label})"
+    assert (reply.code, reply.opaque) == (expected.code, expected.opaque), frame_name
+    assert (reply.ext or {}) == expected.ext, frame_name
+    assert reply.body == expected.body, frame_name
     if expected.code == 17:
         assert expected.header is not None
         assert reply.remark == expected.header["remark"]
@@ -167,9 +167,9 @@ async def test_a_captured_acting_master_group_gets_the_captured_answers(name: st
             reply = await peers[frame.conn].exchange(frame.frame)
             expected = replies.get((frame.conn, frame.opaque))
             if expected is not None and _settled(frames, index):
-                place = f"{frame.code} opaque {frame.opaque} ({frame.label})"
-                assert (reply.code, reply.body) == (expected.code, expected.body), place
-                assert frame.code != 103 or (reply.ext or {}) == expected.ext, place
+                frame_name = f"{frame.code} opaque {frame.opaque} ({frame.label})"
+                assert (reply.code, reply.body) == (expected.code, expected.body), frame_name
+                assert frame.code != 103 or (reply.ext or {}) == expected.ext, frame_name
                 compared += 1
     assert compared > 80
 

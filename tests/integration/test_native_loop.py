@@ -60,7 +60,7 @@ CASES: list[Callable[[], Awaitable[None]]] = [
     test_remoting.test_a_lost_connection_fails_each_pending_call_once,
     test_remoting.test_idle_connections_are_closed_and_busy_ones_are_not,
     test_native_sockets.test_many_connections_share_a_turn_and_each_gets_its_own_replies,
-    test_native_sockets.test_a_peer_that_does_not_read_its_pulls_holds_up_nobody_and_gets_them_later,
+    test_native_sockets.test_a_peer_that_stops_reading_delays_no_other_peer,
     test_native_sockets.test_a_peer_that_goes_with_half_a_frame_leaves_nothing_behind,
     lambda: test_native_sockets.test_frames_cut_anywhere_are_each_answered_once(1, "ASYNC_FLUSH"),
     lambda: test_native_sockets.test_frames_cut_anywhere_are_each_answered_once(2, "SYNC_FLUSH"),

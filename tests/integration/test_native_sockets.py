@@ -153,12 +153,12 @@ async def test_frames_cut_anywhere_are_each_answered_once(seed: int, flush: str)
         assert sorted(reply.opaque for reply in replies) == list(range(1, 201))
         assert {reply.code for reply in replies} == {ResponseCode.SUCCESS}
         assert stored(broker) == sends
-        places = sorted(
+        positions = sorted(
             (reply.ext["queueId"], int(reply.ext["queueOffset"]))
             for reply in replies
             if reply.ext and "queueOffset" in reply.ext
         )
-        assert len(set(places)) == sends
+        assert len(set(positions)) == sends
 
 
 async def test_many_connections_share_a_turn_and_each_gets_its_own_replies() -> None:
@@ -235,7 +235,7 @@ async def test_behind_its_first_read_a_connection_is_served_without_an_object_fo
         assert stored(broker) == 32
 
 
-async def test_a_peer_that_does_not_read_its_pulls_holds_up_nobody_and_gets_them_later() -> None:
+async def test_a_peer_that_stops_reading_delays_no_other_peer() -> None:
     async with serving() as broker, peer_of(broker) as other, peer_of(broker, limit=1024) as slow:
         other.writer.write(b"".join(send(n, size=4_000, queue=0) for n in range(200)))
         await other.replies(200)

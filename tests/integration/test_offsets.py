@@ -41,7 +41,7 @@ async def anyway(value):
     return value
 
 
-def places(moves):
+def target_offsets(moves):
     return [(move.queue.queue_id, move.before, move.after) for move in moves]
 
 
@@ -63,7 +63,7 @@ async def test_a_plan_says_where_each_queue_goes_and_changes_nothing(target, exp
         await fill(cluster)
         await consume_all(cluster, "G", 10)
         plan = await admin.plan_offsets("G", "orders", target)
-        assert places(plan) == expected
+        assert target_offsets(plan) == expected
         assert [move.before for move in await admin.offsets("G", "orders")] == [5, 5]
         done = await admin.move_offsets("G", plan)
         assert [move.after for move in done] == [after for _, _, after in expected]
@@ -78,9 +78,9 @@ async def test_one_queue_is_moved_and_nothing_forward_when_that_is_asked_for():
         await consume_all(cluster, "G", 10)
         first = MessageQueue("orders", "broker-a", 0)
         back = await admin.plan_offsets("G", "orders", OffsetTarget.offset(2), queues=[first])
-        assert places(await admin.move_offsets("G", back)) == [(0, 5, 2)]
+        assert target_offsets(await admin.move_offsets("G", back)) == [(0, 5, 2)]
         plan = await admin.plan_offsets("G", "orders", OffsetTarget.offset(4), may_skip=False)
-        assert places(plan) == [(0, 2, 2), (1, 5, 4)]
+        assert target_offsets(plan) == [(0, 2, 2), (1, 5, 4)]
         assert plan[0].note
         with pytest.raises(UsageError):
             await admin.plan_offsets(
@@ -89,7 +89,7 @@ async def test_one_queue_is_moved_and_nothing_forward_when_that_is_asked_for():
 
 
 @pytest.mark.parametrize("server_side", [True, False])
-async def test_members_that_are_online_go_on_where_they_are_sent(server_side):
+async def test_online_members_continue_at_the_reset_offset(server_side):
     """True: the next pull is answered with the new offset. False: the broker pushes RESET_CONSUMER_CLIENT_OFFSET."""
     async with (
         LocalCluster(broker_config={"use_server_side_reset_offset": server_side}) as cluster,
@@ -117,7 +117,7 @@ async def test_what_is_shown_after_a_pushed_reset_is_what_the_members_committed(
         async with cluster.push_consumer("G", {"orders": "*"}, lambda _: None, config=FIRST):
             plan = await admin.plan_offsets("G", "orders", OffsetTarget.offset(2))
             done = await admin.move_offsets("G", plan)
-            assert places(done) == [(0, 5, 2), (1, 5, 2)]
+            assert target_offsets(done) == [(0, 5, 2), (1, 5, 2)]
             assert [move.note for move in done] == ["", ""]
 
 
@@ -165,7 +165,7 @@ async def test_a_group_gets_the_offsets_of_another_one():
         await consume_all(cluster, "G", 10)
         await admin.create_group("H")
         plan = await admin.plan_clone("G", "H", "orders")
-        assert places(plan) == [(0, None, 5), (1, None, 5)]
+        assert target_offsets(plan) == [(0, None, 5), (1, None, 5)]
         assert plan[0].distance == 5
         await admin.move_offsets("H", plan)
         assert [move.before for move in await admin.offsets("H", "orders")] == [5, 5]

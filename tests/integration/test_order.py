@@ -99,7 +99,7 @@ async def test_each_queue_is_handled_in_order_one_message_at_a_time(cluster: Loc
     assert log.begun == {queue: list(range(queue, 80, 4)) for queue in range(4)}
 
 
-async def test_a_message_that_fails_is_tried_in_its_place_and_counts_its_tries(cluster: LocalCluster) -> None:
+async def test_a_failing_ordered_message_is_retried_in_place(cluster: LocalCluster) -> None:
     await fill(cluster, 12)
     seen: list[tuple[int, int]] = []
 
@@ -114,7 +114,7 @@ async def test_a_message_that_fails_is_tried_in_its_place_and_counts_its_tries(c
     assert seen == [(0, 0), (4, 0), (4, 1), (4, 2), (4, 3), (8, 0)]
 
 
-async def test_a_message_that_always_fails_goes_to_the_dead_letters_and_the_queue_goes_on(
+async def test_a_queue_resumes_after_a_dead_letter_message(
     cluster: LocalCluster,
 ) -> None:
     await fill(cluster, 12)
@@ -129,13 +129,13 @@ async def test_a_message_that_always_fails_goes_to_the_dead_letters_and_the_queu
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config(retry_count_max=2)):
         await wait_until(lambda: log.count() == 11)
     async with cluster.admin() as admin:
-        letter = await admin.message_at(MessageQueue("%DLQ%G", cluster.broker_names[0], 0), 0)
-    assert letter.body == b"4"
-    assert letter.properties["DLQ_ORIGIN_TOPIC"] == TOPIC
-    assert letter.properties["DLQ_ORIGIN_MESSAGE_ID"] == letter.message_id
-    assert letter.properties["DLQ_TRIES"] == "3"
-    assert letter.properties["LAST_ERROR"] == "ValueError: no stock"
-    assert letter.properties["DLQ_REASON"].startswith("blocked its ordered queue for")
+        dead_letter = await admin.message_at(MessageQueue("%DLQ%G", cluster.broker_names[0], 0), 0)
+    assert dead_letter.body == b"4"
+    assert dead_letter.properties["DLQ_ORIGIN_TOPIC"] == TOPIC
+    assert dead_letter.properties["DLQ_ORIGIN_MESSAGE_ID"] == dead_letter.message_id
+    assert dead_letter.properties["DLQ_TRIES"] == "3"
+    assert dead_letter.properties["LAST_ERROR"] == "ValueError: no stock"
+    assert dead_letter.properties["DLQ_REASON"].startswith("blocked its ordered queue for")
     assert cluster.broker().store.max_offset("%DLQ%G", 0) == 1
 
 
@@ -167,9 +167,9 @@ async def test_a_rejected_message_goes_to_the_dead_letters_at_once(cluster: Loca
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config()):
         await wait_until(lambda: 5 in seen)
     async with cluster.admin() as admin:
-        letter = await admin.message_at(MessageQueue("%DLQ%G", cluster.broker_names[0], 0), 0)
-    assert letter.properties["DLQ_REASON"] == "customer is gone"
-    assert letter.properties["DLQ_TRIES"] == "1"
+        dead_letter = await admin.message_at(MessageQueue("%DLQ%G", cluster.broker_names[0], 0), 0)
+    assert dead_letter.properties["DLQ_REASON"] == "customer is gone"
+    assert dead_letter.properties["DLQ_TRIES"] == "1"
     assert seen.count(1) == 1
 
 
@@ -228,10 +228,10 @@ async def test_members_that_come_and_go_keep_the_order(cluster: LocalCluster) ->
 async def test_a_queue_is_not_given_away_while_a_handler_works_on_it(cluster: LocalCluster) -> None:
     await fill(cluster, 8)
     log = Log()
-    go_on = asyncio.Event()
+    release = asyncio.Event()
 
     async def slow(message: ReceivedMessage) -> None:
-        await go_on.wait()
+        await release.wait()
         await log.handler()(message)
 
     async with cluster.push_consumer("G", {TOPIC: "*"}, slow, config=config()) as first:
@@ -241,7 +241,7 @@ async def test_a_queue_is_not_given_away_while_a_handler_works_on_it(cluster: Lo
             await wait_until(lambda: members(cluster) == 2)
             await asyncio.sleep(0.5)
             assert log.count() == 0
-            go_on.set()
+            release.set()
             await wait_until(lambda: log.count() == 8)
     log.check()
     assert log.begun == {queue: [queue, queue + 4] for queue in range(4)}

@@ -128,7 +128,7 @@ def _pop(broker: Broker) -> Any:
     return next(each for each in cast(Any, broker).features if each.name == "pop")
 
 
-async def test_ordinary_acknowledgements_do_not_come_to_the_handler(cluster: LocalCluster) -> None:
+async def test_fast_path_acks_do_not_reach_the_handler(cluster: LocalCluster) -> None:
     way = Way(cluster.broker(), "fast", is_fast=True)
     messages = popped(await way.pop("orders", count=8, queue=0), "orders", "fast")
     way.handled.clear()
@@ -145,7 +145,7 @@ async def test_ordinary_acknowledgements_do_not_come_to_the_handler(cluster: Loc
     assert said(await way.ask(again), "fast") == [(77, 0, "", None)]
 
 
-async def test_ordinary_pops_do_not_come_to_the_handler(cluster: LocalCluster) -> None:
+async def test_fast_path_pops_do_not_reach_the_handler(cluster: LocalCluster) -> None:
     broker = cluster.broker()
     way = Way(broker, "fast", is_fast=True)
     reply = await way.pop("orders", count=32)

@@ -147,7 +147,7 @@ def decided(end: RemotingCommand, decision: int) -> RemotingCommand:
 
 
 @pytest.mark.parametrize("mode", ["classic", "controllers"])
-async def test_transactions_go_on(world: World, mode: str, asked: dict[str, RemotingCommand]) -> None:
+async def test_transactions_continue(world: World, mode: str, asked: dict[str, RemotingCommand]) -> None:
     await world.begin(mode)
     ends = {
         key: await half(world, world.first, key) for key in ("done", "undone", "late", "lost", "forgotten")
@@ -176,22 +176,22 @@ async def test_transactions_go_on(world: World, mode: str, asked: dict[str, Remo
 
 
 @pytest.mark.parametrize("mode", ["classic", "controllers"])
-async def test_messages_for_later_come_once(world: World, mode: str) -> None:
+async def test_delayed_messages_arrive_once(world: World, mode: str) -> None:
     await world.begin(mode)
 
-    async def later(broker: Broker, name: str, in_ms: int, level: int) -> None:
+    async def send_delayed(broker: Broker, name: str, in_ms: int, level: int) -> None:
         due_ms = broker.clock.now_ms() + in_ms
-        for kind, wish in (
+        for kind, delay in (
             ("level", f"DELAY\x01{level}\x02"),
             ("timer", f"TIMER_DELIVER_MS\x01{due_ms}\x02"),
         ):
             await world.ask(
-                broker, send_request("later", b"x", properties=f"UNIQ_KEY\x01{name}{kind}\x02{wish}")
+                broker, send_request("later", b"x", properties=f"UNIQ_KEY\x01{name}{kind}\x02{delay}")
             )
 
-    await later(world.first, "early", 1_000, 1)
+    await send_delayed(world.first, "early", 1_000, 1)
     await wait_until(lambda: len(keys(world.first, "later")) == 2, timeout_s=60)
-    await later(world.first, "after", 5_000, 2)
+    await send_delayed(world.first, "after", 5_000, 2)
     second = await world.promote()
     await wait_until(lambda: len(keys(second, "later")) >= 4, timeout_s=60)
     assert sorted(keys(second, "later")) == ["afterlevel", "aftertimer", "earlylevel", "earlytimer"]

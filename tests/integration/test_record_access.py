@@ -78,11 +78,11 @@ class World:
         return found.physical_offset, offset
 
     async def end(
-        self, who: str, topic: str | None, transaction_id: str, place: tuple[int, int], decision: int = 8
+        self, who: str, topic: str | None, transaction_id: str, offset: tuple[int, int], decision: int = 8
     ) -> RemotingCommand:
         ext = {
-            "producerGroup": "billing", "transactionId": transaction_id, "commitLogOffset": str(place[0]),
-            "tranStateTableOffset": str(place[1]), "commitOrRollback": str(decision),
+            "producerGroup": "billing", "transactionId": transaction_id, "commitLogOffset": str(offset[0]),
+            "tranStateTableOffset": str(offset[1]), "commitOrRollback": str(decision),
         }  # fmt: skip
         return await self.ask(
             who, RequestCode.END_TRANSACTION, ext if topic is None else {**ext, "topic": topic}
@@ -213,15 +213,15 @@ async def test_a_consumer_is_given_no_message_of_a_topic_that_its_user_may_not_r
 async def test_a_transaction_is_ended_with_permission_for_its_own_topic(
     world: World, named: str | None
 ) -> None:
-    place = await world.half("root", "bills", "t1")
+    offset = await world.half("root", "bills", "t1")
     table = world.table
-    guesses = (("t1", place), ("guess", place), ("t1", (place[0], 7)), ("t1", (place[0] + 1, place[1])))
+    guesses = (("t1", offset), ("guess", offset), ("t1", (offset[0], 7)), ("t1", (offset[0] + 1, offset[1])))
     refusals = [await world.end("eve", named, *guess) for guess in guesses]
     assert {refusal.code for refusal in refusals} == {ResponseCode.SYSTEM_ERROR}
     assert len({re.sub(r"'(\d+|t1|guess)'", "", refusal.remark or "") for refusal in refusals}) == 1
     assert "t1" not in (refusals[1].remark or "")
     assert ("billing", "t1") in table.by_key
-    assert (await world.end("root", named, "t1", place)).code == 0
+    assert (await world.end("root", named, "t1", offset)).code == 0
     assert ("billing", "t1") not in table.by_key
     own = await world.half("eve", "orders", "t3")
     assert (await world.end("eve", named, "t3", own)).code == 0
@@ -241,10 +241,10 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 async def test_one_way_ends_of_transactions_are_checked_by_the_fast_path(
     backend: None, world: World, named: str | None
 ) -> None:
-    place = await world.half("root", "bills", "t1")
+    offset = await world.half("root", "bills", "t1")
     own = await world.half("eve", "orders", "t3")
     table = world.table
-    for transaction_id, at in (("t1", place), ("t3", own)):
+    for transaction_id, at in (("t1", offset), ("t3", own)):
         ext = {
             "producerGroup": "billing", "transactionId": transaction_id, "commitLogOffset": str(at[0]),
             "tranStateTableOffset": str(at[1]), "commitOrRollback": "12",
@@ -259,13 +259,13 @@ async def test_one_way_ends_of_transactions_are_checked_by_the_fast_path(
 
 
 async def test_a_half_message_under_anothers_id_does_not_join_its_transaction(world: World) -> None:
-    place = await world.half("root", "bills", "t1")
+    offset = await world.half("root", "bills", "t1")
     store = world.cluster.broker.store
     properties = {"TRAN_MSG": "true", "PGROUP": "billing", "UNIQ_KEY": "t1"}
     forged, _ = await world.send("eve", "orders", properties, b"forged", HALF_FLAG)
     for decision in (12, 8):
         assert (await world.end("eve", "orders", "t1", (forged, 1), decision)).code != 0
-    assert (await world.end("root", "bills", "t1", place)).code == 0
+    assert (await world.end("root", "bills", "t1", offset)).code == 0
     assert (store.max_offset("bills", 0), store.max_offset("orders", 0)) == (1, 0)
 
 
@@ -304,11 +304,11 @@ def a_record(
 ) -> Callable[[int], bytes]:
     """A record as of a place of the log."""
     host = pack_host("127.0.0.1", 1)
-    return lambda place: encode_record(
+    return lambda offset: encode_record(
         topic=topic.encode(),
         queue_id=0,
         queue_offset=queue_offset,
-        physical_offset=place,
+        physical_offset=offset,
         body=body,
         properties=encode_properties(properties).encode(),
         born_host=host,
@@ -322,27 +322,27 @@ async def forged(world: World, record: Callable[[int], bytes]) -> int:
     length = len(record(0))
     first, _ = await world.send("eve", "orders", {}, bytes(length))
     second, _ = await world.send("eve", "orders", {}, bytes(length))
-    place = second + (second - first) + HEAD_BYTES
-    data = record(place)
+    offset = second + (second - first) + HEAD_BYTES
+    data = record(offset)
     sent, _ = await world.send("eve", "orders", {}, data)
-    assert sent + HEAD_BYTES == place
-    assert world.cluster.broker.store.read_record(place) == data
-    return place
+    assert sent + HEAD_BYTES == offset
+    assert world.cluster.broker.store.read_record(offset) == data
+    return offset
 
 
 async def test_a_record_in_the_body_of_a_message_is_none(world: World) -> None:
     store = world.cluster.broker.store
     await world.send("root", "orders", {}, b"seen")
-    place = await forged(world, a_record("orders", 0, b"forged", {"INNER_MULTI_DISPATCH": "%LMQ%bills"}))
+    offset = await forged(world, a_record("orders", 0, b"forged", {"INNER_MULTI_DISPATCH": "%LMQ%bills"}))
     for who in ("eve", "root"):
         viewed = await world.ask(
-            who, RequestCode.VIEW_MESSAGE_BY_ID, {"topic": "orders", "offset": str(place)}
+            who, RequestCode.VIEW_MESSAGE_BY_ID, {"topic": "orders", "offset": str(offset)}
         )
         assert (viewed.code, viewed.body) == (ResponseCode.SYSTEM_ERROR, b"")
-    ext = {"group": "eve", "offset": str(place), "originTopic": "orders", "delayLevel": "-1"}
+    ext = {"group": "eve", "offset": str(offset), "originTopic": "orders", "delayLevel": "-1"}
     assert (await world.ask("eve", RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == ResponseCode.SYSTEM_ERROR
     assert store.max_offset("%DLQ%eve", 0) == 0
-    message_id = f"{world.cluster.broker.identity.store_host.hex().upper()}{place:016X}"
+    message_id = f"{world.cluster.broker.identity.store_host.hex().upper()}{offset:016X}"
     relayed = await world.ask(
         "root",
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
@@ -352,7 +352,7 @@ async def test_a_record_in_the_body_of_a_message_is_none(world: World) -> None:
 
 
 async def test_a_half_message_in_the_body_of_a_message_is_none(world: World) -> None:
-    place = await forged(
+    offset = await forged(
         world,
         a_record(
             "RMQ_SYS_TRANS_HALF_TOPIC", 5, b"forged",
@@ -360,9 +360,9 @@ async def test_a_half_message_in_the_body_of_a_message_is_none(world: World) -> 
         ),
     )  # fmt: skip
     for decision in (8, 12):
-        answer = await world.end("eve", "orders", "t9", (place, 5), decision)
+        answer = await world.end("eve", "orders", "t9", (offset, 5), decision)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-    message_id = f"{world.cluster.broker.identity.store_host.hex().upper()}{place:016X}"
+    message_id = f"{world.cluster.broker.identity.store_host.hex().upper()}{offset:016X}"
     resumed = await world.ask(
         "root", RequestCode.RESUME_CHECK_HALF_MESSAGE, {"topic": "orders", "msgId": message_id}
     )
@@ -371,15 +371,15 @@ async def test_a_half_message_in_the_body_of_a_message_is_none(world: World) -> 
 
 
 async def test_a_record_whose_body_is_what_others_store_gives_nothing_away(world: World) -> None:
-    place = await forged(world, a_record("orders", 0, b"", {}))
+    offset = await forged(world, a_record("orders", 0, b"", {}))
     store = world.cluster.broker.store
-    assert store.read_record(place) is not None
-    size, entry = len(store.read_record(place) or b""), store.queue("orders", 0).entry(0)
+    assert store.read_record(offset) is not None
+    size, entry = len(store.read_record(offset) or b""), store.queue("orders", 0).entry(0)
     assert entry is not None
-    assert not store.has_entry("orders", 0, 0, place, size)
+    assert not store.has_entry("orders", 0, 0, offset, size)
     assert store.has_entry("orders", 0, 0, *entry[:2])
     assert not store.has_entry("orders", 0, 0, entry[0], entry[1] + 1), "the size is the entry's"
-    assert store.named_record(place) is None
+    assert store.named_record(offset) is None
     assert store.named_record(entry[0]) is not None
 
 
@@ -387,8 +387,8 @@ async def test_a_dead_letter_and_the_counters_name_the_topic_that_the_message_wa
     world: World,
 ) -> None:
     for made_up in ("bills", "z" * 30_000):
-        place, _ = await world.send("eve", "orders", {"RETRY_TOPIC": made_up}, b"x")
-        ext = {"group": "eve", "offset": str(place), "originTopic": "orders", "delayLevel": "-1"}
+        offset, _ = await world.send("eve", "orders", {"RETRY_TOPIC": made_up}, b"x")
+        ext = {"group": "eve", "offset": str(offset), "originTopic": "orders", "delayLevel": "-1"}
         assert (await world.ask("eve", RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
         counted = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": f"{made_up}@eve"}
         unknown = await world.ask("root", RequestCode.VIEW_BROKER_STATS_DATA, counted)
@@ -396,8 +396,8 @@ async def test_a_dead_letter_and_the_counters_name_the_topic_that_the_message_wa
     counted = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "orders@eve"}
     assert (await world.ask("root", RequestCode.VIEW_BROKER_STATS_DATA, counted)).code == 0
     store = world.cluster.broker.store
-    for letter in decode_records(store.get_messages("%DLQ%eve", 0, 0, count_max=32).body):
-        assert (letter.properties["RETRY_TOPIC"], letter.properties["DLQ_ORIGIN_TOPIC"]) == (
+    for dead_letter in decode_records(store.get_messages("%DLQ%eve", 0, 0, count_max=32).body):
+        assert (dead_letter.properties["RETRY_TOPIC"], dead_letter.properties["DLQ_ORIGIN_TOPIC"]) == (
             "orders",
             "orders",
         )
@@ -406,7 +406,7 @@ async def test_a_dead_letter_and_the_counters_name_the_topic_that_the_message_wa
     ext = {"group": "eve", "offset": str(entry[0]), "originTopic": "%DLQ%eve", "delayLevel": "-1"}
     assert (await world.ask("root", RequestCode.CONSUMER_SEND_MSG_BACK, ext)).code == 0
     again = list(decode_records(store.get_messages("%DLQ%eve", 0, 2, count_max=1).body))
-    assert [letter.properties["RETRY_TOPIC"] for letter in again] == ["orders"]
+    assert [dead_letter.properties["RETRY_TOPIC"] for dead_letter in again] == ["orders"]
 
 
 async def test_lag_of_a_topic_that_is_named_often_is_counted_once(

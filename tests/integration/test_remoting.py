@@ -235,7 +235,7 @@ async def test_failures_of_handlers_become_codes_and_remarks(caplog: pytest.LogC
         assert "at most" in (too_large.remark or "")
 
 
-async def test_a_parked_reply_is_sent_later() -> None:
+async def test_a_deferred_reply_is_sent() -> None:
     async with serving() as harness, client() as caller:
         call = asyncio.create_task(caller.invoke(harness.address, RemotingCommand(PARK)))
         await wait_until(lambda: bool(harness.parked))

@@ -164,8 +164,8 @@ async def test_without_certificate_and_test_mode_only_tls_is_refused(
 
 
 async def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, authority: Identity) -> None:
-    stranger = identity(tmp_path, "stranger")
-    async with serving(server_tls(server_keys(stranger))) as address:
+    peer = identity(tmp_path, "stranger")
+    async with serving(server_tls(server_keys(peer))) as address:
         with pytest.raises(ConnectFailed, match="CERTIFICATE_VERIFY_FAILED"):
             await ask(address, trusting(authority))
         assert (await ask(address, ClientTls())).code == 0  # authServer false: not checked
@@ -189,7 +189,7 @@ async def test_clients_without_a_certificate_are_refused_when_it_is_required(
         assert (await ask(address, known)).code == 0
 
 
-async def test_replaced_files_are_used_by_new_connections_and_open_ones_go_on(
+async def test_new_connections_use_replaced_tls_files_open_ones_stay(
     tmp_path: Path, authority: Identity
 ) -> None:
     old_authority = identity(tmp_path, "old-authority")

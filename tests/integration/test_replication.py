@@ -117,7 +117,7 @@ async def test_an_empty_slave_takes_the_whole_history_of_several_files(pair: Pai
     assert slave.store.max_offset("t", 0) == 150
 
 
-async def test_a_slave_comes_back_and_goes_on_where_it_was(pair: Pair) -> None:
+async def test_a_slave_resumes_replication_at_its_offset(pair: Pair) -> None:
     master = await pair.start("master")
     slave = await pair.start_slave(master)
     await pair.send(master, 10)
@@ -276,9 +276,9 @@ async def test_the_slave_is_made_the_master_and_the_old_one_follows_it(pair: Pai
     await wait_until(lambda: bool(master.replication.state().replicas))
     await pair.send(master, 20)
     due_ms = master.clock.now_ms() + 6_000
-    for number, wish in enumerate(("DELAY\x012\x02", f"TIMER_DELIVER_MS\x01{due_ms}\x02")):
-        later = send_request("later", b"later", properties=f"UNIQ_KEY\x01L{number}\x02{wish}")
-        reply = await pair.client.invoke(master.address, later)
+    for number, delay in enumerate(("DELAY\x012\x02", f"TIMER_DELIVER_MS\x01{due_ms}\x02")):
+        delayed = send_request("later", b"later", properties=f"UNIQ_KEY\x01L{number}\x02{delay}")
+        reply = await pair.client.invoke(master.address, delayed)
         assert reply.code == 0, reply
     confirmed = master.store.log.end
     await slave.stop()
@@ -300,10 +300,10 @@ async def test_the_slave_is_made_the_master_and_the_old_one_follows_it(pair: Pai
 async def test_a_slave_that_becomes_master_while_it_runs_delivers_what_waits_and_stops_again(
     pair: Pair,
 ) -> None:
-    async def later(broker: Broker, number: int, in_ms: int) -> None:
+    async def delayed(broker: Broker, number: int, in_ms: int) -> None:
         due_ms = broker.clock.now_ms() + in_ms
-        for kind, wish in enumerate(("DELAY\x012\x02", f"TIMER_DELIVER_MS\x01{due_ms}\x02")):
-            properties = f"UNIQ_KEY\x01L{number}{kind}\x02{wish}"
+        for kind, delay in enumerate(("DELAY\x012\x02", f"TIMER_DELIVER_MS\x01{due_ms}\x02")):
+            properties = f"UNIQ_KEY\x01L{number}{kind}\x02{delay}"
             reply = await pair.client.invoke(
                 broker.address, send_request("later", b"x", properties=properties)
             )
@@ -311,9 +311,9 @@ async def test_a_slave_that_becomes_master_while_it_runs_delivers_what_waits_and
 
     first = await pair.start("first")
     second = await pair.start_slave(first, "second")
-    await later(first, 0, 1_000)
+    await delayed(first, 0, 1_000)
     await wait_until(lambda: first.store.max_offset("later", 0) == 2, timeout_s=60)  # delivered by the first
-    await later(first, 1, 6_000)
+    await delayed(first, 1, 6_000)
     await same(first, second)
     end = first.store.max_offset("later", 0)
     await first.stop()
@@ -321,7 +321,7 @@ async def test_a_slave_that_becomes_master_while_it_runs_delivers_what_waits_and
     await wait_until(lambda: second.store.max_offset("later", 0) >= 4, timeout_s=60)
     assert (end, second.store.max_offset("later", 0)) == (2, 4), "something was delivered twice"
     # It gives way to the first again, which delivers what the second left; the second delivers nothing meanwhile.
-    await later(second, 2, 6_000)
+    await delayed(second, 2, 6_000)
     first = await pair.start("first", store=SLAVE, broker_id=1)
     first.replication.become_slave(second.identity.ha_address, 1, master_address=second.address)
     await same(second, first)
@@ -331,7 +331,7 @@ async def test_a_slave_that_becomes_master_while_it_runs_delivers_what_waits_and
     await wait_until(lambda: first.store.max_offset("later", 0) >= 6, timeout_s=60)
     await same(first, second)
     # And back, after it has led once before.
-    await later(first, 3, 6_000)
+    await delayed(first, 3, 6_000)
     await same(first, second)
     await first.stop()
     second.replication.become_master(3)

@@ -107,8 +107,12 @@ async def test_a_simple_consumer_gives_up_after_the_groups_bound(cluster: LocalC
         await admin.create_group("G", retry_count_max=2)
     assert await received(cluster, SimpleConsumerConfig(), 10) == [0, 1, 2]
     async with cluster.admin() as admin:
-        (letter,) = [letter async for letter in admin.dead_letters("G")]
-    assert (letter.topic, letter.tries, letter.reason) == (TOPIC, 3, "not acknowledged in 3 deliveries")
+        (dead_letter,) = [dead_letter async for dead_letter in admin.dead_letters("G")]
+    assert (dead_letter.topic, dead_letter.tries, dead_letter.reason) == (
+        TOPIC,
+        3,
+        "not acknowledged in 3 deliveries",
+    )
 
 
 async def test_a_simple_consumer_never_gives_up_without_a_bound(cluster: LocalCluster) -> None:

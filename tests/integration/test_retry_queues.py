@@ -84,14 +84,14 @@ async def test_a_retry_topic_made_by_a_send_has_the_queues_of_its_group(cluster:
     assert cluster.broker().topics.topics["%RETRY%G"].read_queue_nums == 3
 
 
-@pytest.mark.parametrize("wish", [{"delay_level": 1}, {"deliver_after": 2.0}], ids=["level", "timer"])
+@pytest.mark.parametrize("delay", [{"delay_level": 1}, {"deliver_after": 2.0}], ids=["level", "timer"])
 async def test_a_delayed_message_reaches_a_topic_that_was_shrunk(
-    cluster: LocalCluster, wish: dict[str, float]
+    cluster: LocalCluster, delay: dict[str, float]
 ) -> None:
     async with cluster.producer() as producer:
         for queue_id in range(4):
             queue = MessageQueue("orders", "broker-a", queue_id)
-            await producer.send(Message("orders", b"later", **wish), queue=queue)  # type: ignore[arg-type]
+            await producer.send(Message("orders", b"later", **delay), queue=queue)  # type: ignore[arg-type]
     await resize(cluster, "orders", 2)
     await cluster.advance_clock(10)
     await wait_until(lambda: sum(queue_counts(cluster, "orders")) == 4)

@@ -120,11 +120,11 @@ async def test_what_waits_for_the_disk_is_refused_when_rights_are_taken_away(
         store = cluster.broker.store
         read = store.get_messages_cold
 
-        async def slow(*place: Any, **how: Any) -> Any:
+        async def slow(*position: Any, **how: Any) -> Any:
             await take_rights(cluster, "bob", "disabled")
-            return await read(*place, **how)
+            return await read(*position, **how)
 
-        monkeypatch.setattr(store, "is_cold", lambda *place, **how: True)
+        monkeypatch.setattr(store, "is_cold", lambda *position, **how: True)
         monkeypatch.setattr(store, "get_messages_cold", slow)
         remoting = RemotingClient(
             clock=SystemClock(), network=AsyncioNetwork(), credentials=Credentials("bob", "bobsecret")

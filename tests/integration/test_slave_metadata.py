@@ -113,13 +113,13 @@ async def test_an_unchanged_table_of_offsets_is_not_sent_again(pair: Pair) -> No
     await commit(pair, master, 3)
     first = await pair.client.invoke(master.address, RemotingCommand(43, {}))
     assert b'"t@g":{0:3}' in first.body
-    mark = (first.ext or {})["aerobeeMark"]
+    etag = (first.ext or {})["aerobeeMark"]
     assert (first.ext or {})["aerobeeLogEnd"] == str(master.store.log.end) != "0"
-    again = await pair.client.invoke(master.address, RemotingCommand(43, {"aerobeeMark": mark}))
+    again = await pair.client.invoke(master.address, RemotingCommand(43, {"aerobeeMark": etag}))
     assert (again.code, again.body) == (0, b"")
     assert (again.ext or {})["aerobeeLogEnd"] == str(master.store.log.end)
     await commit(pair, master, 4)
-    changed = await pair.client.invoke(master.address, RemotingCommand(43, {"aerobeeMark": mark}))
+    changed = await pair.client.invoke(master.address, RemotingCommand(43, {"aerobeeMark": etag}))
     assert b'"t@g":{0:4}' in changed.body
 
 
@@ -241,9 +241,7 @@ async def test_a_cut_moves_back_to_where_the_topics_are_known(
 
 
 @pytest.mark.parametrize("value", ["x", -5, 1.5, float("inf"), 10**30, True, [], {}, "12"])
-async def test_a_place_that_cannot_be_stops_no_start_and_brings_no_topic_back(
-    tmp_path: Path, value: object
-) -> None:
+async def test_an_impossible_offset_stops_no_start_restores_no_topic(tmp_path: Path, value: object) -> None:
     table = TopicTable(file=Content({COPIED_TO_FIELD: value}), clock=SystemClock())  # type: ignore[arg-type]
     table.load()
     assert table.copied_to is None
@@ -296,7 +294,7 @@ async def test_a_topic_that_got_more_queues_shortly_before_its_master_was_lost_h
     assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (13, 13, config.perm)
 
 
-async def test_the_place_where_topics_are_known_is_in_the_file_once_a_minute() -> None:
+async def test_the_log_offset_of_topics_is_saved_once_a_minute() -> None:
     writes: list[dict[str, Any]] = []
 
     class File(Content):
@@ -309,8 +307,8 @@ async def test_the_place_where_topics_are_known_is_in_the_file_once_a_minute() -
 
     clock = ManualClock(0)
     table = TopicTable(file=File({}), clock=clock)  # type: ignore[arg-type]
-    for place in (10, 20, 30):
-        table.copied(place)
+    for offset in (10, 20, 30):
+        table.copied(offset)
         await table.settled()
     assert [each[COPIED_TO_FIELD] for each in writes] == [10]
     clock.advance(61)

@@ -65,7 +65,7 @@ async def test_a_batch_topic_made_just_before_a_failover(pair: Pair, monkeypatch
     assert [record.queue_offset for record in records_of(reply)] == [0, 3, 6, 9]
 
 
-async def test_an_ordinary_topic_remade_as_batch_before_a_failover(
+async def test_a_normal_topic_recreated_as_batch_before_failover(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     master, slave = await left_alone(pair, monkeypatch)
@@ -78,7 +78,7 @@ async def test_an_ordinary_topic_remade_as_batch_before_a_failover(
     assert await send_batch(pair, slave, "kept") == 6
 
 
-async def test_a_batch_topic_remade_as_ordinary_is_ordinary_at_slaves(pair: Pair) -> None:
+async def test_slaves_follow_a_batch_topic_recreated_as_normal(pair: Pair) -> None:
     master = await pair.start("master")
     slave = await pair.start_slave(master)
     await create(master, "topic", **BATCH)

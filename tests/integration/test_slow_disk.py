@@ -118,7 +118,7 @@ async def begun(disk: SlowDisk) -> None:
     assert await asyncio.to_thread(disk.begun.wait, WAIT_S)
 
 
-async def test_a_topic_that_a_send_makes_keeps_nobody_else_waiting(world: World) -> None:
+async def test_a_topic_created_by_a_send_delays_no_other_send(world: World) -> None:
     assert (await world.send("known")).code == 0
     world.disk.hold("topics.json")
     first = asyncio.create_task(world.send("fresh", b"0"))
@@ -236,7 +236,7 @@ async def test_a_change_that_the_disk_refuses_is_an_error_and_changes_nothing(wo
     assert world.broker.groups.get("readers") is None
 
 
-async def test_consumers_and_given_back_messages_write_beside_the_loop(world: World) -> None:
+async def test_consumers_and_retries_write_off_the_event_loop(world: World) -> None:
     sent = await world.send("jobs", b"job")
     assert sent.ext is not None
     offset = int(sent.ext["msgId"][-16:], 16)

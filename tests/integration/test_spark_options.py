@@ -134,7 +134,7 @@ def test_topics_by_name_by_pattern_and_queues_one_by_one(cluster: ThreadedCluste
 
 def test_the_driver_asks_so_often_again_and_a_task_for_so_long():
     """Nobody listens there: each try fails at once, so that the times between them are what is left."""
-    nobody = {"nameservers": "127.0.0.1:1", "subscribe": "orders"}
+    unreachable = {"nameservers": "127.0.0.1:1", "subscribe": "orders"}
 
     def seconds(work: Callable[[], object]) -> float:
         begun = time.monotonic()
@@ -143,9 +143,9 @@ def test_the_driver_asks_so_often_again_and_a_task_for_so_long():
         return time.monotonic() - begun
 
     patient = {"fetchOffset.numRetries": "4", "fetchOffset.retryIntervalMs": "200"}
-    with ClusterView(parse_source_options({**nobody, **patient}, streaming=False)) as view:
+    with ClusterView(parse_source_options({**unreachable, **patient}, streaming=False)) as view:
         assert seconds(view.queues) >= 0.8
-    options = parse_source_options({**nobody, "pollTimeoutMs": "700"}, streaming=False)
+    options = parse_source_options({**unreachable, "pollTimeoutMs": "700"}, streaming=False)
     assert seconds(lambda: batches(options)) >= 0.7
 
 

@@ -155,7 +155,7 @@ def test_what_is_configured_is_loaded(tmp_path: Path) -> None:
             assert path.is_dir() or path.with_suffix(".py").is_file(), name
 
 
-def test_beside_native_code_the_python_backend_is_not_loaded(tmp_path: Path) -> None:
+def test_with_native_code_the_python_backend_is_not_loaded(tmp_path: Path) -> None:
     pytest.importorskip("aerobee_native")
     modules = loaded(PLAIN_BROKER, str(tmp_path / "store"), "{}")
     assert (

@@ -247,7 +247,7 @@ async def send(
 
 
 @pytest.mark.parametrize("are_offsets_copied", [True, False])
-async def test_messages_for_later_come_once_after_two_failovers(
+async def test_delayed_messages_arrive_once_after_two_failovers(
     failover: Failover, monkeypatch: pytest.MonkeyPatch, are_offsets_copied: bool
 ) -> None:
     """Also when a slave could not ask its master for the offsets of delay levels: the log has the deliveries."""

@@ -117,14 +117,14 @@ async def tool() -> AsyncIterator[Tool]:
 
 async def send(tool: Tool, *bodies: str) -> list[tuple[int, int]]:
     """Send to both logical queues in turn; returns (queue id, offset) of each."""
-    places = []
+    sent_to = []
     async with tool.cluster.producer() as producer:
         queues = await producer.queues(TOPIC)
         assert queues == tuple(MessageQueue(TOPIC, LOGICAL, n) for n in range(2))
         for number, body in enumerate(bodies):
             result = await producer.send(Message(TOPIC, body.encode()), queue=queues[number % 2])
-            places.append((result.queue.queue_id, result.queue_offset))
-    return places
+            sent_to.append((result.queue.queue_id, result.queue_offset))
+    return sent_to
 
 
 async def test_messages_flow_through_logical_queues_over_a_remapping(tool: Tool) -> None:
@@ -139,8 +139,8 @@ async def test_messages_flow_through_logical_queues_over_a_remapping(tool: Tool)
         owned = {queue for queue in consumer.owned if queue.topic == TOPIC}
         assert owned == {MessageQueue(TOPIC, LOGICAL, n) for n in range(2)}
         await tool.move_first_to_second()
-        places = await send(tool, "a2", "b2")
-        assert places == [(0, NEW_BEGIN), (1, 2)]
+        sent_to = await send(tool, "a2", "b2")
+        assert sent_to == [(0, NEW_BEGIN), (1, 2)]
         await wait_until(lambda: len(seen) == 6)
     assert sorted(seen) == [
         ("a0", 0, 0), ("a1", 1, 0), ("a2", 0, NEW_BEGIN), ("b0", 0, 1), ("b1", 1, 1), ("b2", 1, 2),
@@ -245,7 +245,7 @@ async def test_mappings_outlive_restarts_and_are_registered_again(tool: Tool) ->
     assert list(fastjson.loads_object(everything.body, "table")["topicQueueMappingDetailMap"]) == [TOPIC]
 
 
-async def test_a_deleted_static_topic_may_come_back_as_an_ordinary_one(tool: Tool) -> None:
+async def test_a_deleted_static_topic_may_return_as_normal_topic(tool: Tool) -> None:
     async with tool.cluster.admin() as admin:
         await admin.delete_topic(TOPIC)
         await wait_until(lambda: TOPIC not in tool.cluster.nameserver().table.topics)

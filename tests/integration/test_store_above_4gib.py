@@ -105,13 +105,13 @@ class Old:
             (topic, queue_id): [entry[2] for entry in entries]
             for topic, queue_id, entries, _ in archive.queues()
         }
-        for (topic, queue_id), places in self.queues.items():
+        for (topic, queue_id), offsets in self.queues.items():
             directory = self.root / "consumequeue" / topic / str(queue_id)
             directory.mkdir(parents=True)
             sizes = {each.physical_offset: len(each.data) for each in self.records}
             with (directory / f"{FIRST_QUEUE_OFFSET * ENTRY.size:020d}").open("wb") as file:
-                for place, tag in zip(places, tags[topic, queue_id], strict=True):
-                    file.write(ENTRY.pack(place, sizes[place], tag))
+                for offset, tag in zip(offsets, tags[topic, queue_id], strict=True):
+                    file.write(ENTRY.pack(offset, sizes[offset], tag))
                 file.truncate(QUEUE_FILE_BYTES)
 
     def _write_index(self) -> None:
@@ -139,11 +139,11 @@ class Old:
                     newest[slot] = count
                     self.keys[key] = decoded.topic, record.physical_offset
                     count += 1
-            places = self.records[0].physical_offset, self.records[-1].physical_offset
+            offsets = self.records[0].physical_offset, self.records[-1].physical_offset
             file.seek(0)
             file.write(
                 struct.pack(
-                    ">qqqqii", first.store_timestamp, last.store_timestamp, *places, len(newest), count
+                    ">qqqqii", first.store_timestamp, last.store_timestamp, *offsets, len(newest), count
                 )
             )
             file.truncate(40 + SLOTS * 4 + INDEX_ENTRIES * 20)
@@ -157,15 +157,15 @@ def old(tmp_path: Path) -> Iterator[Old]:
 
 def check(old: Old, store: MessageStore) -> None:
     assert old.records[-1].physical_offset > 6 * GIB
-    for (topic, queue_id), places in old.queues.items():
+    for (topic, queue_id), offsets in old.queues.items():
         assert store.min_offset(topic, queue_id) == FIRST_QUEUE_OFFSET
-        assert read_queue(store, topic, queue_id)[: len(places)] == places
+        assert read_queue(store, topic, queue_id)[: len(offsets)] == offsets
     for record in old.records:
         assert store.read_record(record.physical_offset) == record.data
 
 
 @pytest.mark.parametrize("was_killed", [False, True], ids=["stopped", "killed"])
-async def test_the_first_start_serves_all_of_it_and_goes_on(old: Old, was_killed: bool) -> None:
+async def test_the_first_start_serves_the_store_and_appends(old: Old, was_killed: bool) -> None:
     if was_killed:
         (old.root / "abort").touch()
     store = old.open()
@@ -174,16 +174,16 @@ async def test_the_first_start_serves_all_of_it_and_goes_on(old: Old, was_killed
     await store.start()
     check(old, store)
     assert len(old.keys) > 10
-    for key, (topic, place) in old.keys.items():
+    for key, (topic, offset) in old.keys.items():
         found = decode_records(store.query(topic, key, count_max=32).body)
-        assert place in [each.physical_offset for each in found], key
-    (topic, queue_id), places = next(iter(old.queues.items()))
+        assert offset in [each.physical_offset for each in found], key
+    (topic, queue_id), offsets = next(iter(old.queues.items()))
     properties = encode_properties({"UNIQ_KEY": "NEW", "TAGS": "more"}).encode()
     message = StoredMessage(
         topic=topic, queue_id=queue_id, body=b"new", properties=properties, born_host=HOST
     )
     appended = store.append(message)
-    assert appended.queue_offset == FIRST_QUEUE_OFFSET + len(places)
+    assert appended.queue_offset == FIRST_QUEUE_OFFSET + len(offsets)
     assert appended.physical_offset >= old.records[-1].physical_offset + len(old.records[-1].data)
     await store.stop()
 
@@ -205,9 +205,9 @@ async def test_queues_and_index_that_are_gone_are_built_again_with_their_offsets
     assert any("the key index" in note and "built again" in note for note in old.report.notes)
     await store.start()
     check(old, store)
-    key, (topic, place) = next(iter(old.keys.items()))
+    key, (topic, offset) = next(iter(old.keys.items()))
     found = decode_records(store.query(topic, key, count_max=32).body)
-    assert place in [each.physical_offset for each in found]
+    assert offset in [each.physical_offset for each in found]
     await store.stop()
     report = verify(old.config)
     assert report.is_whole

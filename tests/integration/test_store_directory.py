@@ -147,7 +147,7 @@ async def test_cold_data_is_read_by_the_executor_and_equal(tmp_path: Path) -> No
     await store.stop()
 
 
-async def test_a_read_goes_on_over_the_end_of_a_queue_file(tmp_path: Path) -> None:
+async def test_a_read_crosses_the_end_of_a_queue_file(tmp_path: Path) -> None:
     store = new_store(tmp_path)  # 200 entries a file
     store.load()
     for number in range(300):
@@ -259,8 +259,8 @@ async def test_all_that_one_read_takes_is_brought_into_memory_and_no_more_for_wh
     monkeypatch.setattr(RealMappedFile, "read", note)
 
     def are_warm(stop: int) -> bool:
-        places = [queue.entry(number)[:2] for number in range(5, stop)]  # type: ignore[index]
-        for at, size in places:
+        records = [queue.entry(number)[:2] for number in range(5, stop)]  # type: ignore[index]
+        for at, size in records:
             segment = store.log.segment_at(at)
             assert segment is not None
             if any((segment.path, at - segment.base + n) not in read for n in (0, size - 1)):

@@ -80,14 +80,14 @@ def archive(request: pytest.FixtureRequest, tmp_path: Path) -> Archive:
 
 def read_queue(store: MessageStore, topic: str, queue_id: int) -> list[int]:
     """Physical offsets of everything that a consumer gets from offset 0 on."""
-    places: list[int] = []
+    offsets: list[int] = []
     offset = store.min_offset(topic, queue_id)
     while (result := store.get_messages(topic, queue_id, offset, count_max=32)).status is GetStatus.FOUND:
-        places.extend(record.physical_offset for record in decode_records(result.body))
+        offsets.extend(record.physical_offset for record in decode_records(result.body))
         assert result.next_offset > offset
         offset = result.next_offset
     assert result.status is GetStatus.OFFSET_OVERFLOW_ONE
-    return places
+    return offsets
 
 
 def check_content(store: MessageStore, archive: Archive) -> None:
@@ -107,8 +107,8 @@ def check_content(store: MessageStore, archive: Archive) -> None:
         if "body" in record:
             assert decoded.body == record["body"].encode()
     for topic, queue_id, entries, is_batch in archive.queues():
-        places = read_queue(store, topic, queue_id)
-        assert places[: len(entries)] == [entry[0] for entry in entries]
+        offsets = read_queue(store, topic, queue_id)
+        assert offsets[: len(entries)] == [entry[0] for entry in entries]
         if not is_batch:
             queue = store.queues[topic, queue_id]
             assert [list(queue.entry(at) or ()) for at in range(len(entries))] == entries
@@ -129,8 +129,8 @@ async def test_every_listed_key_finds_its_messages(archive: Archive) -> None:
         is_rollback = record["sysFlag"] & 0xC == 0xC
         for key in filter(None, keys):
             answer = store.query(record["topic"], key, count_max=64)
-            places = [found.physical_offset for found in decode_records(answer.body)]
-            assert (record["physicalOffset"] in places) is not is_rollback or len(places) == 64
+            offsets = [found.physical_offset for found in decode_records(answer.body)]
+            assert (record["physicalOffset"] in offsets) is not is_rollback or len(offsets) == 64
         if properties.get("TAGS") and not is_rollback:
             answer = store.query(record["topic"], properties["TAGS"], count_max=64, index_type="T")
             assert record["physicalOffset"] in [r.physical_offset for r in decode_records(answer.body)]
@@ -171,7 +171,7 @@ async def test_the_index_is_the_same_entry_by_entry_also_when_it_was_built_again
     await store.stop()
 
 
-async def test_writing_goes_on_and_everything_is_there_after_the_next_start(archive: Archive) -> None:
+async def test_writes_continue_and_survive_the_next_start(archive: Archive) -> None:
     store = archive.open()
     await store.start()
     topic, queue_id, entries, _ = next(queue for queue in archive.queues() if not queue[3])

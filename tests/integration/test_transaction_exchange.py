@@ -117,7 +117,7 @@ async def test_captured_java_client_is_served_as_rocketmq_served_it(capture: str
         auto_create_topic_enable=True,
     ) as (broker, peer):
         await peer.join(broker.address, "PG_trans")
-        places: dict[str, dict[str, str]] = {}
+        positions: dict[str, dict[str, str]] = {}
         for frame in frames:
             if frame.is_reply or frame.request_code not in (310, 37):
                 continue
@@ -131,13 +131,13 @@ async def test_captured_java_client_is_served_as_rocketmq_served_it(capture: str
                 assert ours.keys() == theirs.keys()
                 assert {k: v for k, v in ours.items() if k != "msgId"} == {
                     k: v for k, v in theirs.items() if k not in ("msgId", "queueOffset")
-                } | {"queueOffset": str(len(places))}
-                places[ours["transactionId"]] = {
+                } | {"queueOffset": str(len(positions))}
+                positions[ours["transactionId"]] = {
                     "tranStateTableOffset": ours["queueOffset"],
                     "commitLogOffset": str(int(ours["msgId"][-16:], 16)),
                 }
             elif ext["fromTransactionCheck"] == "false":
-                ext.update(places[ext["transactionId"]])
+                ext.update(positions[ext["transactionId"]])
                 await peer.client.invoke_oneway(broker.address, RemotingCommand(37, ext, flag=FLAG_ONEWAY))
             else:
                 ends.setdefault(ext["transactionId"], []).append(int(ext["commitOrRollback"]))

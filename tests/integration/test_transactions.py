@@ -265,7 +265,7 @@ async def test_open_transactions_survive_a_kill_and_decided_ones_stay_decided(cl
     assert await bodies(cluster) == [b"0", b"2"]
 
 
-async def test_a_plain_checker_that_blocks_holds_up_nobody(cluster: LocalCluster) -> None:
+async def test_a_blocking_sync_checker_delays_no_other_check(cluster: LocalCluster) -> None:
     """It runs in a thread: the producer sends on, and is answered, while the checker waits."""
     begun, may_end = threading.Event(), threading.Event()
     names: list[str] = []

@@ -29,7 +29,7 @@ from aerobee.store.append.log_appender import LaidOut
 from aerobee.store.log.stored_message import AppendResult, GetResult, StoredMessage
 from aerobee.testing.local_cluster import LocalCluster
 from tests.unit.broker.sending import send_frame
-from tests.unit.test_floors import FLOORS
+from tests.unit.test_floors import LAYERS
 
 ROOT = Path(aerobee.__file__).parent
 PAGE = ROOT.parent / "docs" / "architecture.md"
@@ -78,7 +78,7 @@ class Walk:
             caller = caller.f_back
         if caller is not None:
             above = caller.f_code.co_filename[len(f"{ROOT}/") :]
-            if _floor(file) > _floor(above):
+            if _layer(file) > _layer(above):
                 self.climbs.append(f"{above} -> {file}")
 
 
@@ -90,8 +90,8 @@ def _is_message(value: Any) -> bool:
     )
 
 
-def _floor(file: str) -> int:
-    return FLOORS[file.split("/")[0].removesuffix(".py")]
+def _layer(file: str) -> int:
+    return LAYERS[file.split("/")[0].removesuffix(".py")]
 
 
 def walk_on_the_page(name: str) -> list[str]:

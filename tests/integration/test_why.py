@@ -84,7 +84,7 @@ async def settled(cluster: LocalCluster, consumer: object) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_group_that_nobody_has_used_is_unknown(cluster: LocalCluster) -> None:
+async def test_a_group_without_consumers_is_unknown(cluster: LocalCluster) -> None:
     assert kinds(await why(cluster, "nobody")) == ["no-group"]
 
 
@@ -96,7 +96,7 @@ async def test_a_message_that_was_never_sent(cluster: LocalCluster) -> None:
     assert "was ever stored in orders" in found[0].text
 
 
-async def test_behind_with_nobody_online(cluster: LocalCluster) -> None:
+async def test_lag_without_online_consumers(cluster: LocalCluster) -> None:
     await send(cluster)
     await consume_all(cluster)
     message_id = await send(cluster, count=3)
@@ -222,7 +222,7 @@ async def test_a_send_that_was_repeated(cluster: LocalCluster) -> None:
     assert "stored-twice" in kinds(found)
 
 
-async def test_a_half_message_that_nobody_decides(cluster: LocalCluster) -> None:
+async def test_a_half_message_without_decision(cluster: LocalCluster) -> None:
     async with cluster.transaction_producer(
         "makers", checker=lambda message: TransactionState.UNKNOWN
     ) as producer:

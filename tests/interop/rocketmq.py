@@ -372,8 +372,8 @@ class Cluster:
         self.nameserver = NameServer(kind, root / "nameserver")
         self.namesrv = self.nameserver.address
         self.brokers = [
-            Broker(kind, root / f"broker-{letter}", self.namesrv, brokerName=f"broker-{letter}", **config)
-            for letter in "abcd"[:brokers]
+            Broker(kind, root / f"broker-{suffix}", self.namesrv, brokerName=f"broker-{suffix}", **config)
+            for suffix in "abcd"[:brokers]
         ]
 
     @property

@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop.conftest import targets
 from tests.interop.rocketmq import Broker, Driver, NameServer, call, routed_brokers
-from tests.interop.test_migration import send_later
+from tests.interop.test_migration import send_delayed
 from tests.interop.test_pop import JavaPops, use_pop
 from tests.interop.test_replication import Slave, log_end
 from tests.waiting import wait_for
@@ -67,7 +67,7 @@ def group(
         group.kill()
 
 
-def test_java_consumers_go_on_at_the_acting_master(group: Group, driver: Driver, topic: str) -> None:
+def test_java_consumers_continue_at_the_acting_master(group: Group, driver: Driver, topic: str) -> None:
     admin = ("-c", "DefaultCluster", "-t", topic, "-r", "2", "-w", "2")
     assert driver.admin(group.namesrv, "updateTopic", *admin).count("success") == 2
     name = group.master.broker_name
@@ -84,7 +84,7 @@ def test_java_consumers_go_on_at_the_acting_master(group: Group, driver: Driver,
         producer.send(
             [{"topic": topic, "body": body, "broker": name, "queue": n % 2} for n, body in enumerate(bodies)]
         )
-    send_later(group.master, topic)
+    send_delayed(group.master, topic)
     group.lose_master()
     with driver.push(group.namesrv, topic, orderly=True) as consumer:
         wait_for(

@@ -11,7 +11,7 @@ from typing import Any
 from aerobee.nameserver import NameServer
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.remoting.codes import RequestCode as Code
-from tests.abuse.stranger import Stranger
+from tests.abuse.untrusted_peer import UntrustedPeer
 from tests.integration.broker_calls import make_broker
 from tests.interop.rocketmq import CLASS_PATH, JAVA
 from tests.waiting import wait_until
@@ -93,7 +93,7 @@ GROUP = b'{"groupName":"workers","consumeEnable":true,"retryQueueNums":1,"retryM
 MODE = b'{"topic":"jobs","consumerGroup":"workers","mode":"POP","popShareQueueNum":1}'
 
 
-async def _use(peer: Stranger) -> None:
+async def _use(peer: UntrustedPeer) -> None:
     """Something in every table."""
     assert (await peer.call(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP)).code == 0
     for properties in ("a\x012\x02", "DELAY\x011\x02", "TIMER_DELAY_SEC\x0160\x02", ""):
@@ -127,7 +127,7 @@ async def _bodies(path: Path) -> list[tuple[str, str, bytes]]:
     await broker.start()
     found: list[tuple[str, str, bytes]] = []
     try:
-        async with Stranger(broker.address) as peer, Stranger(server.address) as names:
+        async with UntrustedPeer(broker.address) as peer, UntrustedPeer(server.address) as names:
             await _use(peer)
 
             async def routed() -> bool:

@@ -319,8 +319,8 @@ def test_lag_is_estimated_through_the_filter_of_a_member(
 def member(address: str, topic: str, group: str, tag: str) -> Iterator[None]:
     """A consumer that says what it wants and asks for nothing; it is a member while its connection is open."""
     code = 0
-    for letter in tag:
-        code = (31 * code + ord(letter)) & 0xFFFFFFFF
+    for char in tag:
+        code = (31 * code + ord(char)) & 0xFFFFFFFF
     subscription = {
         "topic": topic, "subString": tag, "tagsSet": [tag], "codeSet": [code - (1 << 32) if code >> 31 else code],
         "subVersion": 1, "classFilterMode": False, "expressionType": "TAG",

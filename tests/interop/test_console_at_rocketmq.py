@@ -46,7 +46,7 @@ class Console:
         return document
 
 
-async def letters(namesrv: str, topic: str, group: str) -> None:
+async def make_dead_letters(namesrv: str, topic: str, group: str) -> None:
     """One message that the group gives up."""
     refused: list[str] = []
 
@@ -74,7 +74,7 @@ async def test_every_page_and_every_action(real: Cluster) -> None:
             async with Producer(namesrv, "tracers", trace=True) as producer:
                 await producer.send(Message(orders, b"traced", keys=("t-1",)))
                 await producer.send(Message(orders, b"later", deliver_after=3600))
-            await letters(namesrv, orders, refusing)
+            await make_dead_letters(namesrv, orders, refusing)
 
             overview = await page.get("overview")
             (row,) = overview["brokers"]

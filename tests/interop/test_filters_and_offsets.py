@@ -245,7 +245,7 @@ async def light_round(driver: Driver, cluster: Cluster, topic: str) -> list[tupl
 LIGHT_SEEN = [(0, b"0", "0,0"), (1, b"1", "1,1"), (2, b"2", "2")]
 
 
-async def test_our_pull_consumer_reads_light_queues_of_rocketmqs_broker(
+async def test_our_pull_consumer_reads_lmq_of_rocketmqs_broker(
     driver: Driver, real_filtering: Cluster, topic: str
 ) -> None:
     assert await light_round(driver, real_filtering, topic) == LIGHT_SEEN
@@ -276,33 +276,29 @@ async def delayed_light_round(driver: Driver, cluster: Cluster, topic: str) -> l
 DELAYED_SEEN = [(b"at once", "0"), (b"level", "1"), (b"time", "2")]
 
 
-async def test_delayed_messages_enter_light_queues_when_they_are_delivered(
-    driver: Driver, filtering: Cluster, topic: str
-) -> None:
+async def test_delayed_messages_enter_lmq_on_delivery(driver: Driver, filtering: Cluster, topic: str) -> None:
     assert await delayed_light_round(driver, filtering, topic) == DELAYED_SEEN
 
 
-async def test_delayed_messages_enter_light_queues_of_rocketmqs_broker_too(
+async def test_delayed_messages_enter_lmq_of_rocketmqs_broker(
     driver: Driver, real_filtering: Cluster, topic: str
 ) -> None:
     assert await delayed_light_round(driver, real_filtering, topic) == DELAYED_SEEN
 
 
-async def test_a_light_queue_is_read_by_javas_pull_consumer(
-    driver: Driver, filtering: Cluster, topic: str
-) -> None:
+async def test_javas_pull_consumer_reads_an_lmq(driver: Driver, filtering: Cluster, topic: str) -> None:
     assert await light_round(driver, filtering, topic) == LIGHT_SEEN
     light = f"%LMQ%{topic}_y"
     with driver.pull(filtering.namesrv) as consumer:
-        place = {
+        queue_fields = {
             "broker": filtering.broker.broker_name,
             "queue": 0,
             "expression": "*",
             "offset": 0,
             "count": 32,
         }
-        consumer.call("pull", topic=topic, **place)  # so that it knows the broker's address
-        found = consumer.call("pull", topic=light, **place)
+        consumer.call("pull", topic=topic, **queue_fields)  # so that it knows the broker's address
+        found = consumer.call("pull", topic=light, **queue_fields)
     assert [message["body"] for message in found["messages"]] == ["0", "1", "2"]
 
 

@@ -241,8 +241,8 @@ def test_a_new_group_starts_at_the_first_message_while_all_are_there(
     make_topic(driver, cluster, topic, 1)
     with driver.producer(cluster.namesrv) as producer:
         producer.send(numbered(topic, 3))
-        for wish in ("last", "20200101000000"):
-            with driver.push(cluster.namesrv, topic, **{"from": wish}) as consumer:
+        for start in ("last", "20200101000000"):
+            with driver.push(cluster.namesrv, topic, **{"from": start}) as consumer:
                 assert bodies(consumer.received(3)) == ["m0", "m1", "m2"]
 
 
@@ -283,29 +283,32 @@ def test_lite_pull_subscribe_polls_commits_and_continues(
 
 def test_lite_pull_assign_seeks_to_offsets_and_times(cluster: Cluster, driver: Driver, topic: str) -> None:
     make_topic(driver, cluster, topic)
-    place = {"topic": topic, "broker": "broker-a", "queue": 1}
+    queue_fields = {"topic": topic, "broker": "broker-a", "queue": 1}
     with driver.producer(cluster.namesrv) as producer, driver.lite(cluster.namesrv) as consumer:
         producer.send(
             [{"topic": topic, "body": f"m{n}", "queue": 1, "broker": "broker-a"} for n in range(10)]
         )
         assert len(consumer.call("queues", topic=topic)) == 4
         consumer.call("assign", topic=topic, broker="broker-a", queues=[1])
-        consumer.call("seek_begin", **place)
+        consumer.call("seek_begin", **queue_fields)
         messages = consumer.call("poll", count=10, timeout_ms=20_000)
         assert [message["body"] for message in messages] == [f"m{n}" for n in range(10)]
-        consumer.call("seek", **place, offset=7)
+        consumer.call("seek", **queue_fields, offset=7)
         assert [m["body"] for m in consumer.call("poll", count=3, timeout_ms=20_000)] == ["m7", "m8", "m9"]
         fifth = messages[5]
         first_of_that_ms = min(
             m["offset"] for m in messages if m["store_timestamp"] == fifth["store_timestamp"]
         )
-        found = consumer.call("offset_by_time", **place, timestamp=fifth["store_timestamp"])
+        found = consumer.call("offset_by_time", **queue_fields, timestamp=fifth["store_timestamp"])
         assert found == first_of_that_ms
         assert (
-            consumer.call("offset_by_time", **place, timestamp=messages[-1]["store_timestamp"] + 60_000) == 10
+            consumer.call(
+                "offset_by_time", **queue_fields, timestamp=messages[-1]["store_timestamp"] + 60_000
+            )
+            == 10
         )
-        assert consumer.call("offset_by_time", **place, timestamp=1) == 0
-        consumer.call("seek_end", **place)
+        assert consumer.call("offset_by_time", **queue_fields, timestamp=1) == 0
+        consumer.call("seek_end", **queue_fields)
         producer.send([{"topic": topic, "body": "end", "queue": 1, "broker": "broker-a"}])
         assert bodies(consumer.call("poll", count=1, timeout_ms=20_000)) == ["end"]
 
@@ -314,7 +317,7 @@ def test_old_pull_consumer_finds_misses_and_corrects_offsets(
     cluster: Cluster, driver: Driver, topic: str
 ) -> None:
     make_topic(driver, cluster, topic)
-    place = {"topic": topic, "broker": "broker-a", "queue": 0}
+    queue_fields = {"topic": topic, "broker": "broker-a", "queue": 0}
     before_ms = int(time.time() * 1000) - 1000
     with driver.producer(cluster.namesrv) as producer, driver.pull(cluster.namesrv) as consumer:
         make_group(driver, cluster, consumer.group)
@@ -325,26 +328,26 @@ def test_old_pull_consumer_finds_misses_and_corrects_offsets(
             ]
         )
         assert len(consumer.call("queues", topic=topic)) == 4
-        assert consumer.call("offsets", **place) == {"min": 0, "max": 10}
-        found = consumer.call("pull", **place, offset=0)
+        assert consumer.call("offsets", **queue_fields) == {"min": 0, "max": 10}
+        found = consumer.call("pull", **queue_fields, offset=0)
         assert found["status"] == "FOUND"
         assert [message["body"] for message in found["messages"]] == [f"m{n}" for n in range(10)]
         assert (found["next"], found["min"], found["max"]) == (10, 0, 10)
-        few = consumer.call("pull", **place, offset=4, count=3)
+        few = consumer.call("pull", **queue_fields, offset=4, count=3)
         assert [message["body"] for message in few["messages"]] == ["m4", "m5", "m6"]
-        at_end = consumer.call("pull", **place, offset=10)
+        at_end = consumer.call("pull", **queue_fields, offset=10)
         assert (at_end["status"], at_end["next"]) == ("NO_NEW_MSG", 10)
-        beyond = consumer.call("pull", **place, offset=1000)
+        beyond = consumer.call("pull", **queue_fields, offset=1000)
         assert (beyond["status"], beyond["next"]) == ("OFFSET_ILLEGAL", 10)
-        unmatched = consumer.call("pull", **place, offset=0, tags="TagZ")
+        unmatched = consumer.call("pull", **queue_fields, offset=0, tags="TagZ")
         assert (unmatched["status"], unmatched["next"]) == ("NO_MATCHED_MSG", 10)
         empty = consumer.call("pull", topic=topic, broker="broker-a", queue=3, offset=0)
         assert empty["status"] in ("NO_NEW_MSG", "OFFSET_ILLEGAL")
         assert empty["next"] == 0
-        assert before_ms <= consumer.call("earliest", **place) <= before_ms + 60_000
-        assert consumer.call("search", **place, timestamp=before_ms) == 0
-        consumer.call("commit", **place, offset=6)
-        wait_for("the commit", lambda: consumer.call("committed", **place) == 6)
+        assert before_ms <= consumer.call("earliest", **queue_fields) <= before_ms + 60_000
+        assert consumer.call("search", **queue_fields, timestamp=before_ms) == 0
+        consumer.call("commit", **queue_fields, offset=6)
+        wait_for("the commit", lambda: consumer.call("committed", **queue_fields) == 6)
         viewed = consumer.call("view", topic=topic, msg_id=sent[3]["offset_msg_id"])
         assert (viewed["body"], viewed["offset"]) == ("m3", 3)
 

@@ -129,9 +129,9 @@ def test_a_file_is_read_whole_by_every_client_in_the_order_of_each_queue(
         reader: check_order(reader, messages)
         for reader, messages in read_by_all(driver, cluster, topic, len(lines), tmp_path).items()
     }
-    for reader, places in maps.items():
-        assert places == maps["java"], reader
-        assert collections.Counter(places.values()) == collections.Counter(lines)
+    for reader, found in maps.items():
+        assert found == maps["java"], reader
+        assert collections.Counter(found.values()) == collections.Counter(lines)
     # Lines went into their queues in the order of the file.
     for queue in range(QUEUES):
         bodies = [body for (each, _), body in sorted(maps["java"].items()) if each == queue]
@@ -162,8 +162,8 @@ def test_a_file_through_a_broker_that_was_killed_half_way_arrives_whole(
             reader: check_order(reader, messages)
             for reader, messages in read_by_all(driver, cluster, topic, stored, tmp_path).items()
         }
-        for reader, places in maps.items():
-            assert places == maps["java"], reader
+        for reader, found in maps.items():
+            assert found == maps["java"], reader
         twice = collections.Counter(maps["java"].values()) - collections.Counter(lines)
         assert not collections.Counter(lines) - collections.Counter(maps["java"].values())
         # Only lines whose acknowledgement got lost were sent, and may have been stored, again.

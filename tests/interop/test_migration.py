@@ -140,7 +140,7 @@ class Migration:
             server.kill()
 
 
-def send_later(broker: Broker, topic: str) -> None:
+def send_delayed(broker: Broker, topic: str) -> None:
     """A message with a delay of a minute: it is stored by one product and delivered by the other."""
     ext = {
         "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(int(time.time() * 1000)), "h": "0",
@@ -171,7 +171,7 @@ def test_every_step_of_the_page_on_a_cluster_at_work(
         "the topic at the slave", lambda: call(slave.address, 351, {"topic": topic})[0]["code"] == 0, 100
     )
     with driver.producer(migration.namesrv) as producer, driver.push(migration.namesrv, topic) as consumer:
-        send_later(master, topic)
+        send_delayed(master, topic)
         flow = Flow(producer, topic)
         try:
             flow.more()

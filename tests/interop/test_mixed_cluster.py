@@ -32,8 +32,8 @@ class Mix:
         self.nameserver = NameServer(nameserver, root / "nameserver")
         self.namesrv = self.nameserver.address
         self.brokers = [
-            Broker(kind, root / f"broker-{letter}", self.namesrv, brokerName=f"broker-{letter}")
-            for letter, kind in zip("abc", brokers, strict=False)
+            Broker(kind, root / f"broker-{suffix}", self.namesrv, brokerName=f"broker-{suffix}")
+            for suffix, kind in zip("abc", brokers, strict=False)
         ]
 
     def kill(self) -> None:

@@ -108,7 +108,7 @@ def run_script(driver: Driver, cluster: Cluster) -> dict[str, list[str]]:
         consumer.received(20)
         with driver.push(cluster.namesrv, "TopicNormal", group="CG_idle", **identity) as idle:
             idle.received(20)
-        place = {"id": sent[4]["offset_msg_id"], "unique": sent[4]["msg_id"], "addr": cluster.broker.address}
+        values = {"id": sent[4]["offset_msg_id"], "unique": sent[4]["msg_id"], "addr": cluster.broker.address}
         wait_for(
             "all offsets committed", lambda: "Diff Total: 0" in admin("consumerProgress", "-g", "CG_live")
         )
@@ -123,7 +123,7 @@ def run_script(driver: Driver, cluster: Cluster) -> dict[str, list[str]]:
         wait_for("statistics", lambda: admin("statsAll", "-a").count("CG_") == 2, 90)
         outputs = {}
         for step in STEPS:
-            raw = driver.admin(cluster.namesrv, *step.arguments.format(**place).split(), with_errors=True)
+            raw = driver.admin(cluster.namesrv, *step.arguments.format(**values).split(), with_errors=True)
             outputs[step.label] = normalised(raw, step.style, cluster)
     return outputs
 

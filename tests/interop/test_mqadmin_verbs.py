@@ -181,8 +181,8 @@ class World:
         if verb == "sendMessage":
             self.names["unique"] = text.split()[-1]
             wait_for("the message's ends", lambda: self.ends() == 1)
-            place = {"topic": T, "queueId": "0"}
-            call(self.a.address, 15, {"consumerGroup": G, "commitOffset": "1", **place})
+            queue_fields = {"topic": T, "queueId": "0"}
+            call(self.a.address, 15, {"consumerGroup": G, "commitOffset": "1", **queue_fields})
             _, body = call(self.a.address, 11, {
                 "consumerGroup": G, "topic": T, "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4",
                 "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",

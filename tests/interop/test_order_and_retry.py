@@ -75,17 +75,17 @@ def check_order(messages: list[dict[str, Any]]) -> None:
             reached = max(reached, message["offset"])
 
 
-async def letters(namesrv: str, group: str, count: int) -> list[DeadLetter]:
+async def dead_letters(namesrv: str, group: str, count: int) -> list[DeadLetter]:
     """The dead letters of a group, once there are `count`."""
     async with Admin(namesrv) as admin, asyncio.timeout(30):
         while True:
-            found = [letter async for letter in admin.dead_letters(group)]
+            found = [dead_letter async for dead_letter in admin.dead_letters(group)]
             if len(found) >= count:
                 return found
             await asyncio.sleep(0.2)
 
 
-def test_java_orderly_suspends_and_goes_on_in_order(cluster: Cluster, driver: Driver, topic: str) -> None:
+def test_java_orderly_suspends_and_resumes_in_order(cluster: Cluster, driver: Driver, topic: str) -> None:
     make_topic(driver, cluster, topic)
     fill(driver, cluster, topic, 40)
     with member(driver, cluster, topic, f"G_{topic}", orderly=True, fail={"8": 2, "9": 1}) as consumer:
@@ -121,20 +121,18 @@ def test_java_orderly_members_hand_over_queues_in_order(cluster: Cluster, driver
             assert offsets == sorted(offsets)
 
 
-def test_java_orderly_gives_up_after_its_tries_and_the_letter_tells_why(
-    cluster: Cluster, driver: Driver, topic: str
-) -> None:
+def test_java_orderly_dead_letters_with_a_reason(cluster: Cluster, driver: Driver, topic: str) -> None:
     make_topic(driver, cluster, topic)
     fill(driver, cluster, topic, 12)
     group = f"G_{topic}"
     with member(driver, cluster, topic, group, orderly=True, fail={"4": 99}, max_reconsume=1) as consumer:
         wait_for("what is behind it", lambda: any(m["body"] == "8" for m in consumer.received()))
         check_order(consumer.received())
-    (letter,) = asyncio.run(letters(cluster.namesrv, group, 1))
-    assert (letter.topic, letter.message.body) == (topic, b"4")
+    (dead_letter,) = asyncio.run(dead_letters(cluster.namesrv, group, 1))
+    assert (dead_letter.topic, dead_letter.message.body) == (topic, b"4")
     if cluster.kind == "aerobee":
-        assert letter.reason.endswith("tries failed")
-        assert letter.message.properties["DLQ_ORIGIN_TOPIC"] == topic
+        assert dead_letter.reason.endswith("tries failed")
+        assert dead_letter.message.properties["DLQ_ORIGIN_TOPIC"] == topic
 
 
 def test_java_retries_end_with_the_dead_letters_and_a_redrive_brings_them_back(
@@ -149,11 +147,11 @@ def test_java_retries_end_with_the_dead_letters_and_a_redrive_brings_them_back(
         messages = consumer.received(5)
         assert sorted(message["body"] for message in messages) == ["0", "1", "1", "2", "3"]
         assert [m["reconsume_times"] for m in messages if m["body"] == "1"] == [0, 1]
-        (letter,) = asyncio.run(letters(cluster.namesrv, group, 1))
-        assert (letter.topic, letter.message.body, letter.tries) == (topic, b"1", 2)
-        assert letter.message_id == next(m["msg_id"] for m in messages if m["body"] == "1")
+        (dead_letter,) = asyncio.run(dead_letters(cluster.namesrv, group, 1))
+        assert (dead_letter.topic, dead_letter.message.body, dead_letter.tries) == (topic, b"1", 2)
+        assert dead_letter.message_id == next(m["msg_id"] for m in messages if m["body"] == "1")
         if cluster.kind == "aerobee":
-            assert letter.reason == "2 tries failed"
+            assert dead_letter.reason == "2 tries failed"
 
         async def redrive() -> None:
             async with Admin(cluster.namesrv) as admin:
@@ -163,10 +161,10 @@ def test_java_retries_end_with_the_dead_letters_and_a_redrive_brings_them_back(
         asyncio.run(redrive())
         again = consumer.received(6)[-1]
     assert (again["body"], again["topic"], again["reconsume_times"]) == ("1", topic, 0)
-    assert again["msg_id"] == letter.message_id
+    assert again["msg_id"] == dead_letter.message_id
 
 
-def test_java_broadcast_members_get_everything_and_nobody_retries(
+def test_java_broadcast_members_get_everything_without_retry(
     cluster: Cluster, driver: Driver, topic: str
 ) -> None:
     make_topic(driver, cluster, topic)
@@ -241,8 +239,8 @@ async def test_our_orderly_consumer_at_a_real_broker(real: Cluster, driver: Driv
     expected = {queue: list(range(queue, 24, 4)) for queue in range(4)}
     expected[2].remove(6)
     assert seen == expected
-    (letter,) = await letters(real.namesrv, group, 1)
-    assert (letter.topic, letter.message.body) == (topic, b"6")
+    (dead_letter,) = await dead_letters(real.namesrv, group, 1)
+    assert (dead_letter.topic, dead_letter.message.body) == (topic, b"6")
 
 
 async def test_dead_letters_of_a_real_broker_are_read_and_sent_again(
@@ -261,16 +259,19 @@ async def test_dead_letters_of_a_real_broker_are_read_and_sent_again(
 
     config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.5)
     async with PushConsumer(real.namesrv, group, subscriptions={topic: "*"}, handler=handle, config=config):
-        found = await letters(real.namesrv, group, 2)
-        assert {(letter.topic, letter.message.body) for letter in found} == {(topic, b"0"), (topic, b"1")}
+        found = await dead_letters(real.namesrv, group, 2)
+        assert {(dead_letter.topic, dead_letter.message.body) for dead_letter in found} == {
+            (topic, b"0"),
+            (topic, b"1"),
+        }
         healthy = True
         async with Admin(real.namesrv) as admin:
-            for letter in found:
-                assert not (await admin.redrive(letter)).error
-            (place,) = await admin.dead_letter_queues(group)
-            await admin.mark_redriven(place.queue, place.end)
-            (place,) = await admin.dead_letter_queues(group)
-            assert (place.count, place.waiting) == (2, 0)
+            for dead_letter in found:
+                assert not (await admin.redrive(dead_letter)).error
+            (queue_state,) = await admin.dead_letter_queues(group)
+            await admin.mark_redriven(queue_state.queue, queue_state.end)
+            (queue_state,) = await admin.dead_letter_queues(group)
+            assert (queue_state.count, queue_state.waiting) == (2, 0)
             assert await admin.queue_locks(group) is None  # a real broker cannot be asked
         await asyncio.to_thread(wait_for, "both messages", lambda: sorted(seen) == [b"0", b"1"])
 

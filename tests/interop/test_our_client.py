@@ -23,7 +23,7 @@ from aerobee.errors import AerobeeError
 from aerobee.message import Message, MessageQueue
 from tests.interop.rocketmq import Cluster, Driver
 from tests.interop.test_java_client import bodies, make_group, make_topic, numbered
-from tests.waiting import wait_beside
+from tests.waiting import wait_async
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.5)
 
@@ -64,8 +64,8 @@ async def test_many_sends_at_once_batches_and_oneway_all_arrive(
         messages = consumer.received(450)
     expected = [f"s{n}" for n in range(300)] + [f"b{n}" for n in range(100)] + [f"o{n}" for n in range(50)]
     assert bodies(messages) == sorted(expected)
-    places = {(message["queue"], message["offset"]): message["body"] for message in messages}
-    assert [places[result.queue.queue_id, result.queue_offset] for result in batch] == [
+    by_position = {(message["queue"], message["offset"]): message["body"] for message in messages}
+    assert [by_position[result.queue.queue_id, result.queue_offset] for result in batch] == [
         f"b{n}" for n in range(100)
     ]
 
@@ -182,7 +182,7 @@ async def test_a_failed_message_comes_again_through_the_retry_topic(
     async with PushConsumer(real.namesrv, group, subscriptions={topic: "*"}, handler=handle, config=FIRST):
         with driver.producer(real.namesrv) as producer:
             await asyncio.to_thread(producer.send, numbered(topic, 6))
-        await wait_beside("the second delivery", lambda: (b"m3", 1) in seen)
+        await wait_async("the second delivery", lambda: (b"m3", 1) in seen)
     assert sorted(seen) == sorted([*((b"m%d" % n, 0) for n in range(6)), (b"m3", 1)])
 
 
@@ -199,10 +199,10 @@ async def test_our_member_and_a_java_member_share_the_queues(
         def owned() -> set[tuple[str, int]]:
             return {(q.broker_name, q.queue_id) for q in consumer.owned if q.topic == topic}
 
-        await wait_beside("all queues", lambda: len(owned()) == 4)
+        await wait_async("all queues", lambda: len(owned()) == 4)
         java = await asyncio.to_thread(driver.push, real.namesrv, topic, group=group)
         try:
-            await wait_beside(
+            await wait_async(
                 "an even split",
                 lambda: (
                     len(owned()) == len(java.queues(topic)) == 2 and len(owned() | java.queues(topic)) == 4
@@ -216,13 +216,13 @@ async def test_our_member_and_a_java_member_share_the_queues(
                         for n in range(40)
                     ],
                 )
-            await wait_beside("all messages", lambda: len(ours) + java.call("count") >= 40)
+            await wait_async("all messages", lambda: len(ours) + java.call("count") >= 40)
             theirs = [m["body"] for m in await asyncio.to_thread(java.received)]
             assert len(ours) == len(theirs) == 20
             assert sorted([body.decode() for body in ours] + theirs) == sorted(f"m{n}" for n in range(40))
         finally:
             await asyncio.to_thread(java.stop)
-        await wait_beside("our member to take over", lambda: len(owned()) == 4)
+        await wait_async("our member to take over", lambda: len(owned()) == 4)
 
 
 async def test_broadcast_members_get_everything(
@@ -243,9 +243,9 @@ async def test_broadcast_members_get_everything(
         )  # fmt: skip
 
     async with member("one", first) as one, member("two", second) as two:
-        await wait_beside("all queues", lambda: len(one.owned) == len(two.owned) == 4)
+        await wait_async("all queues", lambda: len(one.owned) == len(two.owned) == 4)
         async with Producer(real.namesrv) as producer:
             for n in range(20):
                 await producer.send(Message(topic, b"m%d" % n))
-        await wait_beside("all messages", lambda: len(first) >= 20 and len(second) >= 20)
+        await wait_async("all messages", lambda: len(first) >= 20 and len(second) >= 20)
     assert sorted(first) == sorted(second) == sorted(b"m%d" % n for n in range(20))

@@ -18,7 +18,7 @@ from aerobee.remoting import fastjson
 from tests.interop.conftest import targets
 from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, free_port
 from tests.interop.test_java_client import make_group, make_topic, numbered
-from tests.waiting import wait_beside, wait_for
+from tests.waiting import wait_async, wait_for
 
 
 class JavaPops:
@@ -184,7 +184,7 @@ async def test_what_is_invisible_at_one_broker_comes_again_at_the_other(
         left = {message.body for message in taken[3:]}
         offsets = tmp_path / "broker" / "store" / "config" / "consumerOffset.json"
         # RocketMQ finds the offsets of a killed broker only in the file, which is written each second here.
-        await wait_beside(
+        await wait_async(
             "the offsets are saved", lambda: offsets.exists() and popped_offsets(offsets, topic, group) == 6
         )
     finally:

@@ -167,10 +167,10 @@ def test_members_join_leave_and_die_while_messages_flow(
             client.stop()
     deliveries = deliveries_of(started, all_java)
     assert {number for *_, number in deliveries} == expected
-    places: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[int, int], int] = {}
     for _, queue, offset, number in deliveries:
-        assert places.setdefault((queue, offset), number) == number
-    assert len(places) == MESSAGES
+        assert numbers.setdefault((queue, offset), number) == number
+    assert len(numbers) == MESSAGES
     # Within one ownership a member sees an offset once.
     gains = {str(at): member.gains() for at, member in enumerate(started)}
     for (name, queue, _), count in collections.Counter(d[:3] for d in deliveries).items():

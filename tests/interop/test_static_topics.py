@@ -73,15 +73,15 @@ def move(driver: Driver, mix: Mix, topic: str, broker: str) -> None:
     wait_for("all queues at one broker", lambda: leaders(mix, topic) == dict.fromkeys(range(QUEUES), broker))
 
 
-def places(messages: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+def positions(messages: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
     """(body, logical queue, logical offset) of each message, sorted."""
     return sorted((message["body"], message["queue"], message["offset"]) for message in messages)
 
 
-def batch(topic: str, letter: str, rounds: int) -> list[dict[str, Any]]:
+def batch(topic: str, prefix: str, rounds: int) -> list[dict[str, Any]]:
     """Messages for each logical queue in turn: letter, queue, number of the round."""
     return [
-        {"topic": topic, "body": f"{letter}{queue}-{n}", "broker": LOGICAL, "queue": queue}
+        {"topic": topic, "body": f"{prefix}{queue}-{n}", "broker": LOGICAL, "queue": queue}
         for n in range(rounds)
         for queue in range(QUEUES)
     ]
@@ -95,13 +95,13 @@ def test_java_sends_and_consumes_over_a_remapping(mix: Mix, driver: Driver, topi
         assert sorted(producer.call("queues", topic=topic)) == [[topic, LOGICAL, n] for n in range(QUEUES)]
         producer.send(batch(topic, "m", 3))
         first = [(f"m{queue}-{n}", queue, n) for queue in range(QUEUES) for n in range(3)]
-        assert places(consumer.received(12)) == sorted(first)
+        assert positions(consumer.received(12)) == sorted(first)
         move(driver, mix, topic, "broker-b")
     with driver.producer(mix.namesrv) as producer:
         producer.send(batch(topic, "n", 1))
     second = [(f"n{queue}-0", queue, BEGIN if queue in moved else 3) for queue in range(QUEUES)]
     with driver.push(mix.namesrv, topic) as fresh:
-        assert places(fresh.received(16)) == sorted(first + second)
+        assert positions(fresh.received(16)) == sorted(first + second)
         assert fresh.queues(topic) == {(LOGICAL, n) for n in range(QUEUES)}
     with driver.pull(mix.namesrv) as reader:
         for queue in range(QUEUES):
@@ -167,7 +167,7 @@ def test_more_queues_are_added_and_fewer_refused(mix: Mix, driver: Driver, topic
     assert "Cannot decrease the queue num" in out
 
 
-def test_our_tool_and_mqadmin_go_on_with_each_others_topics(mix: Mix, driver: Driver, topic: str) -> None:
+def test_our_tool_and_mqadmin_continue_each_others_topics(mix: Mix, driver: Driver, topic: str) -> None:
     """Made by ours, more by mqadmin, moved by ours, moved back by mqadmin: Java finds everything where it was put."""
 
     async def with_admin(act: Callable[[Admin], Awaitable[StaticTopic]]) -> StaticTopic:
@@ -191,7 +191,7 @@ def test_our_tool_and_mqadmin_go_on_with_each_others_topics(mix: Mix, driver: Dr
     with driver.push(mix.namesrv, topic) as consumer:
         received = bodies(consumer.received(QUEUES * 4))
     wanted = [f"m{queue}-{n}" for queue in range(QUEUES) for n in range(2)]
-    assert received == sorted(wanted + [f"{letter}{queue}-0" for letter in "no" for queue in range(QUEUES)])
+    assert received == sorted(wanted + [f"{prefix}{queue}-0" for prefix in "no" for queue in range(QUEUES)])
     assert asyncio.run(with_admin(lambda admin: admin.static_topic(topic))).is_whole
 
 

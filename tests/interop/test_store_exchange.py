@@ -106,13 +106,13 @@ def wait_indexed(puller: JavaClient, topic: str, sent: Sent) -> None:
 def check_all(puller: JavaClient, topic: str, sent: list[Sent]) -> None:
     for queue in range(QUEUES):
         expected = sorted((each.offset, each.body) for each in sent if each.queue == queue)
-        place = {"topic": topic, "broker": "broker-a", "queue": queue}
-        assert puller.call("offsets", **place) == {"min": 0, "max": len(expected)}
+        queue_fields = {"topic": topic, "broker": "broker-a", "queue": queue}
+        assert puller.call("offsets", **queue_fields) == {"min": 0, "max": len(expected)}
         messages = read_all(puller, topic, queue)
         assert [(message["offset"], message["body"]) for message in messages] == expected
         for message in (messages[0], messages[len(messages) // 2], messages[-1]):
             first = min(m["offset"] for m in messages if m["store_timestamp"] == message["store_timestamp"])
-            assert puller.call("search", **place, timestamp=message["store_timestamp"]) == first
+            assert puller.call("search", **queue_fields, timestamp=message["store_timestamp"]) == first
     for each in sent[:: max(1, len(sent) // 25)]:
         found = [(hit["offset"], hit["body"]) for hit in query(puller, topic, each.key)]
         assert found == [(each.offset, each.body)], each.key
@@ -162,15 +162,17 @@ def test_a_directory_goes_to_the_other_product_and_back(
                     namesrv, "updateSubGroup", "-c", "DefaultCluster", "-g", group
                 )
             with driver.producer(namesrv) as producer, driver.pull(namesrv, group=group) as puller:
-                places = [{"topic": topic, "broker": "broker-a", "queue": queue} for queue in range(QUEUES)]
+                all_queue_fields = [
+                    {"topic": topic, "broker": "broker-a", "queue": queue} for queue in range(QUEUES)
+                ]
                 if turn == 0:
                     sent += send(producer, topic, "first", 240)
-                    for place in places:
-                        puller.call("commit", **place, offset=committed[place["queue"]])
+                    for queue_fields in all_queue_fields:
+                        puller.call("commit", **queue_fields, offset=committed[queue_fields["queue"]])
                     wait_offsets_on_disk(broker, topic, group, committed)
                 else:
                     check_all(puller, topic, sent)
-                    assert {p["queue"]: puller.call("committed", **p) for p in places} == committed
+                    assert {p["queue"]: puller.call("committed", **p) for p in all_queue_fields} == committed
                     sent += send(producer, topic, f"turn{turn}", 48)
                 wait_indexed(puller, topic, sent[-1])
                 check_all(puller, topic, sent)

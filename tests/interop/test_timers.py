@@ -180,7 +180,7 @@ def bodies(address: str, topic: str) -> list[str]:
         ("rocketmq", "aerobee", "kill"),  # after a clean stop: tests/integration/test_timers.py
     ],
 )
-def test_what_waits_is_delivered_by_the_product_that_goes_on(
+def test_the_other_product_delivers_pending_timers(
     driver: Driver, namesrv: str, tmp_path: pathlib.Path, first: str, second: str, how: str
 ) -> None:
     store, port, topic = tmp_path / "store", free_port(), driver.unique("Handover")

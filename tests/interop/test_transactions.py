@@ -252,7 +252,7 @@ async def test_our_producer_at_a_real_broker(handover: Handover, driver: Driver,
     assert asked[0][1] == "1"
 
 
-def test_ours_goes_on_with_what_a_real_broker_left_open(handover: Handover) -> None:
+def test_our_broker_finishes_rocketmqs_open_transactions(handover: Handover) -> None:
     handover.leave("theirs")
     handover.stop()
     handover.start("aerobee")

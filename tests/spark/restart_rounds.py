@@ -98,7 +98,7 @@ def _newest(log: Path) -> int:
     return -1
 
 
-def drive(nameservers: str, directory: Path, *, to_the_end: bool) -> None:
+def drive(nameservers: str, directory: Path, *, until_drained: bool) -> None:
     """The driver process: both queries until it is killed, or until everything is read."""
     from pyspark.sql import SparkSession
 
@@ -123,7 +123,7 @@ def drive(nameservers: str, directory: Path, *, to_the_end: bool) -> None:
             maxOffsetsPerTrigger="300",  # so that micro-batches are short, and many
         )
         trigger: dict[str, Any] = (
-            {"availableNow": True} if to_the_end else {"processingTime": "100 milliseconds"}
+            {"availableNow": True} if until_drained else {"processingTime": "100 milliseconds"}
         )
         writer = source.load().select("value").writeStream.format(kind).options(**options)
         return (
@@ -138,7 +138,7 @@ def drive(nameservers: str, directory: Path, *, to_the_end: bool) -> None:
     )
     queries = [begin() for begin in begins]
     (directory / "works").touch()
-    if to_the_end:
+    if until_drained:
         for query in queries:
             query.awaitTermination()
         return
@@ -150,11 +150,11 @@ def drive(nameservers: str, directory: Path, *, to_the_end: bool) -> None:
 class Driver:
     """A driver process in a process group of its own."""
 
-    def __init__(self, nameservers: str, directory: Path, *, to_the_end: bool = False) -> None:
+    def __init__(self, nameservers: str, directory: Path, *, until_drained: bool = False) -> None:
         (directory / "works").unlink(missing_ok=True)
         self._works = directory / "works"
         self._log = (directory / "driver.log").open("ab")
-        end = ["--to-the-end"] if to_the_end else []
+        end = ["--to-the-end"] if until_drained else []
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--drive", nameservers, str(directory), *end],
             stdout=self._log,
@@ -245,8 +245,8 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
     chosen = random.Random(seed)
     counted = Counter({"rounds": 0, "worker kills": 0})
     broker = {"dedupWindowMillis": "7200000"}
-    with tempfile.TemporaryDirectory() as place, ThreadedCluster(brokers=2, broker_config=broker) as cluster:
-        directory = Path(place)
+    with tempfile.TemporaryDirectory() as path, ThreadedCluster(brokers=2, broker_config=broker) as cluster:
+        directory = Path(path)
         cluster.create_topic("numbers", 1)
         cluster.create_topic("copies", 1)
         ended = threading.Event()
@@ -303,7 +303,7 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
                 ended.set()
                 producing.join()
         print(f"{sent} sent; to the end", flush=True)
-        _drive_to_the_end(cluster.nameserver_address, directory)
+        _drive_until_drained(cluster.nameserver_address, directory)
         for where, found in (
             ("Parquet", numbers_in_parquet(directory / "out")),
             ("the second topic", numbers_of(cluster, "copies")),
@@ -315,12 +315,12 @@ def run(rounds: int, seed: int, rate: int) -> dict[str, int]:
     return {**counted, "messages": sent}
 
 
-def _drive_to_the_end(nameservers: str, directory: Path) -> None:
+def _drive_until_drained(nameservers: str, directory: Path) -> None:
     """Until everything is read. Spark gives a Python process 10 s to start, which a busy machine may need: then once more."""
     log = directory / "driver.log"
     for _ in range(5):
         begin = log.stat().st_size if log.exists() else 0
-        code = Driver(nameservers, directory, to_the_end=True).wait()
+        code = Driver(nameservers, directory, until_drained=True).wait()
         if code == 0:
             return
         said = log.read_bytes()[begin:].decode(errors="replace")
@@ -381,7 +381,7 @@ def main() -> None:
     parser.add_argument("--to-the-end", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.drive:
-        drive(args.drive[0], Path(args.drive[1]), to_the_end=args.to_the_end)
+        drive(args.drive[0], Path(args.drive[1]), until_drained=args.until_drained)
         return
     known = done_seeds(args.results) if args.results else set()
     wanted = [seed for seed in range(args.seed, args.seed + args.ranges) if seed not in known]

@@ -92,7 +92,7 @@ def sending(nameserver: str, topic: str) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_a_running_query_goes_on_when_the_master_is_switched(spark: Any, tmp_path: Path):
+def test_a_running_query_continues_after_a_master_switch(spark: Any, tmp_path: Path):
     with UpProcesses(tmp_path, "--replicas", "3") as up:
         up.admin.create_topic("orders", queue_count=2)
         stream = stream_of(spark, tmp_path, up.nameserver, "orders")

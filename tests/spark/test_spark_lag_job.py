@@ -28,7 +28,7 @@ from aerobee.spark.lag_job import (
 from aerobee.testing.threaded_cluster import ThreadedCluster
 
 
-def test_lag_is_what_it_is_and_unknown_when_nobody_answers(spark: Any, tmp_path: Path):
+def test_lag_is_unknown_without_an_answering_broker(spark: Any, tmp_path: Path):
     with ThreadedCluster(brokers=2) as own:
         own.create_topic("orders", 1)
         own.create_topic("alerts", 1)
@@ -76,7 +76,7 @@ def test_lag_is_what_it_is_and_unknown_when_nobody_answers(spark: Any, tmp_path:
         assert "billing" in screen.getvalue()
 
 
-def test_a_job_that_goes_on_begins_before_any_group_and_forgets(
+def test_a_resumed_lag_job_begins_before_groups_and_forgets(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     history, prom, page = tmp_path / "history", tmp_path / "lag.prom", tmp_path / "lag.html"

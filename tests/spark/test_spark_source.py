@@ -134,9 +134,7 @@ def test_what_cannot_be_is_said_in_words(spark: Any, cluster: ThreadedCluster, o
         ).load().count()
 
 
-def test_a_stream_goes_on_where_it_stopped_and_is_limited(
-    spark: Any, cluster: ThreadedCluster, tmp_path: Path
-):
+def test_a_stream_resumes_at_its_offset_and_is_limited(spark: Any, cluster: ThreadedCluster, tmp_path: Path):
     topic = next(names)
     cluster.create_topic(topic, 2)
     send(cluster, topic, range(100))

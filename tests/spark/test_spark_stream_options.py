@@ -47,7 +47,7 @@ def test_a_minimum_lets_a_micro_batch_wait(cluster: ThreadedCluster):
         reader.stop()
 
 
-def test_a_minimum_holds_beside_a_maximum(cluster: ThreadedCluster):
+def test_a_minimum_holds_together_with_a_maximum(cluster: ThreadedCluster):
     topic = next(names)
     cluster.create_topic(topic, 1)
     reader = reader_of(cluster, topic, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="7")

@@ -24,7 +24,7 @@ GROUPS = ("broker-a", "broker-b")
 PORT, CONTROLLER_PORT, NAMESERVER_PORT = 10_911, 9_890, 9_876
 DISK_BYTES = 192 << 20
 # No machine has this address of a link: what is sent there is lost without an answer.
-TO_NOBODY = ("lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
+TO_UNUSED_ADDRESS = ("lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
 SLOW_LINK = ("tbf", "rate", "300kbit", "burst", "4kb", "latency", "3s")  # replicas need twice as much
 
 
@@ -131,8 +131,10 @@ class Machines:
             for n in range(3)
         ]
         self.groups = {
-            group: [self._broker(group, n, 21 + 10 * place + n, nameservers, controllers) for n in range(3)]
-            for place, group in enumerate(GROUPS)
+            group: [
+                self._broker(group, n, 21 + 10 * group_index + n, nameservers, controllers) for n in range(3)
+            ]
+            for group_index, group in enumerate(GROUPS)
         }
         self.all = [*self.nameservers, *self.controllers, *(each for g in self.groups.values() for each in g)]
 
@@ -189,7 +191,7 @@ class Machines:
         """From all other machines; what runs beside them, the clients, still gets there."""
         for here, there in self._links(machine):
             self._cuts[here.name, there.address] += 1
-            _run("ip", "-n", here.name, "neigh", "replace", there.address, *TO_NOBODY)
+            _run("ip", "-n", here.name, "neigh", "replace", there.address, *TO_UNUSED_ADDRESS)
 
     def open(self, machine: Machine) -> None:
         for here, there in self._links(machine):

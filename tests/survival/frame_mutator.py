@@ -154,5 +154,5 @@ def _with_opaque(data: bytes, opaque: int) -> bytes:
 
 def frame(header: bytes, body: bytes, serialize_type: int = 0) -> bytes:
     """int32 length | uint8 serialize_type | uint24 header_length | header | body."""
-    mark = serialize_type << 24 | (len(header) & 0xFFFFFF)
-    return struct.pack(">II", 4 + len(header) + len(body), mark) + header + body
+    word = serialize_type << 24 | (len(header) & 0xFFFFFF)
+    return struct.pack(">II", 4 + len(header) + len(body), word) + header + body

@@ -38,7 +38,7 @@ def _panel(panel: Panel, x: Sequence[float], y_offset: int) -> str:
     y_max = _round_up(max((max(line) for line in panel.lines.values()), default=1.0))
     x_span = (x[-1] - x[0]) or 1.0
 
-    def place(at: float, value: float) -> str:
+    def point(at: float, value: float) -> str:
         across = LEFT + (at - x[0]) / x_span * (WIDTH - LEFT - RIGHT)
         return f"{across:.1f},{bottom - value / y_max * (bottom - top):.1f}"
 
@@ -55,7 +55,7 @@ def _panel(panel: Panel, x: Sequence[float], y_offset: int) -> str:
     label_at = WIDTH - RIGHT
     for index, (name, line) in reversed(list(enumerate(panel.lines.items()))):
         colour = COLOURS[index % len(COLOURS)]
-        points = " ".join(place(at, value) for at, value in zip(x, line, strict=True))
+        points = " ".join(point(at, value) for at, value in zip(x, line, strict=True))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         parts.append(
             f'<text x="{label_at}" y="{top - 14}" text-anchor="end" fill="{colour}">{escape(name)}</text>'

@@ -250,7 +250,7 @@ class Dedup(Kind):
 
     async def judge(self) -> None:
         stored = await bodies_of(self.nameservers, self.topic)
-        twice = [body for body, places in stored.items() if len(places) > 1]
+        twice = [body for body, positions in stored.items() if len(positions) > 1]
         assert not twice, f"dedup: {len(twice)} stored twice: {[(body, stored[body]) for body in twice[:5]]}"
 
 
@@ -410,8 +410,8 @@ async def bodies_of(nameservers: str, topic: str) -> dict[bytes, list[tuple[str,
             await reader.seek_to_begin(queue)
         while any((reader.position(queue) or 0) < ends[queue] for queue in queues):
             for message in await reader.poll(2.0):
-                place = (message.queue.broker_name, message.queue.queue_id, message.queue_offset)
-                found[message.body].append(place)
+                position = (message.queue.broker_name, message.queue.queue_id, message.queue_offset)
+                found[message.body].append(position)
     return found
 
 

@@ -235,12 +235,12 @@ class Polls:
         self._peers = await connect(self._port, self._answered, at_once=count)
         self._numbers = {peer: number for number, peer in enumerate(self._peers)}
 
-    async def park(self, place: Callable[[int], tuple[str, int, int]]) -> None:
+    async def park(self, position_of: Callable[[int], tuple[str, int, int]]) -> None:
         """Poll `place(number)`: topic, queue, offset. A request behind each poll is answered when the poll was looked at."""
         self.answers.clear()
         self._fenced.clear()
         for number, peer in enumerate(self._peers):
-            topic, queue_id, offset = place(number)
+            topic, queue_id, offset = position_of(number)
             group = f"group-{number}"
             fence = {"topic": topic, "queueId": str(queue_id)}
             self._frames[peer] = pull_request(topic, queue_id, offset, hold_s=POLL_HOLD_S, group=group)
@@ -488,7 +488,7 @@ def backlog(server: servers.Server, *, messages: int, rounds: int, seconds: floa
         "1",
     )
     reading = ("--no-crc", "--json", "--duration", str(seconds + 3))
-    alone, beside, read, from_disk = [], [], [], []
+    alone, concurrent, read, from_disk = [], [], [], []
     for number in range(rounds):
         start_cold(server, store)
         alone.append(head_latency(head))
@@ -499,7 +499,7 @@ def backlog(server: servers.Server, *, messages: int, rounds: int, seconds: floa
             stdout=subprocess.PIPE,
         )
         try:
-            beside.append(head_latency(head))
+            concurrent.append(head_latency(head))
             output, _ = reader.communicate(timeout=STEP_TIMEOUT_S)
         finally:
             reader.kill()
@@ -508,7 +508,7 @@ def backlog(server: servers.Server, *, messages: int, rounds: int, seconds: floa
         read.append(json.loads(output.splitlines()[-1])["msg_per_s"])
         from_disk.append(disk_reads(server.pids[-1]) - disk_before)
         note(
-            f"round {number + 1}: alone {alone[-1]}, beside {beside[-1]}, {read[-1]:.0f}/s, {from_disk[-1] >> 20} MiB read"
+            f"round {number + 1}: alone {alone[-1]}, beside {concurrent[-1]}, {read[-1]:.0f}/s, {from_disk[-1] >> 20} MiB read"
         )
     figures = {
         "server": server.name,
@@ -519,13 +519,13 @@ def backlog(server: servers.Server, *, messages: int, rounds: int, seconds: floa
         "rounds": rounds,
         "head_rate": HEAD_RATE,
         "head_alone_ms": median_latency(alone),
-        "head_beside_cold_reader_ms": median_latency(beside),
+        "head_beside_cold_reader_ms": median_latency(concurrent),
         "backlog_read_messages_per_s": round(statistics.median(read)),
         "read_from_disk_mib": round(statistics.median(from_disk) / 2**20),
     }
-    p99_alone, p99_beside = figures["head_alone_ms"]["p99"], figures["head_beside_cold_reader_ms"]["p99"]
-    figures["head_p99_growth"] = round(p99_beside / p99_alone, 2)
-    if p99_beside > p99_alone * HEAD_P99_GROWTH_MAX:
+    p99_alone, p99_concurrent = figures["head_alone_ms"]["p99"], figures["head_beside_cold_reader_ms"]["p99"]
+    figures["head_p99_growth"] = round(p99_concurrent / p99_alone, 2)
+    if p99_concurrent > p99_alone * HEAD_P99_GROWTH_MAX:
         raise HeadDelayed(figures)
     return figures
 

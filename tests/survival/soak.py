@@ -52,7 +52,7 @@ MISSING_SHOWN_MAX = 20
 # Growth that fails the run, last quarter against the second one. Memory: allocators and caches move by a few MiB.
 MEMORY_GROWTH_MAX_BYTES = 12 << 20
 LATENCY_GROWTH_MAX = 2.0
-LATENCY_FLOOR_MS = 20.0  # below it a percentile of a busy machine says nothing
+LATENCY_MIN_MS = 20.0  # below it a percentile of a busy machine says nothing
 
 
 @dataclass
@@ -294,7 +294,7 @@ def judge(figures: dict[str, object]) -> list[str]:
             faults.append(f"{name} grew from {before} to {after}")
     for name in ("send_p99_ms", "delivery_p99_ms"):
         before, after = medians(name)
-        if after > max(LATENCY_FLOOR_MS, before * LATENCY_GROWTH_MAX):
+        if after > max(LATENCY_MIN_MS, before * LATENCY_GROWTH_MAX):
             faults.append(f"{name} grew from {before} to {after}")
     return faults
 

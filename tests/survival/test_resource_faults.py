@@ -28,7 +28,7 @@ def test_more_is_sent_and_read_than_there_is_memory_for() -> None:
     assert int(str(figures["acked"])) > 7_000
 
 
-def test_a_broker_that_gets_no_thread_goes_on_with_those_it_has() -> None:
+def test_a_broker_without_new_threads_continues_with_its_own() -> None:
     try:
         figures = resource_faults.threads()
     except NotHere:

@@ -22,7 +22,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "aerobee"
-FLOORS: dict[str, int] = {
+LAYERS: dict[str, int] = {
     "errors": 0,
     "clock": 0,
     "thread_pool": 0,
@@ -175,28 +175,28 @@ def own_part(module: str) -> str | None:
     return parts[1] if parts[0] == "aerobee" and len(parts) > 1 else None
 
 
-LOWER_SOURCES = [path for path in SOURCES if FLOORS.get(part_of(path), 5) < 4]
+LOWER_SOURCES = [path for path in SOURCES if LAYERS.get(part_of(path), 5) < 4]
 
 
-def test_every_part_has_a_floor() -> None:
+def test_every_part_has_a_layer() -> None:
     parts = {part_of(path) for path in SOURCES} - {"", "__main__"}
-    assert parts <= set(FLOORS), (
-        f"give these a floor, here and in docs/architecture.md: {parts - set(FLOORS)}"
+    assert parts <= set(LAYERS), (
+        f"give these a floor, here and in docs/architecture.md: {parts - set(LAYERS)}"
     )
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_imports_only_go_down(path: Path) -> None:
     part = part_of(path)
-    floor = FLOORS.get(part, 5)
+    layer = LAYERS.get(part, 5)
     wrong = []
     for found in imports_of(path):
         target = own_part(found.module)
-        if target is None or target == part or target not in FLOORS:
+        if target is None or target == part or target not in LAYERS:
             continue
-        sideways = FLOORS[target] == floor and floor > 0 and (part, target) not in ALLOWED_SIDEWAYS
-        if FLOORS[target] > floor or sideways:
-            wrong.append(f"line {found.line}: {found.module} (floor {FLOORS[target]}, this is floor {floor})")
+        sideways = LAYERS[target] == layer and layer > 0 and (part, target) not in ALLOWED_SIDEWAYS
+        if LAYERS[target] > layer or sideways:
+            wrong.append(f"line {found.line}: {found.module} (floor {LAYERS[target]}, this is floor {layer})")
     assert not wrong
 
 
@@ -244,7 +244,7 @@ def test_nothing_is_imported_inside_a_function_but_what_is_named(path: Path) -> 
 
 
 @pytest.mark.parametrize("path", LOWER_SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_top_floor_imports_through_a_package(path: Path) -> None:
+def test_only_the_top_layer_imports_through_a_package(path: Path) -> None:
     """`from aerobee.remoting import X` where X is re-exported is how import cycles start."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     wrong = []

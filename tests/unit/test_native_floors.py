@@ -30,12 +30,12 @@ def test_every_file_is_a_module_of_the_crate() -> None:
 
 
 def test_files_use_only_those_above_them() -> None:
-    place = {name: number for number, name in enumerate(MODULES)}
+    layer = {name: number for number, name in enumerate(MODULES)}
     wrong = [
         f"{name}.rs uses {other}"
         for name in MODULES
         for other in used_by(code_of(SOURCE / f"{name}.rs"))
-        if place.get(other, len(MODULES)) >= place[name]
+        if layer.get(other, len(MODULES)) >= layer[name]
     ]
     assert not wrong
 

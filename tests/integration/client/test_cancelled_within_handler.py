@@ -45,7 +45,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("fail", [await_what_was_cancelled, raise_an_outcome])
-async def test_messages_go_on_after_it_and_the_message_is_given_back(
+async def test_consumption_continues_and_the_message_is_retried(
     aerobee_cluster: LocalCluster, form, fail, caplog
 ):
     await aerobee_cluster.create_topic("orders", 1)

@@ -73,7 +73,7 @@ class TestPullConsumer:
             await consumer.commit()
             assert [await consumer.committed(queue) for queue in consumer.assigned] == [5, 5]
 
-    async def test_next_start_goes_on_where_the_last_one_ended(self, cluster):
+    async def test_the_next_start_resumes_where_the_last_one_ended(self, cluster):
         await fill(cluster, 4)
         for expected in (4, 2):
             async with PullConsumer(cluster.nameserver_address, "G", config=FIRST) as consumer:
@@ -236,7 +236,7 @@ class TestAdmin:
             assert result.status is SendStatus.SEND_OK
 
 
-async def test_producer_goes_on_at_the_other_broker_when_one_stops():
+async def test_a_producer_continues_at_the_other_broker():
     async with LocalCluster(brokers=2) as cluster:
         await cluster.create_topic("orders", queues=2)
         async with Producer(cluster.nameserver_address, "PG") as producer:

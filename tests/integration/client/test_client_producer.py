@@ -141,8 +141,8 @@ async def test_silent_broker_ends_in_a_timeout_that_names_it(broker):
         broker.silent = True
         with pytest.raises(SendFailed) as caught:
             await producer.send(Message("orders", b"hello"), timeout_s=0.2)
-    place, failure = caught.value.attempts[-1]
-    assert broker.address in place
+    queue, failure = caught.value.attempts[-1]
+    assert broker.address in queue
     assert isinstance(failure, RequestTimeout)
     assert failure.elapsed_s >= 0.1
 
@@ -370,6 +370,6 @@ async def test_a_burst_of_sends_gets_each_its_own_result(broker, codec, monkeypa
         bodies = [b"%d" % number for number in range(200)]
         results = await asyncio.gather(*(producer.send(Message("orders", body)) for body in bodies))
     assert len({result.message_id for result in results}) == 200
-    places = {(result.queue, result.queue_offset) for result in results}
-    assert len(places) == 200
+    positions = {(result.queue, result.queue_offset) for result in results}
+    assert len(positions) == 200
     assert sorted(broker.bodies("orders")) == sorted(bodies)

@@ -295,7 +295,7 @@ async def test_broadcasting_keeps_offsets_in_a_file_and_owns_all_queues(broker, 
     assert not broker.seen(38)
 
 
-async def test_a_broadcast_member_goes_on_where_it_was_in_its_last_run(broker, tmp_path):
+async def test_a_broadcast_member_resumes_at_its_last_offset(broker, tmp_path):
     await fill(broker, 8)
     config = ConsumerConfig(
         model=MessageModel.BROADCASTING,
@@ -315,7 +315,7 @@ async def test_a_broadcast_member_goes_on_where_it_was_in_its_last_run(broker, t
     assert {message.queue_offset for message in runs[1]} == {2, 3}
 
 
-async def test_two_broadcast_members_of_a_machine_do_not_share_their_place(broker, tmp_path):
+async def test_two_broadcast_members_of_a_host_have_separate_offsets(broker, tmp_path):
     await fill(broker, 8)
     config = ConsumerConfig(
         model=MessageModel.BROADCASTING,

@@ -59,7 +59,7 @@ async def test_where_a_group_begins_is_committed_before_anything_is_consumed(bro
         assert [broker.offsets["G", "orders", number] for number in range(4)] == [1, 1, 1, 1]
 
 
-async def test_topic_that_is_created_later_is_read_from_what_was_stored_since_the_start(broker):
+async def test_a_topic_created_after_the_start_is_read_from_the_start(broker):
     asked = []
     broker.offset_by_time = lambda timestamp: asked.append(timestamp) or 0
     seen = []

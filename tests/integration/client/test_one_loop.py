@@ -32,7 +32,7 @@ def test_a_second_run_is_told_that_the_first_one_took_the_client_along(address: 
         await consumer.subscribe("orders")
         return producer, consumer
 
-    async def go_on(work: str) -> None:
+    async def continue_with(work: str) -> None:
         await {
             "send": lambda: producer.send(Message("orders", b"x")),
             "send with a key": lambda: producer.send(Message("orders", b"x"), key="k"),
@@ -44,7 +44,7 @@ def test_a_second_run_is_told_that_the_first_one_took_the_client_along(address: 
     producer, consumer = asyncio.run(begin())
     for work in ("send", "send with a key", "poll", "close", "close the consumer"):
         with pytest.raises(UsageError, match="another event loop"):
-            asyncio.run(go_on(work))
+            asyncio.run(continue_with(work))
 
 
 async def test_another_thread_needs_a_client_of_its_own(address: str) -> None:

@@ -62,7 +62,7 @@ async def consume(cluster: LocalCluster, telemetry: OpenTelemetry, count: int, b
     return received, current
 
 
-async def test_a_handler_goes_on_with_the_trace_of_its_send(
+async def test_a_handler_continues_the_trace_of_its_send(
     exporter: InMemorySpanExporter, telemetry: OpenTelemetry
 ) -> None:
     async with LocalCluster() as cluster:

@@ -78,7 +78,7 @@ async def test_a_large_reply_is_compressed_and_read(cluster: LocalCluster) -> No
         assert reply.body == b"reply to " + body
 
 
-async def test_a_request_that_nobody_answers_ends_in_time(cluster: LocalCluster) -> None:
+async def test_an_unanswered_request_times_out(cluster: LocalCluster) -> None:
     await cluster.create_topic("questions", 1)
     async with cluster.producer("askers") as asker:
         with pytest.raises(NoReply, match=r"no reply to request [0-9A-F]{32} of topic questions"):
@@ -100,7 +100,7 @@ async def test_a_reply_to_a_requester_that_left_fails_and_says_so(cluster: Local
             break
 
 
-async def test_an_ordinary_message_is_not_replied_to(cluster: LocalCluster) -> None:
+async def test_a_normal_message_gets_no_reply(cluster: LocalCluster) -> None:
     await cluster.create_topic("plain", 1)
     async with (
         cluster.producer() as producer,

@@ -205,10 +205,10 @@ async def test_dead_letters_are_sent_to_a_topic_that_was_shrunk(cluster: LocalCl
         await wait_until(lambda: store.max_offset("%DLQ%G", 0) == COUNT)
     await cluster.create_topic("again", BEFORE)
     async with cluster.admin(client=NEVER) as admin:
-        letters = [letter async for letter in admin.dead_letters("G")]
-        await admin.redrive(letters[0], to="again")
+        dead_letters = [dead_letter async for dead_letter in admin.dead_letters("G")]
+        await admin.redrive(dead_letters[0], to="again")
         await shrink(cluster, "again", 1)
-        for letter in letters[1:]:
-            await admin.redrive(letter, to="again")
+        for dead_letter in dead_letters[1:]:
+            await admin.redrive(dead_letter, to="again")
     assert sum(counts(cluster, "again")) == COUNT
     assert counts(cluster, "again")[0] >= COUNT - 1

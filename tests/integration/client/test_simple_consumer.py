@@ -159,7 +159,7 @@ async def test_a_dead_letter_is_readable(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("v2", [False, True])
-async def test_a_dead_letter_of_a_later_try_names_the_topic_that_it_was_sent_to(v2: bool) -> None:
+async def test_a_dead_letter_message_names_its_original_topic(v2: bool) -> None:
     async with LocalCluster(broker_config={"enable_retry_topic_v2": v2}) as cluster:
         await cluster.create_topic(TOPIC)
         await send(cluster, 1)
@@ -170,8 +170,8 @@ async def test_a_dead_letter_of_a_later_try_names_the_topic_that_it_was_sent_to(
             assert again.reconsume_times == 1
             await consumer.dead_letter(again, "cannot be parsed")
         async with cluster.admin() as admin:
-            (letter,) = [each async for each in admin.dead_letters("readers")]
-    assert (letter.topic, letter.message_id, letter.tries) == (TOPIC, message.message_id, 2)
+            (dead_letter,) = [each async for each in admin.dead_letters("readers")]
+    assert (dead_letter.topic, dead_letter.message_id, dead_letter.tries) == (TOPIC, message.message_id, 2)
 
 
 async def test_mistakes_are_told(cluster: LocalCluster) -> None:

@@ -125,16 +125,16 @@ def test_settings_of_a_test_cluster_are_checked(options: dict[str, Any], said: s
 
 
 @pytest.mark.parametrize(
-    ("mark", "said"),
+    ("marker", "said"),
     [
         (pytest.mark.aerobee_cluster(broker=2), "has no option broker; it takes brokers, nameservers"),
         (pytest.mark.aerobee_cluster(2), "takes its options by name"),
     ],
 )
-def test_misspelt_options_of_the_mark_are_named(
-    mark: pytest.MarkDecorator, said: str, request: pytest.FixtureRequest
+def test_misspelt_options_of_the_marker_are_named(
+    marker: pytest.MarkDecorator, said: str, request: pytest.FixtureRequest
 ) -> None:
-    request.node.add_marker(mark)
+    request.node.add_marker(marker)
     with pytest.raises(UsageError, match=said):
         marker_options(request)
 

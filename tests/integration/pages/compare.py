@@ -47,11 +47,11 @@ def masked(line: str, wildcards: re.Pattern[str]) -> tuple[str, list[str]]:
     """The line with one mark for each wildcard and single spaces, and what the wildcards stood for."""
     found: list[str] = []
 
-    def mark(match: re.Match[str]) -> str:
+    def placeholder(match: re.Match[str]) -> str:
         found.append(match[0])
         return f"<{match.lastindex}>"
 
-    return re.sub(r"[ \t]+", " ", wildcards.sub(mark, line)).strip(), found
+    return re.sub(r"[ \t]+", " ", wildcards.sub(placeholder, line)).strip(), found
 
 
 HELD = "held the event loop for"  # a busy machine's warning, which may come with any output

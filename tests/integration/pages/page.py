@@ -50,7 +50,7 @@ class Python:
 
 
 @dataclass(slots=True)
-class _Marks:
+class _Directives:
     """What comments said of the next block."""
 
     not_run: str = ""
@@ -63,7 +63,7 @@ Step = Command | Python
 def steps(text: str) -> Iterator[Step]:
     """The steps of a page in its order. Raises PageError for a comment that says nothing known."""
     lines = text.splitlines()
-    marks, at = _Marks(), 0
+    directives, at = _Directives(), 0
     while at < len(lines):
         line = lines[at]
         if comment := COMMENT.match(line):
@@ -71,27 +71,27 @@ def steps(text: str) -> Iterator[Step]:
             if kind == "run":
                 yield Command(at + 1, said, hidden=True)
             elif kind == "not run":
-                marks.not_run = said
+                directives.not_run = said
             else:
-                marks.kinds = frozenset(part.strip() for part in said.split(","))
-                if not marks.kinds <= KINDS:
+                directives.kinds = frozenset(part.strip() for part in said.split(","))
+                if not directives.kinds <= KINDS:
                     raise PageError(f"line {at + 1}: output is one of {', '.join(sorted(KINDS))}")
             at += 1
         elif fence := FENCE.match(line):
             end = next((n for n in range(at + 1, len(lines)) if lines[n].strip() == "```"), len(lines))
             if fence[1] == "python":
-                yield Python(at + 1, "\n".join(lines[at + 1 : end]) + "\n", marks.not_run)
-            marks, at = _Marks(), end + 1
+                yield Python(at + 1, "\n".join(lines[at + 1 : end]) + "\n", directives.not_run)
+            directives, at = _Directives(), end + 1
         elif command := COMMAND.match(line):
-            at = yield from _block(lines, at, command[1], marks)
-            marks = _Marks()
+            at = yield from _block(lines, at, command[1], directives)
+            directives = _Directives()
         else:
             if line.strip() and not line.startswith("    "):
-                marks = _Marks()  # a comment belongs to the block that follows it at once
+                directives = _Directives()  # a comment belongs to the block that follows it at once
             at += 1
 
 
-def _block(lines: list[str], at: int, indent: str, marks: _Marks) -> Generator[Step, None, int]:
+def _block(lines: list[str], at: int, indent: str, directives: _Directives) -> Generator[Step, None, int]:
     """The commands of one indented block; returns the line behind it."""
     end = at
     while end < len(lines) and (not lines[end].strip() or lines[end].startswith("    ")):
@@ -110,5 +110,5 @@ def _block(lines: list[str], at: int, indent: str, marks: _Marks) -> Generator[S
         while at < end and lines[at].strip() and not COMMAND.match(lines[at]):
             shown.append(lines[at].removeprefix(indent))
             at += 1
-        yield Command(begin + 1, text, tuple(shown), marks.kinds, not_run=marks.not_run)
+        yield Command(begin + 1, text, tuple(shown), directives.kinds, not_run=directives.not_run)
     return end

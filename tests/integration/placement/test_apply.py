@@ -181,7 +181,7 @@ async def test_keys_keep_their_order_while_their_queues_change_and_change_back(c
         await load.check()
 
 
-async def test_cut_off_before_and_after_each_step_it_goes_on_and_goes_back(cluster, tmp_path: Path):
+async def test_a_plan_interrupted_at_each_step_resumes_and_reverts(cluster, tmp_path: Path):
     """One run that crashes at every step in turn, until it gets through; then the same on the way back."""
     await make(cluster, FREE, KEYS)
     async with (
@@ -272,7 +272,7 @@ async def test_a_plan_that_the_cluster_has_outgrown_touches_nothing(cluster, tmp
             await applier(cluster, admin, plan, journal).run(back=True)
 
 
-async def test_a_second_run_on_the_same_plan_is_refused_while_one_goes_on(cluster, tmp_path: Path):
+async def test_a_second_run_of_a_running_plan_is_refused(cluster, tmp_path: Path):
     await make(cluster, FREE)
     async with admin_of(cluster) as admin:
         plan = plan_of(cluster, FREE)
@@ -320,7 +320,7 @@ async def test_queues_that_a_group_has_not_read_are_not_removed(cluster, tmp_pat
         assert (await counts(admin, "free"))["broker-a"] == State(1, 1)
 
 
-async def test_a_topic_that_somebody_changes_meanwhile_keeps_its_messages(cluster, tmp_path: Path):
+async def test_a_topic_changed_by_another_client_keeps_its_messages(cluster, tmp_path: Path):
     away = TopicChange(topic="away", before={"broker-a": 2}, after={"broker-b": 2})
     await make(cluster, away)
     waits: list[str] = []

@@ -63,7 +63,7 @@ async def enlarge(cluster: LocalCluster, topic: str) -> None:
         await producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", 6))
 
 
-async def test_queues_that_somebody_makes_between_a_look_and_a_change_stay(cluster, tmp_path: Path):
+async def test_queues_created_between_look_and_change_stay(cluster, tmp_path: Path):
     await make(cluster, FREE)
     async with admin_of(cluster) as admin:
         await has_read_nothing(cluster, admin, "readers", "free")
@@ -80,7 +80,7 @@ async def test_queues_that_somebody_makes_between_a_look_and_a_change_stay(clust
         assert (await counts(admin, "free"))["broker-a"] == State(8, 8)
 
 
-async def test_queues_that_somebody_makes_while_keys_are_caught_up_with_stay(cluster, tmp_path: Path):
+async def test_queues_created_while_keys_catch_up_stay(cluster, tmp_path: Path):
     change = TopicChange(
         topic="keys",
         before={"broker-a": 2, "broker-b": 2},

@@ -30,7 +30,7 @@ from tests.integration.placement.test_apply import (
 )
 
 PHANTOM = "broker-z"
-NOBODY = "127.0.0.1:1"
+UNUSED_ADDRESS = "127.0.0.1:1"
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def register_a_broker_that_is_away(admin: PlacementAdmin, cluster: LocalCl
     }
     fields = {
         "brokerName": PHANTOM,
-        "brokerAddr": NOBODY,
+        "brokerAddr": UNUSED_ADDRESS,
         "clusterName": "DefaultCluster",
         "brokerId": "0",
         "haServerAddr": "",
@@ -114,7 +114,7 @@ async def test_a_look_at_the_load_leaves_out_who_is_away(cluster):
     assert len([row for row in rows if row.topic == "free"]) == 4
 
 
-async def test_a_plan_that_was_begun_goes_on_at_its_own_cluster_only(cluster, tmp_path: Path):
+async def test_a_begun_plan_continues_at_its_cluster_only(cluster, tmp_path: Path):
     await make(cluster, FREE)
     journal = tmp_path / "journal"
 

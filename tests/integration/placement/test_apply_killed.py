@@ -53,7 +53,7 @@ async def run_and_kill(action: str, plan: Path, nameserver: str, lines_more: int
     return code == 0
 
 
-async def test_killed_after_each_line_of_its_journal_it_goes_on_and_goes_back(tmp_path: Path):
+async def test_a_plan_killed_at_each_journal_line_resumes_and_reverts(tmp_path: Path):
     async with LocalCluster(
         brokers=2, nameserver_config={**ORDER, "deleteTopicWithBrokerRegistration": "true"}
     ) as cluster:

@@ -330,11 +330,11 @@ def run_twopushes(topic: str) -> str:
 
 def main() -> None:
     lines = threading.Lock()
-    places = threading.Semaphore(4)
+    slots = threading.Semaphore(4)
 
     def run(name: str, scenario: Callable[[str], str]) -> None:
         try:
-            with places:
+            with slots:
                 outcome = scenario(f"{PREFIX}_{name}")
         except Exception as error:  # the outcome of this scenario, whatever it is
             outcome = f"failed: {error!r}"

@@ -34,19 +34,19 @@ def lines_of(*paths: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
-def test_a_stranger_has_a_few_lines_a_minute_and_is_counted(tmp_path: Path) -> None:
+def test_lines_about_an_unknown_client_are_limited_and_counted(tmp_path: Path) -> None:
     path, now = tmp_path / "audit.log", [0]
     audit = AuditLog(str(path), lambda: now[0])
     gate = Gate(keeper=None, admin_open=False, audit=audit)
     refused = 2 * WAITING_MAX  # without a bound they would push others' lines out of the queue
-    stranger, asked = FakePeer(("10.0.0.9", 5)), RemotingCommand(CODE, {"topic": "t"})
+    peer, asked = FakePeer(("10.0.0.9", 5)), RemotingCommand(CODE, {"topic": "t"})
     for _ in range(refused):
         with pytest.raises(RemoteError):
-            gate.check(stranger, asked)
+            gate.check(peer, asked)
     gate.check(FakePeer(("127.0.0.1", 5)), asked)
     now[0] += WINDOW_MS
     with pytest.raises(RemoteError):
-        gate.check(stranger, asked)
+        gate.check(peer, asked)
     gate.close()
     said = [(line["from"], line["result"].partition(" more")[0][:40]) for line in lines_of(path)]
     line = ("10.0.0.9", said[0][1])
@@ -72,9 +72,9 @@ def test_refusals_of_a_user_who_has_shown_his_key_are_all_there(tmp_path: Path) 
     gate.close()
     lines = lines_of(path)
     assert sum(line["who"] == "alice" for line in lines) == many
-    strangers = [line for line in lines if line["who"] != "alice"]
-    assert len(strangers) == LINES_OF_AN_ADDRESS + 1
-    assert f" {2 * many - LINES_OF_AN_ADDRESS} more" in strangers[-1]["result"]
+    others = [line for line in lines if line["who"] != "alice"]
+    assert len(others) == LINES_OF_AN_ADDRESS + 1
+    assert f" {2 * many - LINES_OF_AN_ADDRESS} more" in others[-1]["result"]
     # docs/access-control.md: 200 MB a day
     assert max(map(len, path.read_bytes().splitlines())) * LINES_MAX * 24 * 60 < 200e6
 

@@ -380,7 +380,7 @@ def test_a_removal_that_ends_half_way_leaves_no_permissions_for_the_next_of_that
 
 
 @pytest.mark.parametrize("value", [b"{", b"[]", b'{"password":""}', b'{"password":"x","userType":9}'])
-def test_a_damaged_entry_lets_nobody_in(value: bytes) -> None:
+def test_a_damaged_entry_permits_no_client(value: bytes) -> None:
     accounts = MemoryTable()
     accounts.put("alice", value)
     with pytest.raises(StoreError, match="'alice' of the access control cannot be read"):

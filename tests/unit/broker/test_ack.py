@@ -20,7 +20,7 @@ from tests.unit.broker.sending import Sending, batch_body, send_frame
 WAYS = ["handler", PYTHON, NATIVE]
 
 
-class Marks:
+class Waiters:
     """A disk or replicas: who waits for which offset, and the verdict when the test gives it."""
 
     def __init__(self, *, holds_answers: bool = True) -> None:
@@ -50,7 +50,7 @@ class World:
 
     def __init__(self, *, holds_answers: bool = True, replicas: bool = True) -> None:
         self.clock = ManualClock()
-        self.disk, self.replicas = Marks(holds_answers=holds_answers), Marks()
+        self.disk, self.replicas = Waiters(holds_answers=holds_answers), Waiters()
         self.requests = RequestStats()
         self.policy = AckPolicy(store=self.disk, clock=self.clock, timeout_ms=5_000, requests=self.requests)
         if replicas:
@@ -93,7 +93,7 @@ def test_a_message_that_does_not_want_to_wait_is_answered_at_once() -> None:
 
 def test_a_level_counts_whatever_the_settings_are() -> None:
     world = World(holds_answers=False, replicas=False)
-    copies = Marks()
+    copies = Waiters()
     world.policy.set_copies(copies)
     assert world.answer_at("stored") is not None
     assert world.answer_at("flushed") is None
@@ -108,7 +108,7 @@ def test_a_level_counts_whatever_the_settings_are() -> None:
     assert strict.answer_at("stored") is not None
 
 
-def test_replicated_where_nobody_copies_says_that_there_are_too_few() -> None:
+def test_replicated_without_replicas_reports_too_few() -> None:
     world = World(holds_answers=False, replicas=False)
     assert world.answer_at("replicated") is None
     assert world.codes() == [11]
@@ -282,7 +282,7 @@ def test_only_the_property_wait_asks_for_an_answer_at_once(
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_replicas_are_waited_for_on_every_way(way: str, flush: str, tmp_path: Path) -> None:
     sending = sending_by(way, tmp_path, flush_disk_type=flush)
-    replicas = Marks()
+    replicas = Waiters()
     sending.ack.set_replication(replicas)
     assert send(sending, way, send_frame()) == []
     sending.store.flush_now()

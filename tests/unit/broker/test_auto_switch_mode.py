@@ -124,9 +124,7 @@ def test_replicated_needs_as_many_copies_as_are_set() -> None:
 @pytest.mark.parametrize(
     ("config", "verdict"), [({}, Replicated.HERE), ({"all_ack_in_sync_state_set": True}, Replicated.ENOUGH)]
 )
-def test_a_group_that_waits_for_nobody_confirms_for_its_master_alone(
-    config: dict[str, Any], verdict: Replicated
-) -> None:
+def test_a_group_of_one_confirms_with_its_master_alone(config: dict[str, Any], verdict: Replicated) -> None:
     master = Master(**config)
     verdicts: list[Replicated] = []
     master.acks.when(100, verdicts.append)

@@ -136,11 +136,11 @@ def test_where_the_broker_shares_out_each_client_has_queues(members: Members) ->
     members.beat(members.first, 100)
     group = members.registry.group(GROUP)
     assert group is not None
-    places = [
+    positions = [
         group.ids.place_of(client_id, peer, group.client_ids())  # type: ignore[arg-type]
         for client_id, peer in ((ID, members.first), (ID, members.second), ("zzz", members.other))
     ]
-    assert places == [(0, 3), (1, 3), (2, 3)]
+    assert positions == [(0, 3), (1, 3), (2, 3)]
     assert group.ids.place_of("unknown", members.first, group.client_ids()) is None  # type: ignore[arg-type]
 
 

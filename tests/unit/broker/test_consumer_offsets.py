@@ -110,14 +110,14 @@ def test_what_is_committed_until_the_thread_comes_by_is_not_in_the_file() -> Non
     save()
     assert file.value is not None
     assert file.value["offsetTable"] == {"T@g": {0: 3}, "U@g": {0: 1}}
-    later = offsets.prepare_save()
-    assert later is not None
+    save_again = offsets.prepare_save()
+    assert save_again is not None
     offsets.commit("g", "T", 0, 6)
     file.failure = StoreError("the disk is full")
     with pytest.raises(StoreError):
-        later()
+        save_again()
     file.failure = None
-    later()  # tried again: the same content
+    save_again()  # tried again: the same content
     assert file.value["offsetTable"] == {"T@g": {0: 5, 1: 7}, "U@g": {0: 1}, "T@h": {0: 9}}
     assert offsets.prepare_save() is not None
     offsets.drop_save()

@@ -34,13 +34,13 @@ def record(
     topic: str = "rmq_sys_REVIVE_LOG_c",
     queue_id: int = 0,
     queue_offset: int = 0,
-    mark: int = 0,
+    transaction_offset: int = 0,
 ) -> bytes:
     host = pack_host("127.0.0.1", 1)
     return encode_record(
         topic=topic.encode(), queue_id=queue_id, queue_offset=queue_offset, physical_offset=0, body=body,
         properties=encode_properties({"TAGS": tag}).encode(), born_host=host, store_host=host,
-        prepared_transaction_offset=mark,
+        prepared_transaction_offset=transaction_offset,
     )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_the_blank_at_the_end_of_a_log_file_is_passed_over() -> None:
     assert lowered(files, {0: 9, 1: 9}) == {0: 7, 1: 5}
 
 
-def test_of_two_cuts_at_one_offset_the_later_one_counts() -> None:
+def test_of_two_cuts_at_one_offset_the_last_one_counts() -> None:
     files = named(START, point(0, 1))
     files |= {f"{START:020d}-{len(point(0, 5))}-again": point(0, 5)}
     assert lowered(files, {0: 9}) == {0: 5}
@@ -106,7 +106,7 @@ def test_a_level_goes_back_to_the_first_message_whose_delivery_was_cut_off() -> 
         600: bytes(100),
     }
     sources = (100, 200, 300, 400, 600, 500, START + 8)  # of the last two nothing is in the log that is left
-    data = b"".join(record(b"x", topic="t", mark=delivery_mark(source)) for source in sources)
+    data = b"".join(record(b"x", topic="t", transaction_offset=delivery_mark(source)) for source in sources)
     disk = SimulatedDisk(random.Random(1))
     disk.make_dirs(DIRECTORY)
     disk.replace_file(f"{DIRECTORY}/{START:020d}-{len(data)}", data)

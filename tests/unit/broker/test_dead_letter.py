@@ -19,7 +19,7 @@ def dead(properties: dict[str, str], **ext: str) -> dict[str, str]:
     return properties
 
 
-def test_a_letter_tells_what_the_broker_knows() -> None:
+def test_a_dead_letter_message_carries_broker_facts() -> None:
     assert dead({"KEYS": "k"}) == {
         "KEYS": "k",
         "DLQ_ORIGIN_TOPIC": "T",
@@ -30,8 +30,8 @@ def test_a_letter_tells_what_the_broker_knows() -> None:
 
 
 def test_what_the_consumer_says_goes_before_what_the_broker_knows() -> None:
-    letter = dead({}, deadLetterReason="no stock", lastError="ValueError: x", deliveryTries="7")
-    assert (letter["DLQ_REASON"], letter["LAST_ERROR"], letter["DLQ_TRIES"]) == (
+    dead_letter = dead({}, deadLetterReason="no stock", lastError="ValueError: x", deliveryTries="7")
+    assert (dead_letter["DLQ_REASON"], dead_letter["LAST_ERROR"], dead_letter["DLQ_TRIES"]) == (
         "no stock",
         "ValueError: x",
         "7",
@@ -43,20 +43,20 @@ def test_one_try_is_not_tries() -> None:
 
 
 def test_text_of_a_peer_is_bounded_and_cannot_make_properties_of_its_own() -> None:
-    letter = dead(
+    dead_letter = dead(
         {}, lastError="a\x02TAGS\x01evil" + "x" * 5000, deadLetterReason="\x01\x02 ", deliveryTries="99x"
     )
-    assert len(letter["LAST_ERROR"]) == CAUSE_CHARS_MAX
-    assert letter["LAST_ERROR"].startswith("a TAGS evil")
-    assert "TAGS" not in letter
-    assert letter["DLQ_REASON"] == "3 tries failed"
-    assert letter["DLQ_TRIES"] == "3"
+    assert len(dead_letter["LAST_ERROR"]) == CAUSE_CHARS_MAX
+    assert dead_letter["LAST_ERROR"].startswith("a TAGS evil")
+    assert "TAGS" not in dead_letter
+    assert dead_letter["DLQ_REASON"] == "3 tries failed"
+    assert dead_letter["DLQ_TRIES"] == "3"
     assert int(dead({}, deliveryTries="9" * 30)["DLQ_TRIES"]) == 1 << 31
 
 
 def test_properties_of_the_user_are_not_pushed_out() -> None:
     own = {"big": "x" * (PROPERTIES_BYTES_MAX - 60)}
-    letter = dead(dict(own), lastError="y" * 500, deadLetterReason="z" * 500)
-    assert letter["big"] == own["big"]
-    assert "LAST_ERROR" not in letter
-    assert len(encode_properties(letter).encode()) <= PROPERTIES_BYTES_MAX
+    dead_letter = dead(dict(own), lastError="y" * 500, deadLetterReason="z" * 500)
+    assert dead_letter["big"] == own["big"]
+    assert "LAST_ERROR" not in dead_letter
+    assert len(encode_properties(dead_letter).encode()) <= PROPERTIES_BYTES_MAX

@@ -20,7 +20,7 @@ from aerobee.errors import MalformedRecord, RecordInvalid, UsageError
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.log.stored_message import StoredMessage
-from tests.fuzz.fastpath_worlds import Twin
+from tests.fuzz.fastpath_counterparts import Counterpart
 
 BACKENDS = [PYTHON] + ([NATIVE] if choose_backend().name == NATIVE else [])
 SEEDS = int(os.environ.get("AEROBEE_DELIVERY_SEEDS", "16"))
@@ -135,7 +135,7 @@ def waiting(rng: random.Random) -> StoredMessage:
     )
 
 
-class World(Twin):
+class World(Counterpart):
     """One broker's parts around a fast path of this name, with what waits in it."""
 
     def __init__(self, path: Path, name: str, seed: int, **settings: Any) -> None:
@@ -222,7 +222,7 @@ def test_runs_leave_the_bytes_that_single_deliveries_leave(flush: str, tmp_path:
     assert by_run > SEEDS * 15
 
 
-def test_the_twins_know_the_same_of_timer_messages(tmp_path: Path) -> None:
+def test_both_backends_agree_on_timer_messages(tmp_path: Path) -> None:
     found = 0
     for seed in range(SEEDS):
         worlds = [World(tmp_path / f"{seed}{name}", name, seed) for name in BACKENDS]

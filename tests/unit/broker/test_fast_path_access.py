@@ -123,7 +123,7 @@ def in_header(frame: bytes, old: str, new: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", list(SerializeType))
-def test_what_is_signed_by_somebody_who_may_is_served(world: World, kind: SerializeType) -> None:
+def test_requests_signed_by_a_permitted_user_are_served(world: World, kind: SerializeType) -> None:
     for frame in (
         send_frame(),
         send_frame(body=b"x" * 70_000, properties="UNIQ_KEY\x01U1\x02KEYS\x01\u952e\x02"),
@@ -246,7 +246,7 @@ def test_what_older_clients_leave_out_of_the_content_is_for_the_handlers(world: 
     assert not world.is_served(encode_frame(frame))
 
 
-def test_a_peer_that_nobody_knows_is_not_served(world: World) -> None:
+def test_an_unknown_peer_is_not_served(world: World) -> None:
     backend = world.sending.fast_path._backend
     result = backend.burst(signed(send_frame()), 0, pack_host("10.0.0.1", 1), 1, True, True)
     assert (result.used, result.stored_count, backend.take_totals()) == (0, 0, ([], []))

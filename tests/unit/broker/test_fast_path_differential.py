@@ -16,7 +16,7 @@ from aerobee.access.keepers import UserKeeper
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.errors import ConfigError
 from aerobee.message import encode_properties, pack_host
-from tests.fuzz import fastpath_differential, fastpath_sockets, fastpath_worlds
+from tests.fuzz import fastpath_counterparts, fastpath_differential, fastpath_sockets
 from tests.fuzz.fastpath_differential import Disagreement, run
 from tests.fuzz.fastpath_guarded import SECRETS
 from tests.unit.broker.sending import send_frame
@@ -57,7 +57,7 @@ def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     """The checker bites: one bit of one backend's log, of its queue entries or of its index is turned."""
     real, calls = fastpath_differential.check_everything, []
 
-    def turned(backends: list[fastpath_worlds.Twin]) -> None:
+    def turned(backends: list[fastpath_counterparts.Counterpart]) -> None:
         calls.append(1)
         file = backends[1].store.index.files[-1]
         file.buffer[file.entries_at + 25] ^= 1
@@ -71,7 +71,7 @@ def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_the_handlers_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that a backend answers and a handler refuses, or stores in another way."""
-    monkeypatch.setattr(fastpath_worlds, "is_half", lambda message: False)
+    monkeypatch.setattr(fastpath_counterparts, "is_half", lambda message: False)
     with pytest.raises(Disagreement, match=r"store 1, burst \d+: the fast path and the handlers: "):
         run(2_000, seed=1, first_store=1)
 
@@ -79,14 +79,14 @@ def test_what_the_handlers_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(sys.platform != "linux", reason="native sockets are there on Linux alone")
 def test_what_turns_of_sockets_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that end when a run has lingered are told of, and a record whose time is another is seen."""
-    made: list[fastpath_sockets.SocketTwin] = []
-    begin = fastpath_sockets.SocketTwin.__init__
+    made: list[fastpath_sockets.SocketCounterpart] = []
+    begin = fastpath_sockets.SocketCounterpart.__init__
 
-    def begun(twin: fastpath_sockets.SocketTwin, *arguments: Any, **settings: Any) -> None:
-        begin(twin, *arguments, **settings)
-        made.append(twin)
+    def begun(counterpart: fastpath_sockets.SocketCounterpart, *arguments: Any, **settings: Any) -> None:
+        begin(counterpart, *arguments, **settings)
+        made.append(counterpart)
 
-    monkeypatch.setattr(fastpath_sockets.SocketTwin, "__init__", begun)
+    monkeypatch.setattr(fastpath_sockets.SocketCounterpart, "__init__", begun)
     run(300, seed=1, socket_stores=1)
     assert made[0].run_count > made[0].lingered_count > 10
     next_turn = fastpath_sockets._Exchange._next_turn
@@ -97,12 +97,12 @@ def test_what_turns_of_sockets_do_otherwise_is_noticed(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", [PYTHON, NATIVE])
 def test_a_half_message_without_a_key_opens_no_queue(name: str, tmp_path: Path) -> None:
-    twin = fastpath_worlds.Twin(tmp_path, name)
+    counterpart = fastpath_counterparts.Counterpart(tmp_path, name)
     try:
         half = {"TRAN_MSG": "true", "PGROUP": "PG", "WAIT": "true"}
         for number, key in enumerate(({}, {"UNIQ_KEY": "K-1"}, {"UNIQ_KEY": "K1"})):
             frame = send_frame("TopicNormal", f="4", properties=encode_properties({**half, **key}))
-            used = twin.burst(frame, 0, pack_host("10.0.0.1", 1))[1]
-            assert (used > 0) == (("TopicNormal", 1) in twin.store.queues) == (number == 2)
+            used = counterpart.burst(frame, 0, pack_host("10.0.0.1", 1))[1]
+            assert (used > 0) == (("TopicNormal", 1) in counterpart.store.queues) == (number == 2)
     finally:
-        twin.close()
+        counterpart.close()

@@ -51,11 +51,11 @@ def fill_the_disk(pulling: Pulling) -> None:
     pulling.store.writability.note_disk(StoreFull("the disk is full", path="x"))
 
 
-def close_until_later(pulling: Pulling) -> None:
+def close_for_a_minute(pulling: Pulling) -> None:
     pulling.live.replace(start_accept_send_request_time_stamp=pulling.clock.now_ms() + 60_000)
 
 
-@pytest.mark.parametrize("close", [overload, fill_the_disk, close_until_later])
+@pytest.mark.parametrize("close", [overload, fill_the_disk, close_for_a_minute])
 def test_what_stops_sends_stops_no_pulls(pulling: Pulling, close: Callable[[Pulling], None]) -> None:
     close(pulling)
     connection = FakePeer()
@@ -67,7 +67,7 @@ def test_what_stops_sends_stops_no_pulls(pulling: Pulling, close: Callable[[Pull
     assert pulling.store.max_offset("TopicNormal", 1) == 3
 
 
-@pytest.mark.parametrize("close", [overload, fill_the_disk, close_until_later])
+@pytest.mark.parametrize("close", [overload, fill_the_disk, close_for_a_minute])
 def test_what_stops_sends_stops_no_released_long_polls(
     pulling: Pulling, close: Callable[[Pulling], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +175,7 @@ def test_a_half_message_whose_table_fails_is_a_fault_and_stored_once(tmp_path: P
     sending.close()
 
 
-def test_a_schedule_that_fails_to_listen_stops_no_message_for_later(tmp_path: Path) -> None:
+def test_a_failing_schedule_listener_stops_no_delayed_message(tmp_path: Path) -> None:
     sending = Sending(tmp_path)
 
     def fail(topic: str, queue_id: int, end: int, due_ms: int) -> None:

@@ -255,7 +255,7 @@ def test_a_store_that_cannot_be_read_is_an_answer_to_what_waited(
     assert [(reply.code, reply.remark) for reply in connection.replies()] == [(1, "the entry has no record")]
 
 
-def test_a_pull_that_comes_with_a_message_wakes_nobody_else_by_it(pulling: Pulling) -> None:
+def test_a_pull_that_arrives_with_a_message_wakes_no_other(pulling: Pulling) -> None:
     # A held pull by SQL92 was told of the message when it was stored; that another one is held afterwards is no news to it.
     sql = {"subscription": "color = 'red'", "expressionType": "SQL92"}
     held = poll(pulling, pull_request(3, flags=WAITS, **sql))

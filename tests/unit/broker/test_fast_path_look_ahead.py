@@ -68,14 +68,14 @@ def spoiled(frame: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", list(SerializeType))
-def test_a_wrong_signature_is_found_at_each_place(world: World, kind: SerializeType) -> None:
+def test_a_wrong_signature_is_found_at_each_position(world: World, kind: SerializeType) -> None:
     assert served(world, some(2 * AHEAD + 3, kind=kind)) == 2 * AHEAD + 3
-    for place in range(2 * AHEAD + 3):
+    for position in range(2 * AHEAD + 3):
         frames = some(2 * AHEAD + 3, kind=kind)
-        frames[place] = spoiled(frames[place])
-        assert served(world, frames) == place
-        assert served(world, frames[place:]) == 0
-        assert served(world, frames[place + 1 :]) == 2 * AHEAD + 2 - place
+        frames[position] = spoiled(frames[position])
+        assert served(world, frames) == position
+        assert served(world, frames[position:]) == 0
+        assert served(world, frames[position + 1 :]) == 2 * AHEAD + 2 - position
 
 
 def test_two_frames_do_not_lend_each_other_their_signatures(world: World) -> None:
@@ -102,9 +102,9 @@ def test_contents_of_each_length_are_verified(world: World) -> None:
                 signed(send_frame(body=rng.randbytes(size))) for size in sizes[start : start + 3 * AHEAD]
             ]
             assert served(world, frames) == len(frames)
-            place = rng.randrange(len(frames))
-            frames[place] = changed(frames[place], lambda request: request.ext.update(n="broker-b"))
-            assert served(world, frames) == place
+            position = rng.randrange(len(frames))
+            frames[position] = changed(frames[position], lambda request: request.ext.update(n="broker-b"))
+            assert served(world, frames) == position
 
 
 def test_long_bodies_are_verified_to_their_last_byte(world: World) -> None:
@@ -126,7 +126,7 @@ def test_frames_of_different_keys_are_verified_with_their_own(world: World) -> N
     assert served(world, mixed) == 5
 
 
-def test_frames_that_nobody_was_asked_about_yet_are_verified_too(world: World) -> None:
+def test_frames_without_cached_verdict_are_verified(world: World) -> None:
     frames = [*some(5), *some(5, BOB), *some(5)]
     frames[12] = spoiled(frames[12])
     assert served(world, frames) == 12
@@ -137,7 +137,7 @@ def test_what_follows_a_change_of_users_is_verified_again(world: World) -> None:
     """Users change while a frame of the burst is let in: those behind it were looked at with the key of before."""
     ask = world.gate.grant
     new = Credentials("alice", "new password")
-    for place in range(AHEAD + 2):
+    for position in range(AHEAD + 2):
         world.users.put(User("alice", ALICE.secret_key))  # what was known of bob is forgotten, too
         assert served(world, some(3)) == 3
 
@@ -147,7 +147,7 @@ def test_what_follows_a_change_of_users_is_verified_again(world: World) -> None:
             return ask(request, host)
 
         world.gate.grant = grant  # type: ignore[method-assign]
-        assert served(world, [*some(place), *some(1, BOB), *some(AHEAD)]) == place + 1
+        assert served(world, [*some(position), *some(1, BOB), *some(AHEAD)]) == position + 1
         world.gate.grant = ask  # type: ignore[method-assign]
         assert served(world, [*some(AHEAD, new), *some(3)]) == AHEAD
 
@@ -235,10 +235,10 @@ def test_other_requests_in_between_are_served_in_their_turn(world: World) -> Non
     assert used == sum(map(len, frames))
     assert world.sending.store.max_offset("TopicNormal", 1) == 8
     slow = signed(encode_frame(replace(decode_frame(send_frame()), code=34)))
-    for place in (0, 1, 5, 20):
+    for position in (0, 1, 5, 20):
         frames = some(25)
-        frames.insert(place, slow)
-        assert served(world, frames) == place
-        assert served(world, frames[place + 1 :]) == 25 - place
+        frames.insert(position, slow)
+        assert served(world, frames) == position
+        assert served(world, frames[position + 1 :]) == 25 - position
     cut = b"".join(some(20))[:-1]
     assert world.sending.fast_path.burst(world.peer, cut, 0) == len(b"".join(some(19)))  # type: ignore[arg-type]

@@ -138,7 +138,7 @@ def test_a_pull_sees_the_messages_before_it_in_the_same_read(pulling: Pulling) -
         ("a commit without offset", {"sysFlag": "5", "commitOffset": ""}),
     ],
 )  # fmt: skip
-def test_what_is_not_ordinary_is_left_to_the_handler(
+def test_an_ineligible_pull_is_left_to_the_handler(
     pulling: Pulling, what: str, fields: dict[str, str]
 ) -> None:
     pulling.send(3)
@@ -343,8 +343,8 @@ def test_what_may_have_left_the_memory_is_taken_from_near_each_other(
         pulling.send()
         pulling.fast_path.burst(FakePeer(), send_frame(queue="0", body=bytes(between)), 0)  # type: ignore[arg-type]
     queue = pulling.store.queues["TopicNormal", 1]
-    places = [queue.entry(number)[0] for number in range(70)]  # type: ignore[index]
-    near = sum(place - places[5] <= RUN_BYTES_MAX for place in places[5:])
+    offsets = [queue.entry(number)[0] for number in range(70)]  # type: ignore[index]
+    near = sum(offset - offsets[5] <= RUN_BYTES_MAX for offset in offsets[5:])
     expected = 65 if hot_read_bytes else max(SCATTERED_COUNT_MAX, near)
     assert counts_of(pulling, (5, 32), (5, 65), (5, 1_024)) == [32, expected, expected]
     assert (near > SCATTERED_COUNT_MAX) == (between == 40_000)

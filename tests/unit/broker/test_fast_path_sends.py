@@ -117,7 +117,7 @@ def test_records_of_a_batch_keep_the_property_text_of_the_client(sending: Sendin
 
 
 @pytest.mark.parametrize("name", ["cpp-producer"])
-def test_ordinary_cpp_sends_are_served_and_batches_and_delays_are_left(sending: Sending, name: str) -> None:
+def test_plain_cpp_sends_are_served_batches_and_delays_left(sending: Sending, name: str) -> None:
     served, left = [], []
     for request, _ in sends_of(name):
         connection = FakePeer()
@@ -227,12 +227,12 @@ def test_a_burst_begins_at_its_position(sending: Sending) -> None:
         ("batch with a lying size", send_frame(code=320, body=b"\x7f" + batch_body((b"b", ""))[1:])),
     ],
 )  # fmt: skip
-def test_what_is_not_ordinary_is_left_and_changes_nothing(tmp_path: Path, what: str, frame: bytes) -> None:
+def test_an_ineligible_send_is_left_and_changes_nothing(tmp_path: Path, what: str, frame: bytes) -> None:
     sending = Sending(tmp_path, max_message_size=4_096)
     connection = FakePeer()
-    ordinary = send_frame()
-    data = ordinary + frame + ordinary
-    assert sending.fast_path.burst(connection, data, 0) == len(ordinary), what  # type: ignore[arg-type]
+    plain = send_frame()
+    data = plain + frame + plain
+    assert sending.fast_path.burst(connection, data, 0) == len(plain), what  # type: ignore[arg-type]
     assert len(sending.stored()) == 1
     assert len(connection.replies()) == 1
     sending.close()

@@ -39,7 +39,7 @@ def test_who_follows_closely_is_ready() -> None:
     assert follow_trouble(state(Role.SLAVE, follow(master_end=6_000)), GAP) == ""
 
 
-def test_masters_and_those_that_act_for_one_follow_nobody() -> None:
+def test_masters_and_acting_masters_follow_no_broker() -> None:
     assert follow_trouble(state(Role.MASTER, None), GAP) == ""
     assert follow_trouble(state(Role.ACTING, follow(is_connected=False)), GAP) == ""
 

@@ -96,7 +96,7 @@ async def test_what_was_saved_is_loaded() -> None:
     assert again.forbidden == {}
 
 
-async def test_groups_that_are_new_at_once_are_written_once_and_beside() -> None:
+async def test_groups_created_together_cause_one_async_write() -> None:
     file = MemoryFile()
     table = make(file)
     for number in range(100):

@@ -96,7 +96,7 @@ def notices(connection: FakePeer) -> list[tuple[int, dict[str, str] | None]]:
 NOTICE = (40, {"consumerGroup": "g"})
 
 
-def test_members_are_told_when_somebody_joins_or_leaves(clients: Clients) -> None:
+def test_members_are_notified_when_a_member_joins_or_leaves(clients: Clients) -> None:
     first, second = FakePeer(), FakePeer()
     clients.beat(first, consumer("c1", "T"))
     assert notices(first) == [NOTICE]
@@ -385,7 +385,7 @@ def test_who_is_no_user_any_more_gets_no_answers_and_keeps_no_id() -> None:
     assert registry.connection_of("c") is other
 
 
-def test_where_nobody_signs_the_last_heartbeat_says_where_a_client_is(clients: Clients) -> None:
+def test_without_signatures_the_last_heartbeat_sets_the_address(clients: Clients) -> None:
     first, second = FakePeer(), FakePeer(("10.0.0.2", 2))
     for peer in (first, second, first):
         clients.beat(peer, HeartbeatData("c", (ProducerData("p"),)))

@@ -57,7 +57,7 @@ def test_pulls_that_waited_are_counted_when_a_message_releases_them(
 
 
 @pytest.mark.parametrize("backend", [PYTHON, NATIVE])
-def test_totals_are_kept_until_somebody_reads_whatever_is_forgotten(
+def test_totals_are_kept_until_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     use_backend(backend, monkeypatch)

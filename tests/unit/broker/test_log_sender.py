@@ -85,7 +85,7 @@ async def test_what_comes_soon_after_a_write_goes_in_one_piece() -> None:
     assert not slave.gone
 
 
-async def test_bytes_that_somebody_waits_for_leave_at_once() -> None:
+async def test_awaited_bytes_are_sent_immediately() -> None:
     waits = False
     slave = _Slave(lambda: waits)
     await slave.appended(100)
@@ -98,7 +98,7 @@ async def test_bytes_that_somebody_waits_for_leave_at_once() -> None:
     assert slave.sizes == [100, 200]
 
 
-async def test_what_somebody_waits_for_leaves_inside_the_burst_once_all_is_acknowledged() -> None:
+async def test_awaited_bytes_leave_within_the_batch_once_acknowledged() -> None:
     slave = _Slave(lambda: True)
     slave.log.end = 100
     slave.sender.wake()

@@ -103,7 +103,7 @@ def test_what_the_master_had_and_has_no_more_goes() -> None:
     assert merged(table, {"g": 5}) == ([], [OffsetAt("t", "h", 0, 6)])
 
 
-def test_what_a_client_commits_beside_the_master_is_left_alone() -> None:
+def test_a_commit_that_bypasses_the_master_is_kept() -> None:
     table = Table()
     assert merged(table, {"g": 5}) == ([], [])
     table.offsets["t", "new", 0] = 30

@@ -19,7 +19,7 @@ from tests.simulation.store_world import InlineExecutor
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 NOW_MS = 1_700_000_000_000
-PLACE = (WHEEL_TIMER_TOPIC, 0)
+QUEUE = (WHEEL_TIMER_TOPIC, 0)
 NAMES = (
     "orders",
     "%RETRY%g+orders",
@@ -117,7 +117,7 @@ def acks(rng: random.Random) -> tuple[Acks, int, int]:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-@pytest.mark.parametrize("waiting", [set(), {PLACE}], ids=["nobody waits", "somebody waits"])
+@pytest.mark.parametrize("waiting", [set(), {QUEUE}], ids=["nobody waits", "somebody waits"])
 @pytest.mark.parametrize("seed", range(12))
 def test_both_write_the_same(seed: int, waiting: set[tuple[str, int]], flush: str) -> None:
     rng = random.Random(seed)
@@ -136,15 +136,15 @@ def test_both_write_the_same(seed: int, waiting: set[tuple[str, int]], flush: st
 def test_the_native_part_does_the_writing() -> None:
     written = Written(natively=True, flush="ASYNC_FLUSH", waiting=set())
     rng = random.Random(1)
-    ordinary = CheckPoint(
+    plain = CheckPoint(
         topic="orders", group="g", queue_id=0, start_offset=0, offsets=(0,), pop_time=NOW_MS, invisible_ms=60_000,
         broker_name="broker-a",
     )  # fmt: skip
-    written.log.append(NOW_MS, [(ordinary, 1)])  # makes the queue
+    written.log.append(NOW_MS, [(plain, 1)])  # makes the queue
     written.log.own.append = None  # type: ignore[assignment, method-assign]
-    end = written.log.append(NOW_MS, [(ordinary, rng.randrange(8))] * 3)
+    end = written.log.append(NOW_MS, [(plain, rng.randrange(8))] * 3)
     assert end == written.store.log.end
-    assert written.store.queues[PLACE].max_offset == 4
+    assert written.store.queues[QUEUE].max_offset == 4
 
 
 @pytest.mark.parametrize("natively", [False, True])

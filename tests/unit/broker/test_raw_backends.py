@@ -195,7 +195,7 @@ def test_small_index_files_hold_the_same_entries() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ordinary_records_do_not_pass_through_python(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_records_do_not_pass_through_python(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data = written(seed)
     copy = Copy(natively=True)
     records = 0
@@ -238,8 +238,8 @@ def test_hostile_bytes_are_judged_alike(seed: int) -> None:
     at = rng.choice(starts[:-1])
     match seed % 6:
         case 0:  # a field of the head
-            place = at + rng.randrange(92)
-            data[place] ^= 1 << rng.randrange(8)
+            position = at + rng.randrange(92)
+            data[position] ^= 1 << rng.randrange(8)
         case 1:  # anything
             for _ in range(3):
                 data[rng.randrange(len(data))] = rng.randrange(256)
@@ -260,7 +260,7 @@ def test_hostile_bytes_are_judged_alike(seed: int) -> None:
     assert native.heard() == python.heard()
 
 
-def test_on_a_full_disk_both_stop_between_records_and_go_on() -> None:
+def test_on_a_full_disk_both_backends_stop_and_resume() -> None:
     data = written(2)
     for natively in (True, False):
         copy = Copy(natively=natively)
@@ -287,7 +287,7 @@ def test_on_a_full_disk_both_stop_between_records_and_go_on() -> None:
         assert copy.state()["queues"] == whole.state()["queues"]
 
 
-def test_bytes_for_another_place_are_refused() -> None:
+def test_bytes_for_another_offset_are_refused() -> None:
     data = written(1, 120)
     copy = Copy(natively=True)
     copy.receiver.take(0, data[:4_000])

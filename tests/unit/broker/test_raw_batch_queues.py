@@ -112,7 +112,7 @@ def test_single_messages_before_the_first_batch_keep_offsets(natively: bool) -> 
 
 
 @BACKENDS
-def test_an_ordinary_topic_that_returns_as_batch_topic(natively: bool) -> None:
+def test_a_normal_topic_recreated_as_batch_topic(natively: bool) -> None:
     master = Master()
     for _ in range(5):
         master.send("topic")
@@ -125,7 +125,7 @@ def test_an_ordinary_topic_that_returns_as_batch_topic(natively: bool) -> None:
 
 @BACKENDS
 @pytest.mark.parametrize("holds", [False, True])
-def test_a_batch_topic_that_returns_as_ordinary_topic(natively: bool, holds: bool) -> None:
+def test_a_batch_topic_recreated_as_normal_topic(natively: bool, holds: bool) -> None:
     master = Master()
     master.create("topic", is_batch=True)
     for _ in range(5):
@@ -161,7 +161,7 @@ def test_queues_of_a_deleted_topic_of_another_kind_go() -> None:
     assert not copy.disk.is_dir("/store/batchconsumequeue/topic")
 
 
-def test_copies_of_batches_in_retry_topics_have_ordinary_queues() -> None:
+def test_batch_copies_in_retry_topics_have_normal_queues() -> None:
     master = Master()
     for number in range(3):
         retry = as_inner_batch(message("%RETRY%group"), {"KEYS": "k"}, count=4, first_offset=number)
@@ -171,7 +171,7 @@ def test_copies_of_batches_in_retry_topics_have_ordinary_queues() -> None:
     assert not copy.store.queues["%RETRY%group", 0].is_batch
 
 
-def test_an_ordinary_queue_has_no_records_of_batches() -> None:
+def test_a_normal_queue_holds_no_batch_records() -> None:
     master = Master()
     forged = message("orders")
     forged.sys_flag |= INNER_BATCH | NEED_UNWRAP

@@ -26,7 +26,7 @@ def test_one_offset_releases_all_below_it_in_order() -> None:
     assert acks.value == 25
 
 
-def test_who_is_not_confirmed_in_time_is_told_and_holds_up_nobody() -> None:
+def test_an_unconfirmed_send_times_out_and_delays_no_other() -> None:
     acks, clock, told = make()
     acks.when(10, lambda verdict: told.append((10, verdict)))
     clock.advance(2)

@@ -130,7 +130,7 @@ async def test_the_long_names_of_324_say_the_same(replying: Replying) -> None:
         "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
         "m": "batch",
     }  # fmt: skip
-    ext = {names[letter]: value for letter, value in request.ext.items() if letter in names}
+    ext = {names[short_name]: value for short_name, value in request.ext.items() if short_name in names}
     answer = await replying.reply(
         RemotingCommand(RequestCode.SEND_REPLY_MESSAGE.value, ext, request.body, opaque=1)
     )
@@ -138,7 +138,7 @@ async def test_the_long_names_of_324_say_the_same(replying: Replying) -> None:
     assert replying.requester.pushed[0].body == b"reply to ping"
 
 
-async def test_the_answer_names_the_place_of_a_stored_reply_and_nothing_of_one_that_is_not(
+async def test_the_response_names_the_offset_of_a_stored_reply_only(
     tmp_path: Path,
 ) -> None:
     replying = Replying(tmp_path)

@@ -62,7 +62,7 @@ def test_listeners_hear_of_each_change_and_one_that_fails_stops_no_other() -> No
     assert state.role is Role.SLAVE
 
 
-def test_a_change_is_warned_of_unless_nobody_had_said_the_role_before(
+def test_a_change_of_a_configured_role_logs_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "aerobee.broker.state.role")
@@ -96,7 +96,7 @@ def test_sends_stop_and_start_with_the_role_on_every_way(tmp_path: Path) -> None
     sending.close()
 
 
-def test_nobody_but_the_owners_asks_settings_about_role_or_flush() -> None:
+def test_only_owners_read_settings_of_role_and_flush() -> None:
     """A second answer would be another one."""
     asking = {
         str(path.relative_to(BROKER))

@@ -52,7 +52,7 @@ def test_unknown_topic_is_created_from_the_template_and_told(sending: Sending) -
     assert sending.topics.data_version.timestamp == sending.clock.now_ms()
 
 
-def test_a_wish_for_more_queues_than_the_template_has_is_cut(sending: Sending) -> None:
+def test_the_template_limits_the_requested_queue_count(sending: Sending) -> None:
     answer(sending, send_frame("TopicNew", d="300"))
     config = sending.topics.get("TopicNew")
     assert config is not None
@@ -286,7 +286,7 @@ def test_a_retry_of_an_unknown_group_is_refused_when_groups_are_not_created(tmp_
     sending.close()
 
 
-def test_message_id_names_the_place_of_the_record(sending: Sending) -> None:
+def test_a_message_id_holds_the_records_offset(sending: Sending) -> None:
     for _ in range(3):
         reply = answer(sending, send_frame(queue="-1"))
         assert reply.ext

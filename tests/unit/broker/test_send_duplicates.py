@@ -48,7 +48,7 @@ def send(sending: Sending, frame: bytes) -> RemotingCommand:
     return reply
 
 
-def place(reply: RemotingCommand) -> tuple[str, ...]:
+def stored_at(reply: RemotingCommand) -> tuple[str, ...]:
     assert reply.code == ResponseCode.SUCCESS, reply.remark
     assert reply.ext is not None
     return tuple(reply.ext[name] for name in ("msgId", "queueId", "queueOffset", "transactionId"))
@@ -57,7 +57,7 @@ def place(reply: RemotingCommand) -> tuple[str, ...]:
 def test_a_repetition_is_answered_with_the_ids_of_the_first(sending: Sending) -> None:
     first = send(sending, keyed("order-1", queue=1))
     second = send(sending, keyed("order-1", "U2", queue=2))
-    assert place(second) == place(first)
+    assert stored_at(second) == stored_at(first)
     assert first.ext is not None
     assert second.ext is not None
     assert "duplicate" not in first.ext
@@ -111,7 +111,7 @@ def test_a_restart_reads_the_keys_from_the_log(sending: Sending, tmp_path: Path)
     for number in range(20):
         send(sending, send_frame(properties=f"UNIQ_KEY\x01N{number}\x02"))
     kept = send(sending, keyed("kept", "U3"))
-    assert place(send(sending, keyed("old"))) == place(first)
+    assert stored_at(send(sending, keyed("old"))) == stored_at(first)
     sending.clock.advance(15)
     sending.close()
 
@@ -119,8 +119,8 @@ def test_a_restart_reads_the_keys_from_the_log(sending: Sending, tmp_path: Path)
     again.clock.advance((sending.clock.now_ms() - again.clock.now_ms()) / 1000)
     window_of(again).load()
     before = len(again.stored())
-    assert place(send(again, keyed("kept", "U9"))) == place(kept)
-    assert place(send(again, keyed("later", "U9", "DELAY\x013\x02", queue=0))) == place(delayed)
+    assert stored_at(send(again, keyed("kept", "U9"))) == stored_at(kept)
+    assert stored_at(send(again, keyed("later", "U9", "DELAY\x013\x02", queue=0))) == stored_at(delayed)
     assert len(again.stored()) == before
     send(again, keyed("old", "U9"))
     assert len(again.stored()) == before + 1, "its window ended before the restart"
@@ -239,9 +239,9 @@ def test_keys_are_known_after_a_mastership_that_ended_before_they_were_read(
     window.follow()
     asyncio.run(window.take_over())
     window.start()
-    assert place(send(sending, keyed("order-1", "U2"))) == place(first)
+    assert stored_at(send(sending, keyed("order-1", "U2"))) == stored_at(first)
     if has_begun:
-        assert place(send(sending, keyed("order-2", "U3"))) == place(last)
+        assert stored_at(send(sending, keyed("order-2", "U3"))) == stored_at(last)
     sending.close()
 
 
@@ -263,7 +263,7 @@ def test_a_key_is_new_to_a_follower_after_its_window(sending: Sending) -> None:
     sending.duplicates.cut(0)
     window = window_of(sending)
     window.load()
-    assert place(send(sending, keyed("order-1", "U4"))) == place(second)
+    assert stored_at(send(sending, keyed("order-1", "U4"))) == stored_at(second)
 
 
 def test_a_keyed_send_is_refused_while_the_keys_are_read(sending: Sending) -> None:

@@ -14,7 +14,7 @@ from aerobee.ha.stream.sync_state_set import SyncStateSet
 
 
 @pytest.mark.parametrize("failure", [RequestTimeout("late"), ConnectFailed("away"), ConnectionLost("cut")])
-async def test_without_a_leader_a_change_was_sent_to_nobody(failure: AerobeeError) -> None:
+async def test_without_a_leader_a_change_is_not_sent(failure: AerobeeError) -> None:
     class Client:
         async def invoke(self, address: str, *args: object, **more: object) -> None:
             raise failure

@@ -84,7 +84,7 @@ def test_the_end_writes_what_waits_and_tries_what_was_refused() -> None:
     assert writer.refused_paths == []
 
 
-async def test_what_a_request_waits_for_does_not_wait_for_what_nobody_waits_for() -> None:
+async def test_awaited_writes_overtake_background_writes() -> None:
     written: list[str] = []
     is_running, may_end = threading.Event(), threading.Event()
 

@@ -180,7 +180,7 @@ def test_at_the_end_of_a_part_the_next_one_follows() -> None:
     assert offsets(reply)[:2] == (ResponseCode.PULL_RETRY_IMMEDIATELY, 10_000)
 
 
-def test_nobody_goes_on_to_a_part_whose_begin_is_not_decided() -> None:
+def test_no_client_enters_a_part_without_decided_begin() -> None:
     translation, _ = pull((A, replace(B, logic_offset=-1)), 55)
     reply = translation.reply(answer(ResponseCode.PULL_NOT_FOUND, 55, 0, 55))
     assert offsets(reply)[:2] == (ResponseCode.PULL_NOT_FOUND, 55)

@@ -109,7 +109,7 @@ def test_hour_and_day_windows_take_longer_steps(stats: BrokerStats, clock: Manua
     assert (windows["statsHour"].sum, windows["statsDay"].sum) == (0, 7)
 
 
-def test_sizes_and_pulls_are_counted_beside_the_messages(stats: BrokerStats, clock: ManualClock) -> None:
+def test_sizes_and_pulls_are_counted_with_the_messages(stats: BrokerStats, clock: ManualClock) -> None:
     stats.topic_put("T", 2, 100)
     stats.group_get("g", "T", 32, 3_200)
     clock.advance(10)

@@ -176,7 +176,7 @@ async def test_illegal_names_are_refused(tmp_path: Path, name: str) -> None:
         await table(tmp_path / "topics.json").put_beside((TopicConfig(name),))
 
 
-async def test_an_order_configuration_marks_topics_and_is_no_new_version(tmp_path: Path) -> None:
+async def test_an_order_configuration_changes_no_version(tmp_path: Path) -> None:
     topics = table(tmp_path / "topics.json")
     await topics.put_beside((TopicConfig("TopicA"),))
     version = topics.data_version

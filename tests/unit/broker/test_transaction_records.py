@@ -246,7 +246,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.data = bytearray()
         self.half, self.op = MemoryQueue(), MemoryQueue()
-        self.places: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
         self.indexed: set[str] = set()
 
     def add(
@@ -273,7 +273,7 @@ class MemoryLog:
         properties = {"REAL_TOPIC": "t", "REAL_QID": "0", "PGROUP": "g", "UNIQ_KEY": name}
         if checks:
             properties["TRANSACTION_CHECK_TIMES"] = str(checks)
-        self.places[name] = self.add("RMQ_SYS_TRANS_HALF_TOPIC", properties, self.half)
+        self.positions[name] = self.add("RMQ_SYS_TRANS_HALF_TOPIC", properties, self.half)
 
     def commit(self, name: str) -> None:
         self.indexed.add(name)
@@ -282,7 +282,7 @@ class MemoryLog:
             {"PGROUP": "g", "UNIQ_KEY": name},
             None,
             sys_flag=TRANSACTION_COMMIT,
-            prepared=self.places[name],
+            prepared=self.positions[name],
         )
 
     def ops(self, *offsets: int) -> None:

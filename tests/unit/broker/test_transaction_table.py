@@ -27,7 +27,7 @@ def test_transaction_is_asked_about_when_the_brokers_immunity_is_over() -> None:
     assert table.due(7_000, IMMUNITY, 10) == []  # it is handed out once
 
 
-def test_immunity_that_the_sender_wished_replaces_the_brokers_own() -> None:
+def test_a_senders_immunity_replaces_the_brokers() -> None:
     table = TransactionTable()
     long = table.prepared(half(0, immunity_ms=30_000))
     short = table.prepared(half(1, immunity_ms=1_000))
@@ -151,8 +151,8 @@ def test_book_agrees_with_a_plain_model(actions: list[tuple[str, int]]) -> None:
         written += 1
         assert set(table.open) == set().union(*copies.values()) if copies else not table.open
         assert sum(table.counts.values()) == len(copies) == len(table.by_key)
-        floor, op_floor = table.progress()
-        assert floor == min((min(offsets) for offsets in copies.values()), default=end)
-        assert op_floor <= written
+        half_start, op_start = table.progress()
+        assert half_start == min((min(offsets) for offsets in copies.values()), default=end)
+        assert op_start <= written
     asked = table.due(1 << 40, IMMUNITY, 1_000)
     assert sorted(transaction.transaction_id for transaction in asked) == sorted(copies)

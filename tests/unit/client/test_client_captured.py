@@ -137,7 +137,7 @@ def test_send_answers_that_cannot_be_read_are_refused():
         decode_send_reply(reply(2), QUEUE, "U", "h:1")
 
 
-def test_batch_answer_gives_each_message_its_place():
+def test_a_batch_reply_gives_each_message_its_offset():
     answer = reply(msgId="A,B", queueId="3", queueOffset="10")
     results = decode_batch_reply(answer, QUEUE, ["U1", "U2"], "h:1")
     assert [(r.message_id, r.offset_message_id, r.queue.queue_id, r.queue_offset) for r in results] == [

@@ -60,7 +60,7 @@ def both() -> list[Codec]:
         pytest.skip(str(error))
 
 
-def test_the_twins_agree_on_random_messages_answers_and_records() -> None:
+def test_both_codecs_agree_on_random_messages_and_replies() -> None:
     run(ROUNDS, int(os.environ.get("AEROBEE_CODEC_SEED", "20")), both())
 
 
@@ -87,7 +87,7 @@ def test_a_part_that_differs_is_noticed(part: str) -> None:
         run(200, 3, [real, replace(real, **{part: other[part]})])
 
 
-async def test_ordinary_answers_of_a_read_finish_their_sends(backend: Codec) -> None:
+async def test_eligible_replies_of_a_read_finish_their_sends(backend: Codec) -> None:
     data = answer(1) + answer(2, code=12, queue_offset=8) + answer(3, queue_id=5)
     *seen, is_closed, pending, unread = seen_by_callers(
         backend.take_send_replies, [1, 2, 3, 4], set(), [data]
@@ -101,7 +101,7 @@ async def test_ordinary_answers_of_a_read_finish_their_sends(backend: Codec) -> 
     assert (is_closed, pending, unread) == (False, [4], b"")
 
 
-async def test_ordinary_answers_are_taken_by_the_hook_and_others_left(backend: Codec) -> None:
+async def test_the_hook_takes_eligible_replies_and_leaves_others(backend: Codec) -> None:
     class Calls:
         pending: dict[int, Any]
 

@@ -21,11 +21,11 @@ def threads() -> Iterator[HandlerThreads]:
     threads.close()
 
 
-async def test_the_event_loop_goes_on_while_a_function_blocks(threads: HandlerThreads) -> None:
-    go_on = threading.Event()
-    blocked = asyncio.ensure_future(threads.call(lambda _: go_on.wait(30), None))
+async def test_a_blocking_function_does_not_block_the_event_loop(threads: HandlerThreads) -> None:
+    release = threading.Event()
+    blocked = asyncio.ensure_future(threads.call(lambda _: release.wait(30), None))
     await asyncio.sleep(0)  # with the function in the loop's own thread this would not return
-    go_on.set()
+    release.set()
     assert await blocked
 
 
@@ -63,13 +63,13 @@ async def test_what_a_function_raises_is_raised_where_it_is_awaited(
 
 
 async def test_a_call_that_was_cancelled_before_its_turn_does_not_run() -> None:
-    threads, go_on, ran = HandlerThreads("one", 1), threading.Event(), []
-    first = asyncio.ensure_future(threads.call(lambda _: go_on.wait(30), None))
+    threads, release, ran = HandlerThreads("one", 1), threading.Event(), []
+    first = asyncio.ensure_future(threads.call(lambda _: release.wait(30), None))
     second = asyncio.ensure_future(threads.call(ran.append, 1))
     await asyncio.sleep(0)
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
-    go_on.set()
+    release.set()
     await first
     await threads.call(lambda _: None, None)
     assert ran == []
@@ -80,11 +80,11 @@ async def test_context_variables_and_returned_coroutines_work_as_in_the_loop(thr
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     variable.set("seen")
 
-    async def later(text: str) -> str:
+    async def delayed(text: str) -> str:
         return text + threading.current_thread().name
 
     def handler(_: Any) -> Any:
-        return later(variable.get())
+        return delayed(variable.get())
 
     assert await in_threads(handler, threads)(None) == "seen" + threading.current_thread().name
 

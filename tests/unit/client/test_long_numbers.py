@@ -35,9 +35,9 @@ def test_a_dead_letters_counts_are_numbers_or_are_not_told(text: str, tries: int
         store_host=host,
         reconsume_times=3,
     )
-    letter = DeadLetter("g", decode_stored_messages(record, "broker-a")[0])
-    assert letter.tries == tries
-    assert letter.redriven_properties()["REDRIVE_COUNT"] == redriven
+    dead_letter = DeadLetter("g", decode_stored_messages(record, "broker-a")[0])
+    assert dead_letter.tries == tries
+    assert dead_letter.redriven_properties()["REDRIVE_COUNT"] == redriven
 
 
 @pytest.mark.parametrize("field", ["readQueueNums", "writeQueueNums"])

@@ -29,7 +29,7 @@ def yields(message: object) -> Iterator[object]:
     yield message
 
 
-async def yields_later(message: object) -> AsyncIterator[object]:
+async def yields_values(message: object) -> AsyncIterator[object]:
     yield message
 
 
@@ -79,7 +79,7 @@ def test_what_can_be_called_with_a_message_is_a_handler(handler: object) -> None
         (check_handler, takes_none, "called with one argument"),
         (check_handler, takes_two, "called with one argument"),
         (check_handler, yields, "has a yield in it"),
-        (check_handler, yields_later, "has a yield in it"),
+        (check_handler, yields_values, "has a yield in it"),
         (partial(check_handler, arguments=("message", "argument")), takes_one, "and the argument of"),
         (partial(check_handler, arguments=("queues", "message", "key")), takes_one, "returns a queue"),
         (

@@ -117,9 +117,7 @@ async def test_who_gives_a_queue_up_waits_for_the_answer_to_what_was_carried(pul
     assert len(pulled.asked) == 2
 
 
-async def test_a_pull_that_is_held_keeps_nobody_waiting(
-    pulled: Pulled, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pending_pull_delays_no_other_pull(pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_pull, "ANSWER_WAIT_S", 3_600.0)
     assert await pulled.request(0) == (5, True)
     await pulled.pull.halt()

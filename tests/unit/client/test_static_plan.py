@@ -110,8 +110,8 @@ def test_a_move_that_broke_off_anywhere_is_ended_with_nothing_lost() -> None:
         for n, items in end.queues.items():
             assert items[0] == before.queues[n][0], seed  # what was stored before is still found
             assert [item.gen for item in items] == list(range(len(items)))
-            places = [item.logic_offset for item in items]
-            assert places == sorted(set(places)), seed
+            offsets = [item.logic_offset for item in items]
+            assert offsets == sorted(set(offsets)), seed
 
 
 def test_a_broken_off_change_is_ended_before_another_one() -> None:
@@ -120,7 +120,7 @@ def test_a_broken_off_change_is_ended_before_another_one() -> None:
         moved(gathered(T, target.parts), ("c",), 3_000_000)
 
 
-def test_queues_that_nobody_leads_are_given_away_on_demand_alone() -> None:
+def test_queues_without_leader_move_on_demand_only() -> None:
     """Their broker may be away: what it has of them would not be found any more."""
     whole = made(6, "a", "b", "c")
     partly = gathered(T, {name: whole.parts[name] for name in ("a", "b")})
@@ -134,7 +134,7 @@ def test_queues_that_nobody_leads_are_given_away_on_demand_alone() -> None:
     assert all(end.queues[n] == items for n, items in partly.queues.items())
 
 
-def test_a_queue_whose_leader_is_known_and_away_is_given_to_nobody() -> None:
+def test_a_queue_of_an_offline_leader_is_not_reassigned() -> None:
     whole = with_ends(moved(made(2, "a"), ("b",), 2_000_000))
     without_b = gathered(T, {"a": whole.parts["a"]})
     assert without_b.leaderless == (0, 1)
@@ -160,7 +160,7 @@ def test_what_cannot_be_changed_safely_is_refused(mapping: QueueMapping | None, 
         gathered(T, {"a": StaticPart(TopicConfig(T), mapping)})
 
 
-def test_an_end_that_nobody_told_is_no_guess() -> None:
+def test_an_unknown_end_is_not_guessed() -> None:
     target = moved(made(1, "a"), ("b",), 2_000_000)
     with pytest.raises(UsageError, match="did not say where its queue 0"):
         decided(target, {})

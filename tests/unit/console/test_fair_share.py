@@ -17,13 +17,13 @@ def test_who_holds_most_gives_up_his_oldest() -> None:
     assert ended == [0, 1]
 
 
-def test_a_newcomer_does_not_end_who_has_one_place() -> None:
+def test_a_newcomer_evicts_no_user_with_one_slot() -> None:
     share = FairShare(lambda: 2)
     assert share.take("ada", lambda: None) is not None
-    place = share.take("otto", lambda: None)
-    assert place is not None
+    slot = share.take("otto", lambda: None)
+    assert slot is not None
     assert share.take("vera", lambda: None) is None
-    share.leave(place)
-    share.leave(place)
+    share.leave(slot)
+    share.leave(slot)
     assert share.take("vera", lambda: None) is not None
     assert share.take("otto", lambda: None) is None

@@ -370,7 +370,7 @@ def test_only_who_is_in_sync_is_elected() -> None:
     assert (group.master_id, group.master_epoch, group.in_sync, group.set_epoch) == (2, 2, {2}, 3)
 
 
-def test_without_anybody_in_sync_the_master_is_gone_and_the_set_stays() -> None:
+def test_without_in_sync_replicas_the_master_is_removed() -> None:
     state = led_group(in_sync=(1, 2))
     outcome = state.carry_out(elect(living=alive(3)))
     assert outcome.code is ControllerCode.MASTER_NOT_AVAILABLE
@@ -401,7 +401,7 @@ def test_a_preferred_broker_that_may_not_lead_changes_nothing() -> None:
     assert state.groups[NAME].master_id == 1
 
 
-def test_a_stranger_and_an_unknown_group_are_refused() -> None:
+def test_an_untrusted_peer_and_an_unknown_group_are_refused() -> None:
     state = led_group()
     assert state.carry_out(elect(9, living=alive(9))).code is ControllerCode.BROKER_NEEDS_TO_BE_REGISTERED
     assert ControllerState().carry_out(elect(1)).code is ControllerCode.BROKER_METADATA_NOT_EXIST
@@ -599,7 +599,7 @@ def test_a_master_stops_believing_before_the_controller_does(drift: float, other
     assert true_end_of_master <= true_end_of_controller + 1e-6
 
 
-def test_nothing_is_granted_while_somebody_waits_for_the_end() -> None:
+def test_no_lease_is_granted_while_it_is_withheld() -> None:
     leases = MasterLeases(1_000)
     leases.grant(NAME, 0)
     end = leases.free_at_ms(NAME)
@@ -649,7 +649,7 @@ class Controllers(RuleBasedStateMachine):
         self.give(apply_id(broker_id))
 
     @rule(requester=ids, preferred=ids, living=some, unclean=st.sampled_from((False, False, False, True)))
-    def somebody_elects(self, requester: int, preferred: int, living: tuple[int, ...], unclean: bool) -> None:
+    def a_peer_elects(self, requester: int, preferred: int, living: tuple[int, ...], unclean: bool) -> None:
         self.elect(requester, preferred, living, unclean=unclean)
 
     def elect(self, requester: int, preferred: int, living: tuple[int, ...], *, unclean: bool) -> None:

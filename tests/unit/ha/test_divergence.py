@@ -39,7 +39,7 @@ def search(slave: bytes, starts: list[int], master: bytes, *, piece: int = 1000)
     raise AssertionError("the search does not end")
 
 
-def test_a_log_that_is_the_masters_goes_on_from_its_end() -> None:
+def test_a_log_equal_to_the_masters_continues_at_its_end() -> None:
     data, starts = log_of([500] * 300, 1)
     assert search(data, starts, data + b"more") == Comparison(Verdict.EQUAL, len(data))
 
@@ -77,7 +77,7 @@ def test_the_first_record_of_all_is_compared_too() -> None:
     assert search(mine, starts, mine[:100] + theirs[100:]) == Comparison(Verdict.PARTED, 100)
 
 
-def test_bytes_of_another_place_are_refused() -> None:
+def test_bytes_of_another_offset_are_refused() -> None:
     mine, starts = log_of([100] * 5, 1)
     with pytest.raises(MalformedFrame, match="the master sent bytes at 100, 0 was asked for"):
         DivergenceSearch(starts, 500, lambda start, end: mine[start:end]).take(100, mine)

@@ -139,7 +139,7 @@ def test_any_epochs_both_ways(steps: list[tuple[int, int]]) -> None:
         epoch, start = epoch + more, start + further
         entries = append_epoch(entries, epoch, start)
     assert decode_epochs(encode_epochs(entries)) == entries
-    ends = [end_offset(entries, place, start + 10) for place in range(len(entries))]
+    ends = [end_offset(entries, position, start + 10) for position in range(len(entries))]
     assert ends == sorted(ends)
 
 

@@ -15,9 +15,9 @@ def test_a_turn_is_taken_by_one_group_at_a_time() -> None:
     config = ControllerConfig(
         controller_d_leger_group="g", controller_d_leger_peers="n0-h:1", controller_d_leger_self_id="n0"
     )
-    nobody = cast(Any, None)
+    unused = cast(Any, None)
     masters = Masters(
-        config=LiveControllerConfig(config), state=ControllerState(), raft=nobody, client=nobody, clock=clock
+        config=LiveControllerConfig(config), state=ControllerState(), raft=unused, client=unused, clock=clock
     )
     assert masters.wait_apart_ms("a", 5_000) == 0
     assert masters.wait_apart_ms("b", 5_000) == 5_000

@@ -48,13 +48,13 @@ def test_a_slave_without_a_key_is_told_apart_at_its_first_bytes() -> None:
         master.feed((0).to_bytes(8, "big"))
 
 
-def test_what_was_overheard_proves_nothing_later() -> None:
+def test_an_overheard_proof_cannot_be_replayed() -> None:
     slave, master = sides()
     overheard = slave.feed(master.feed(slave.begin()))
-    later = KeyExchange(KEY, b"n" * 16, is_master=True)
-    later.feed(slave.begin())
+    new_master = KeyExchange(KEY, b"n" * 16, is_master=True)
+    new_master.feed(slave.begin())
     with pytest.raises(MalformedFrame):
-        later.feed(overheard)
+        new_master.feed(overheard)
 
 
 @given(st.binary(max_size=200))

@@ -83,7 +83,7 @@ def test_a_replaced_disk_gives_no_vote_and_no_acknowledgement() -> None:
         assert not any(group.hosts[name].node.is_leader for name in ("n0", "n1"))
 
 
-def test_a_replaced_disk_elects_nobody_who_lacks_what_was_committed() -> None:
+def test_a_replaced_disk_elects_no_leader_without_the_commits() -> None:
     """n2 has missed an entry that n0 and n1 committed; n1 comes back empty, and would vote for n2."""
     group = named_group()
     group.lose_power("n2")
@@ -137,7 +137,7 @@ def node(members: Membership, *, name: str = "n0", identity: str = "a") -> RaftN
 NAMED = Membership(("n0", "n1", "n2"), (), (("n0", "a"), ("n1", "b"), ("n2", "c")))
 
 
-def test_one_frame_does_not_make_a_known_member_a_stranger() -> None:
+def test_one_frame_does_not_revoke_a_known_member() -> None:
     known = node(NAMED)
     with pytest.raises(WireError, match="means another data directory"):
         known.receive(

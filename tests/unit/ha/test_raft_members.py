@@ -31,7 +31,7 @@ from tests.unit.ha.raft_group import CONFIG, beat, beat_without_answers, led
 # -- reads
 
 
-def test_a_read_with_a_lease_asks_nobody_and_without_one_a_majority() -> None:
+def test_a_read_needs_a_lease_or_a_majority() -> None:
     group = led(ByHand())
     host = group.hosts["n0"]
     group.read(host)

@@ -80,10 +80,10 @@ def decoded(data: bytes, group: str = GROUP) -> Message:
     return decode_message(data, group, bytes_max=LIMIT)
 
 
-def changed(message: Message, place: int, value: object) -> bytes:
+def changed(message: Message, position: int, value: object) -> bytes:
     """The message with another value in one place of its array."""
     values = list(unpack_checked(encode_message(message, GROUP), bytes_max=LIMIT, what="it"))
-    values[place] = value
+    values[position] = value
     return pack_checked(tuple(values))
 
 
@@ -100,12 +100,12 @@ def test_both_ways(message: Message) -> None:
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_flipped_bit_a_missing_byte_and_one_too_many_are_refused(message: Message) -> None:
     data = encode_message(message, GROUP)
-    for place in range(len(data)):
+    for position in range(len(data)):
         for bit in range(8):
             with pytest.raises(MalformedFrame):
-                decoded(data[:place] + bytes((data[place] ^ 1 << bit,)) + data[place + 1 :])
+                decoded(data[:position] + bytes((data[position] ^ 1 << bit,)) + data[position + 1 :])
         with pytest.raises(MalformedFrame):
-            decoded(data[:place])
+            decoded(data[:position])
     with pytest.raises(MalformedFrame):
         decoded(data + b"\0")
 
@@ -119,14 +119,14 @@ def test_a_value_of_another_type_or_range_is_refused_or_read_as_it_is(
     message: Message, value: object
 ) -> None:
     count = len(unpack_checked(encode_message(message, GROUP), bytes_max=LIMIT, what="it"))
-    for place in range(count):
+    for position in range(count):
         try:
-            other = decoded(changed(message, place, value))
+            other = decoded(changed(message, position, value))
         except MalformedFrame:
             continue
         # A type that fits: a member list may be empty, data may be other bytes.
         assert type(other) is type(message)
-        assert place >= 6
+        assert position >= 6
 
 
 def test_a_message_of_another_group_version_or_kind_is_refused() -> None:
@@ -173,7 +173,7 @@ def test_entries_that_do_not_follow_each_other_are_refused(entries: list[object]
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "reason"),
+    ("position", "value", "reason"),
     [
         (12, 11, "up to 15 of a snapshot of 14"),
         (9, 8, "term 8 in a message of term 7"),
@@ -181,9 +181,9 @@ def test_entries_that_do_not_follow_each_other_are_refused(entries: list[object]
         (17, (("n9", "x"),), "not those of members"),
     ],
 )
-def test_a_chunk_that_cannot_be_is_refused(place: int, value: object, reason: str) -> None:
+def test_a_chunk_that_cannot_be_is_refused(position: int, value: object, reason: str) -> None:
     with pytest.raises(MalformedFrame, match=reason):
-        decoded(changed(MESSAGES[4], place, value))
+        decoded(changed(MESSAGES[4], position, value))
 
 
 @given(st.binary(max_size=300))
@@ -219,14 +219,16 @@ def test_messages_with_values_exchanged_are_refused_or_can_be_written_again() ->
 
 @given(st.lists(st.text(max_size=20), max_size=6), st.lists(st.text(max_size=20), max_size=3))
 def test_memberships(voters: list[str], learners: list[str]) -> None:
-    everybody = voters + learners
-    if "" in everybody or len(set(everybody)) != len(everybody):
+    voters_and_learners = voters + learners
+    if "" in voters_and_learners or len(set(voters_and_learners)) != len(voters_and_learners):
         with pytest.raises(MalformedFrame):
             Membership(tuple(voters), tuple(learners))
         return
     members = Membership(tuple(voters), tuple(learners))
     assert decode_membership(members.encode()) == members
-    named = Membership(members.voters, members.learners, tuple((each, "id") for each in sorted(everybody)))
+    named = Membership(
+        members.voters, members.learners, tuple((each, "id") for each in sorted(voters_and_learners))
+    )
     assert decode_membership(named.encode()) == named
     with pytest.raises(MalformedFrame):
         Membership(members.voters, members.learners, (("nobody of them" * 2, "id"),))

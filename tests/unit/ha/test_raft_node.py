@@ -217,9 +217,9 @@ def test_an_entry_that_was_replaced_meanwhile_is_not_taken_for_durable() -> None
     append(3, "c")
     node.on_persisted(effects, 11)
     assert node.log.stable_index == 1
-    later = node.take_effects(11)
-    assert later is not None
-    assert [(entry.index, entry.term) for entry in later.entries] == [(2, 3)]
+    next_effects = node.take_effects(11)
+    assert next_effects is not None
+    assert [(entry.index, entry.term) for entry in next_effects.entries] == [(2, 3)]
 
 
 class _Uncounted:
@@ -262,9 +262,7 @@ def test_a_proposal_is_refused_by_followers_with_the_leaders_name() -> None:
     assert refused.value.retriable
 
 
-def test_a_proposal_for_later_whose_place_another_leader_takes_was_never_saved_and_is_said_to_be_replaced() -> (
-    None
-):
+def test_a_deferred_proposal_of_an_old_leader_is_replaced() -> None:
     saved: list[tuple[int, int, bytes]] = []
     done: list[Outcome] = []
 
@@ -288,7 +286,7 @@ def test_a_proposal_for_later_whose_place_another_leader_takes_was_never_saved_a
     last = replica.node.log.last_index
     replica.propose_later(b"mine", lambda outcome, result: done.append(outcome))
     entries = tuple(
-        Entry(last + 1 + place, 3, _COMMAND, data) for place, data in enumerate((b"theirs", b"and"))
+        Entry(last + 1 + number, 3, _COMMAND, data) for number, data in enumerate((b"theirs", b"and"))
     )
     replica.receive(
         AppendRequest(
@@ -435,7 +433,7 @@ def _of_term(entries: Any, term: int) -> Any:
     return tuple(dataclasses.replace(entry, term=term) for entry in entries)
 
 
-def test_a_stranger_that_is_no_member_changes_nothing() -> None:
+def test_a_peer_outside_the_membership_changes_nothing() -> None:
     group = led(ByHand(spares=1))
     node = group.node("n0")
     before = node.commit_index

@@ -210,16 +210,16 @@ def test_a_flipped_bit_is_refused_or_changes_nothing() -> None:
             continue
         size = len(disk.content(path))
         used = len(disk.content(path).rstrip(b"\0")) if "log-" in path else size
-        for place in range(used):
-            disk.flip_bit(path, place, place % 8)
+        for offset in range(used):
+            disk.flip_bit(path, offset, offset % 8)
             try:
                 recovered = reopened(disk)[1]
             except StoreError as error:
                 complaints.append((path, str(error)))
             else:
                 # Zeros between two records, which nothing reads.
-                assert recovered == expected, f"{path} byte {place} changed what is read"
-            disk.flip_bit(path, place, place % 8)
+                assert recovered == expected, f"{path} byte {offset} changed what is read"
+            disk.flip_bit(path, offset, offset % 8)
     assert len(complaints) > 500
     for path, complaint in complaints:
         assert path in complaint or "log-" in complaint
@@ -232,14 +232,14 @@ def test_a_bad_record_with_good_ones_behind_it_is_named() -> None:
     files.append([command(2)])
     files.append([command(3)])
     path = "/raft/log-0000000001"
-    place = disk.content(path).find(b"command 2")
-    disk.flip_bit(path, place)
+    offset = disk.content(path).find(b"command 2")
+    disk.flip_bit(path, offset)
     with pytest.raises(
         StoreError, match=r"/raft/log-0000000001, byte \d+: a record behind it was written when"
     ) as e:
         reopened(disk)
     assert e.value.path == path
-    assert e.value.offset < place
+    assert e.value.offset < offset
 
 
 def test_a_lost_sector_of_the_last_append_is_cut_and_of_an_earlier_one_refused() -> None:

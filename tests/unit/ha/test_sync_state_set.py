@@ -161,9 +161,9 @@ class Mastership(RuleBasedStateMachine):
     def controller_decides(self, data: st.DataObject, answer_arrives: bool) -> None:
         if not self.requests:
             return
-        place = data.draw(st.integers(0, len(self.requests) - 1))
-        is_last = place == len(self.requests) - 1
-        members, set_epoch = self.requests.pop(place)
+        position = data.draw(st.integers(0, len(self.requests) - 1))
+        is_last = position == len(self.requests) - 1
+        members, set_epoch = self.requests.pop(position)
         if set_epoch == self.granted[1] and members != self.granted[0]:
             self.granted = (members, set_epoch + 1)
             if answer_arrives:
@@ -182,7 +182,7 @@ class Mastership(RuleBasedStateMachine):
         self.state.advance(self.end)
 
     @invariant()
-    def everybody_who_may_be_elected_has_what_is_confirmed(self) -> None:
+    def electable_replicas_have_what_is_confirmed(self) -> None:
         for member in self.granted[0] - {1}:
             assert self.has[member] >= self.state.confirm_offset
 

@@ -25,11 +25,11 @@ class Transport:
 def test_a_flood_from_one_address_pushes_out_its_own() -> None:
     unproven = UnprovenConnections(4)
     slaves = [Transport("10.0.0.1", 1), Transport("10.0.0.2", 2)]
-    strangers = [Transport("10.0.0.9", port) for port in range(50)]
-    for transport in (*slaves, *strangers):
+    crowd = [Transport("10.0.0.9", port) for port in range(50)]
+    for transport in (*slaves, *crowd):
         unproven.add(transport)  # type: ignore[arg-type]
     assert not any(slave.is_aborted for slave in slaves)
-    assert [stranger.is_aborted for stranger in strangers] == [True] * 48 + [False] * 2
+    assert [transport.is_aborted for transport in crowd] == [True] * 48 + [False] * 2
 
 
 def test_of_as_many_the_oldest_goes() -> None:

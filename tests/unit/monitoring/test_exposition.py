@@ -87,11 +87,11 @@ def test_a_slice_is_made_again_only_when_its_token_changes() -> None:
     values, made = [1, 2, 3], []
 
     def family() -> Family:
-        def samples(place: int) -> list[tuple[str, float]]:
-            made.append(place)
-            return [(label_text({"place": str(place)}), values[place])] if values[place] else []
+        def samples(position: int) -> list[tuple[str, float]]:
+            made.append(position)
+            return [(label_text({"place": str(position)}), values[position])] if values[position] else []
 
-        slices = [Slice(value, partial(samples, place)) for place, value in enumerate(values)]
+        slices = [Slice(value, partial(samples, position)) for position, value in enumerate(values)]
         return Family("value", GAUGE, "", slices=slices)
 
     maker = PageMaker()

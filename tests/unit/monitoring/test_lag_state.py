@@ -39,7 +39,7 @@ def standing(count: int = 10) -> list[tuple[int | None, int]]:
     return [(5, 10 + number) for number in range(count)]
 
 
-def test_nobody_knows_where_a_group_stands_that_never_committed() -> None:
+def test_a_group_without_commits_has_unknown_lag() -> None:
     assert state(()) is LagState.UNKNOWN
     assert state(history((None, 10), (None, 20))) is LagState.UNKNOWN
 

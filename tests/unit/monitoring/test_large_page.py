@@ -102,7 +102,7 @@ async def test_a_page_is_prepared_again_only_when_there_is_much_more_to_show(
         assert shown.begun_count == pages
 
 
-async def test_a_large_page_is_made_again_and_again_as_long_as_somebody_asks(
+async def test_a_large_page_is_refreshed_while_it_is_requested(
     server: HttpServer, shown: Shown, clock: ManualClock
 ) -> None:
     assert "aerobee_page_age_seconds{} 0.0\n" in await scrape(server)
@@ -167,7 +167,7 @@ async def test_a_small_page_is_waited_for(
     assert "aerobee_page_complete{} 1\n" in page
 
 
-async def test_who_asks_while_a_page_is_made_for_nobody_waits_for_none_of_its_pauses(
+async def test_a_scrape_during_a_background_render_skips_its_pauses(
     server: HttpServer, shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "SOON_STEPS", FOREVER)

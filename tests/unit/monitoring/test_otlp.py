@@ -126,9 +126,9 @@ def test_series_that_are_gone_are_forgotten() -> None:
 def test_differences_of_histograms() -> None:
     deltas = Deltas(begin_ns=1)
     deltas.taken([point(HISTOGRAM, Histogram(((1.0, 2), (2.0, 3)), 4, 8.0))], at_ns=10)
-    later = deltas.since(point(HISTOGRAM, Histogram(((1.0, 2), (2.0, 5)), 7, 20.0)))
-    assert later is not None
-    assert later.value == Histogram(((1.0, 0), (2.0, 2)), 3, 12.0)
+    second = deltas.since(point(HISTOGRAM, Histogram(((1.0, 2), (2.0, 5)), 7, 20.0)))
+    assert second is not None
+    assert second.value == Histogram(((1.0, 0), (2.0, 2)), 3, 12.0)
     assert deltas.since(point(HISTOGRAM, Histogram(((1.0, 2), (2.0, 3)), 4, 8.0))) is None
 
 

@@ -29,10 +29,10 @@ def test_every_command_has_help_and_json(command: list[str]) -> None:
     assert "--json" in result.output
 
 
-def test_benchmark_takes_rocketmqs_letters() -> None:
+def test_benchmark_takes_rocketmqs_short_options() -> None:
     result = CliRunner().invoke(app, ["bench", "produce", "--help"], env={"COLUMNS": "200"})
-    for letter in ("-w", "-s", "-t", "-n"):
-        assert letter in result.output
+    for option in ("-w", "-s", "-t", "-n"):
+        assert option in result.output
 
 
 @pytest.mark.parametrize("group", GROUPS)

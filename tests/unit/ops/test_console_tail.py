@@ -56,7 +56,7 @@ async def test_what_cannot_be_read_is_named_once_and_nothing_is_shown_twice(
     assert found == [0, 1, "error", *range(3, 12)]
 
 
-async def test_what_may_be_read_later_is_shown_then_and_nothing_twice(
+async def test_deferred_messages_are_shown_once_readable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost: AerobeeError = ConnectionLost("broker-a went")

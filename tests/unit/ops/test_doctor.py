@@ -93,7 +93,7 @@ def test_advertised_listeners_replace_bound_ones_and_wildcards_are_left_out() ->
     assert advertised_listeners({}) == {}
 
 
-def test_sync_master_that_waits_for_nobody_is_asynchronous() -> None:
+def test_a_sync_master_without_replica_acks_is_asynchronous() -> None:
     config = {"flushDiskType": "ASYNC_FLUSH", "brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"}
     assert ack_sentence_of(config) == SENTENCES[False, False]
     assert ack_sentence_of(config | {"inSyncReplicas": "2"}) == SENTENCES[False, True]
@@ -152,7 +152,7 @@ def test_in_controller_mode_the_sentence_is_that_of_the_set() -> None:
 
 
 @pytest.mark.parametrize(("connects_at", "said"), [(0, ""), (3, ""), (100, "it is not connected")])
-async def test_a_slave_that_connects_a_moment_later_is_well(connects_at: int, said: str) -> None:
+async def test_a_slave_that_connects_after_a_moment_is_healthy(connects_at: int, said: str) -> None:
     """It was started just now, or its master was. What lasts is told after some seconds."""
     clock = ManualClock()
     asked: list[dict[str, str]] = []

@@ -17,10 +17,10 @@ READ = re.compile(
 )
 
 
-def read_in(*places: str) -> set[str]:
+def read_in(*directories: str) -> set[str]:
     found: set[str] = set()
-    for place in places:
-        path = ROOT / place
+    for directory in directories:
+        path = ROOT / directory
         for file in [path] if path.is_file() else path.rglob("*"):
             if file.is_file() and file.suffix in (".py", "", ".sh") and "__pycache__" not in file.parts:
                 text = file.read_text(encoding="utf-8", errors="replace")

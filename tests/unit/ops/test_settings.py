@@ -14,7 +14,7 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_later_sources_win(tmp_path: Path) -> None:
+def test_the_last_source_wins(tmp_path: Path) -> None:
     path = write(
         tmp_path / "broker.conf", "listenPort=1\nbrokerName=file\nregionId=file\nflushDiskType=SYNC_FLUSH\n"
     )
@@ -30,7 +30,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert settings.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
 
-def test_unknown_key_is_refused_with_place_and_nearest_key(tmp_path: Path) -> None:
+def test_an_unknown_key_is_refused_with_line_and_nearest_key(tmp_path: Path) -> None:
     path = write(tmp_path / "broker.conf", "brokerName=a\n\nflushDiskTyp=SYNC_FLUSH\n")
     with pytest.raises(
         ConfigError, match=r"broker.conf:3: unknown key flushDiskTyp; did you mean flushDiskType\?"

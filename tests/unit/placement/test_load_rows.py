@@ -13,12 +13,12 @@ BROKER = LoadSample(at_ms=0, broker="a", end=1_000, disk_total=1e9, retention_ms
 QUEUE = LoadSample(at_ms=0, broker="a", topic="t", queue_id=0, end=10, groups=2, members="3,2")
 
 
-def later(row: LoadSample, end: int, **more: object) -> LoadSample:
+def advanced(row: LoadSample, end: int, **more: object) -> LoadSample:
     return replace(row, at_ms=10_000, end=end, **more)  # type: ignore[arg-type]
 
 
 def test_bytes_are_messages_times_the_size_that_the_broker_counted():
-    second = [later(BROKER, 99_000), later(QUEUE, 110, size=200.0, bytes_out=5_000.0)]
+    second = [advanced(BROKER, 99_000), advanced(QUEUE, 110, size=200.0, bytes_out=5_000.0)]
     model = model_of(rates_between([BROKER, QUEUE], second))
     (load,) = model.topics[0].queues["a"]
     assert load == (2_000.0, 5_000.0, 2_000.0 * 3600)
@@ -29,7 +29,7 @@ def test_bytes_are_messages_times_the_size_that_the_broker_counted():
 def test_without_a_count_the_log_says_how_large_messages_are():
     other = replace(QUEUE, queue_id=1)
     rates = rates_between(
-        [BROKER, QUEUE, other], [later(BROKER, 31_000), later(QUEUE, 110), later(other, 210)]
+        [BROKER, QUEUE, other], [advanced(BROKER, 31_000), advanced(QUEUE, 110), advanced(other, 210)]
     )
     queues = model_of(rates).topics[0].queues["a"]
     assert [round(load.bytes_in) for load in queues] == [1_000, 2_000]
@@ -37,20 +37,20 @@ def test_without_a_count_the_log_says_how_large_messages_are():
 
 
 def test_a_queue_that_is_new_or_was_made_again_has_no_rate_and_stays_in_the_model():
-    again, new = later(QUEUE, 2), later(replace(QUEUE, queue_id=1), 500)
-    model = model_of(rates_between([BROKER, QUEUE], [later(BROKER, 2_000), again, new]))
+    again, new = advanced(QUEUE, 2), advanced(replace(QUEUE, queue_id=1), 500)
+    model = model_of(rates_between([BROKER, QUEUE], [advanced(BROKER, 2_000), again, new]))
     assert [load.bytes_in for load in model.topics[0].queues["a"]] == [0.0, 0.0]
 
 
 def test_growth_counts_and_shrinking_does_not():
-    second = [later(BROKER, 9_000), later(QUEUE, 110, size=10.0)]
+    second = [advanced(BROKER, 9_000), advanced(QUEUE, 110, size=10.0)]
     rates = rates_between([BROKER, QUEUE], second)
     assert model_of(rates, growth={"t": 2.0}).topics[0].total.bytes_in == 200.0
     assert model_of(rates, growth={"t": 0.5}).topics[0].total.bytes_in == 100.0
 
 
 def test_topics_can_be_named_as_ordered_and_brokers_described():
-    second = [later(BROKER, 9_000), later(QUEUE, 110, size=10.0)]
+    second = [advanced(BROKER, 9_000), advanced(QUEUE, 110, size=10.0)]
     known = read_capacities({"a": {"zone": "east", "bytes_in": 1e6}})
     model = model_of(rates_between([BROKER, QUEUE], second), ordered=["t"], capacities=known)
     assert model.topics[0].keeps_keys

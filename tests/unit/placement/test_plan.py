@@ -84,10 +84,10 @@ def test_a_plan_that_moves_an_ordered_topic_says_how_many_keys_move():
 )
 def test_a_plan_that_was_tampered_with_is_refused(path, value, says):
     document = orjson.loads(make_plan(skewed(), 1).encode())
-    place = document
+    node = document
     for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = value
+        node = node[step]
+    node[path[-1]] = value
     with pytest.raises(UsageError, match=says):
         parse_plan(orjson.dumps(document))
 

@@ -55,8 +55,8 @@ def test_steps_end_where_they_shall_and_from_any_step_on(before, after, keeps_ke
             again = walked(now, steps_for("t", now, goal, keeps_keys=keeps_keys))
             end = again[-1] if again else now
             assert end == {name: State(goal.get(name, 0), goal.get(name, 0)) for name in wanted}
-            for later in again:
-                for name, state in later.items():
+            for next_states in again:
+                for name, state in next_states.items():
                     assert state in passed[name]
 
 

@@ -246,7 +246,9 @@ def test_bodies_with_a_value_replaced_only_raise_malformed_frame(
     kind, body = sample
     colons = [at for at, byte in enumerate(body) if byte == ord(":")]
     at = colons[which % len(colons)] + 1
-    end = min((found for mark in b",}" if (found := body.find(bytes([mark]), at)) > 0), default=len(body))
+    end = min(
+        (found for delimiter in b",}" if (found := body.find(bytes([delimiter]), at)) > 0), default=len(body)
+    )
     try:
         decoded = kind.decode(body[:at] + snippet + body[end:])
     except MalformedFrame:

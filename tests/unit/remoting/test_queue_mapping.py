@@ -79,7 +79,7 @@ def test_offsets_translate_both_ways() -> None:
     assert QueueMappingItem(1, 2, "b", -1).loosely_logical(7) == -1
 
 
-def test_the_later_epoch_says_who_leads_and_a_queue_without_leader_is_named() -> None:
+def test_the_highest_epoch_names_the_leader() -> None:
     infos = (
         QueueMappingInfo("t", 3, "broker-b", 2_000, led={1: 0}),
         QueueMappingInfo("t", 2, "broker-a", 1_000, led={0: 0, 1: 1}),

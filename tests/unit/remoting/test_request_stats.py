@@ -18,7 +18,7 @@ def test_each_time_is_within_the_ends_that_it_does_not_exceed() -> None:
     assert abs(latency.sum_s - sum(times_s)) < 1e-6
 
 
-def test_short_answers_are_counted_when_somebody_reads() -> None:
+def test_short_replies_are_counted_on_read() -> None:
     stats = RequestStats()
     for _ in range(2):
         for code in (310, -310):

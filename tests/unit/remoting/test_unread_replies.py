@@ -24,7 +24,7 @@ def watch(*peers: FakePeer) -> UnreadReplies:
     return UnreadReplies(still_open, limit_bytes=LIMIT)
 
 
-def test_below_half_the_bound_nobody_is_disconnected() -> None:
+def test_below_half_the_bound_no_peer_is_disconnected() -> None:
     unresponsive = peer(LIMIT // 2)
     unread = watch(unresponsive)
     assert [unread.look() for _ in range(10)] == [LIMIT // 2] * 10

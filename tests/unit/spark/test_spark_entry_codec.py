@@ -227,7 +227,7 @@ def test_what_is_laid_out_is_what_the_definition_sends(seed: int) -> None:
         {"properties": [(f"p{number}", "1") for number in range(65)]},
     ],
 )
-def test_a_row_that_is_not_ordinary_is_left_with_its_place(odd: dict[str, Any]) -> None:
+def test_an_ineligible_row_is_left_with_its_position(odd: dict[str, Any]) -> None:
     plain = {"value": b"v", "key": "k", "tags": "t", "properties": [("p", "1")]}
     first, *rest = lay_out([plain, plain, plain | odd, *[plain] * 100])
     assert first == OtherRows(2, 66)

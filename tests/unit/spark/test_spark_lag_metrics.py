@@ -46,7 +46,7 @@ def test_numbers_come_with_their_unit_and_what_is_not_known_has_no_line() -> Non
     }
 
 
-def test_names_of_strangers_stay_inside_their_label() -> None:
+def test_untrusted_names_stay_inside_their_label() -> None:
     name = 'a"} 1\nevil{x="\\'
     assert set(read(metrics_text([row(name, lag=1)], 0))) == {
         ("sample_timestamp_seconds", "", ""),

@@ -125,7 +125,7 @@ def test_a_limit_is_shared_out_in_proportion(seed: int):
             assert abs(taken[queue] - waiting[queue] * most / sum(waiting.values())) <= 3
 
 
-def test_no_queue_starves_beside_a_large_one():
+def test_a_large_queue_starves_no_other():
     assert limited({A: 0, B: 0, C: 0}, {A: 10_000, B: 1, C: 1}, 10) == {A: 8, B: 1, C: 1}
 
 

@@ -13,7 +13,7 @@ A = MessageQueue("orders", "broker-a", 0)
 B = MessageQueue("orders", "broker-b", 0)
 
 
-def test_the_first_batch_keeps_its_begin_and_later_ones_follow():
+def test_the_first_batch_keeps_its_begin_and_others_follow():
     start = initial_table({A: 7, B: 0})
     first = next_table(start, {A: 23, B: 4})
     assert offsets_of(first) == {A: 23, B: 4}

@@ -38,7 +38,7 @@ def test_zeros_end_the_log_and_a_blank_ends_the_file() -> None:
     )
 
 
-def test_a_record_of_another_place_is_bad() -> None:
+def test_a_record_of_another_offset_is_bad() -> None:
     assert "at 700" in scan_record(record(), 900, check_crc=True).reason
 
 

@@ -31,23 +31,23 @@ def contents(index: KeyIndex) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("seed", range(20))
 def test_entries_that_waited_leave_the_same_files(seed: int) -> None:
     rng = random.Random(seed)
-    at_once, later = new_index(SimulatedDisk(rng), 300), new_index(SimulatedDisk(rng), 300)
+    at_once, deferred = new_index(SimulatedDisk(rng), 300), new_index(SimulatedDisk(rng), 300)
     now_ms, offset = BEGIN_MS, 1_000
     for _ in range(600):
         entries = []
         for _ in range(rng.randint(1, 5)):
             entries.append((rng.randrange(1 << 31), offset))
             offset += rng.randrange(200)
-        for index in (at_once, later):
+        for index in (at_once, deferred):
             if not index.has_room(len(entries)):
                 index.make_room(len(entries), now_ms)
         at_once.put_run(entries, now_ms)
-        later.put_run_later(list(entries), now_ms)
+        deferred.put_run_later(list(entries), now_ms)
         if rng.random() < 0.05:
-            assert contents(later) == contents(at_once)
+            assert contents(deferred) == contents(at_once)
         now_ms += rng.choice((0, 0, 0, 1, 1, 300, 999, 1_000, 1_001))
     assert len(at_once.files) > 3
-    assert contents(later) == contents(at_once)
+    assert contents(deferred) == contents(at_once)
 
 
 def test_whoever_looks_finds_what_waits() -> None:

@@ -92,7 +92,7 @@ def is_log(expression: ast.expr) -> bool:
     return ast.unparse(expression).rpartition(".")[2].lstrip("_") in ("log", "commit_log")
 
 
-def test_nobody_else_moves_the_end_of_the_log() -> None:
+def test_only_the_appender_moves_the_end_of_the_log() -> None:
     writers = {
         str(path.relative_to(PACKAGE)): [node.lineno for node in found]  # type: ignore[attr-defined]
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -286,7 +286,7 @@ def test_a_copy_holds_what_the_master_holds(flush: str) -> None:
             copy.append(message())
 
 
-def test_a_copy_may_begin_at_a_later_file() -> None:
+def test_a_copy_may_begin_at_any_file() -> None:
     master = open_store()
     rng = random.Random(3)
     fill(master, rng)

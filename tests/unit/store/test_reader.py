@@ -65,12 +65,12 @@ def queue_of(store: MessageStore) -> ConsumeQueue:
 )
 def test_young_records_come_as_they_are_in_the_log(store: MessageStore, offset: int, count: int) -> None:
     queue = queue_of(store)
-    places = queue.entries(offset, count)
-    expected = b"".join(store.log.read(at, size) for at, size, _ in places)
-    assert store.reader.hot_run(queue, offset, count) == (expected, len(places))
+    found = queue.entries(offset, count)
+    expected = b"".join(store.log.read(at, size) for at, size, _ in found)
+    assert store.reader.hot_run(queue, offset, count) == (expected, len(found))
     result = store.get_messages("T", 0, offset, count_max=count)
-    assert (result.status, result.body, result.count) == (GetStatus.FOUND, expected, len(places))
-    assert result.next_offset == offset + len(places)
+    assert (result.status, result.body, result.count) == (GetStatus.FOUND, expected, len(found))
+    assert result.next_offset == offset + len(found)
 
 
 def served(store: MessageStore) -> list[bytes]:
@@ -123,7 +123,7 @@ def test_an_entry_of_another_record_of_the_same_size_is_not_followed_unseen(stor
     entries = queue.entries(0, 32)
     for index, other in ((5, 6), (6, 5)):
         queue.rewrite_entry(index, *entries[other])
-    places = queue.entries(0, 32)
-    expected = b"".join(store.log.read(at, size) for at, size, _ in places)
+    found = queue.entries(0, 32)
+    expected = b"".join(store.log.read(at, size) for at, size, _ in found)
     run = store.reader.hot_run(queue, 0, 32)
     assert run is None or run == (expected, 32)

@@ -34,8 +34,8 @@ def unpacked(name: str, directory: Path) -> tuple[Path, dict[str, Any]]:
     return directory / name, json.loads((DATA / f"{name}.expected.json").read_text())
 
 
-def unit(slot_time: int, place: int, magic: int = 1) -> TimerUnit:
-    return TimerUnit(-1, magic, slot_time - 1000, 1000, place, 100, java_hash("T"), slot_time + 7)
+def unit(slot_time: int, number: int, magic: int = 1) -> TimerUnit:
+    return TimerUnit(-1, magic, slot_time - 1000, 1000, number, 100, java_hash("T"), slot_time + 7)
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def test_the_checkpoint_keeps_what_rocketmq_does_not_know_until_rocketmq_writes_
 
 
 def test_units_of_a_slot_are_chained_over_files(files: TimerFiles) -> None:
-    for place in range(200):  # 78 units fit a file
-        files.add(BASE_MS + place % 2 * 1000, unit(BASE_MS + place % 2 * 1000, place))
+    for number in range(200):  # 78 units fit a file
+        files.add(BASE_MS + number % 2 * 1000, unit(BASE_MS + number % 2 * 1000, number))
     assert files.log.file_count == 3
     slot = files.slot(BASE_MS)
     assert slot is not None
@@ -131,12 +131,12 @@ def test_units_of_a_slot_are_chained_over_files(files: TimerFiles) -> None:
 
 def test_a_slot_that_is_used_again_begins_a_new_chain(files: TimerFiles) -> None:
     files.add(BASE_MS, unit(BASE_MS, 1))
-    later = BASE_MS + 2 * 64 * 1000  # the same place in the wheel
-    assert files.slot(later) is None
-    files.add(later, unit(later, 2))
-    slot = files.slot(later)
+    slot_reused_ms = BASE_MS + 2 * 64 * 1000  # the same place in the wheel
+    assert files.slot(slot_reused_ms) is None
+    files.add(slot_reused_ms, unit(slot_reused_ms, 2))
+    slot = files.slot(slot_reused_ms)
     assert slot is not None
-    assert [each.physical_offset for _, each in files.log.chain(slot.last, later, 1000)] == [2]
+    assert [each.physical_offset for _, each in files.log.chain(slot.last, slot_reused_ms, 1000)] == [2]
     assert files.slot(BASE_MS) is None
 
 
@@ -151,8 +151,8 @@ def test_a_message_that_cancels_counts_down(files: TimerFiles) -> None:
 
 def test_units_behind_the_checkpoint_are_dropped_and_their_slots_mended(disk: SimulatedDisk) -> None:
     files = open_again(disk)
-    for place in range(3):
-        files.add(BASE_MS, unit(BASE_MS, place))
+    for number in range(3):
+        files.add(BASE_MS, unit(BASE_MS, number))
     files.save(
         TimerCheckpoint(
             read_time_ms=BASE_MS, log_flushed=files.log.end, queue_offset=3, counter=1, scan_from=0
@@ -171,8 +171,8 @@ def test_units_behind_the_checkpoint_are_dropped_and_their_slots_mended(disk: Si
 
 def test_rocketmqs_units_behind_its_checkpoint_are_kept(disk: SimulatedDisk) -> None:
     files = open_again(disk)
-    for place in range(3):
-        files.add(BASE_MS, unit(BASE_MS, place))
+    for number in range(3):
+        files.add(BASE_MS, unit(BASE_MS, number))
     files.save(TimerCheckpoint(read_time_ms=BASE_MS, log_flushed=UNIT_BYTES, queue_offset=1, counter=1))
     disk.crash()
     files = new_files(disk)
@@ -186,8 +186,8 @@ def test_rocketmqs_units_behind_its_checkpoint_are_kept(disk: SimulatedDisk) -> 
 
 def test_a_lost_wheel_is_made_again_from_the_units(disk: SimulatedDisk) -> None:
     files = open_again(disk)
-    for place in range(100):
-        files.add(BASE_MS + place * 500 // 1000 * 1000, unit(BASE_MS + place * 500 // 1000 * 1000, place))
+    for number in range(100):
+        files.add(BASE_MS + number * 500 // 1000 * 1000, unit(BASE_MS + number * 500 // 1000 * 1000, number))
     files.save(
         TimerCheckpoint(
             read_time_ms=BASE_MS, log_flushed=files.log.end, queue_offset=100, counter=1, scan_from=0
@@ -209,8 +209,8 @@ def test_files_are_opened_in_steps_that_are_short(
     size = 1 << 20
     files = new_files(disk, mapped_file_size_timer_log=size)
     files.load(log_end=1, queue_max=1, queue_offset_of=lambda offset: None)
-    for place in range(10_000):
-        files.add(BASE_MS + place % 50 * 1000, unit(BASE_MS + place % 50 * 1000, place))
+    for number in range(10_000):
+        files.add(BASE_MS + number % 50 * 1000, unit(BASE_MS + number % 50 * 1000, number))
     if harm != "never saved":
         files.save(
             TimerCheckpoint(
@@ -273,8 +273,8 @@ def test_opening_that_is_given_up_at_any_step_is_begun_anew(disk: SimulatedDisk)
     """As of a broker that lost its mastership while it took over."""
     files = new_files(disk, mapped_file_size_timer_log=1 << 20)
     files.load(log_end=1, queue_max=1, queue_offset_of=lambda offset: None)
-    for place in range(5_000):
-        files.add(BASE_MS + place % 50 * 1000, unit(BASE_MS + place % 50 * 1000, place))
+    for number in range(5_000):
+        files.add(BASE_MS + number % 50 * 1000, unit(BASE_MS + number % 50 * 1000, number))
     files.save(
         TimerCheckpoint(
             read_time_ms=BASE_MS,
@@ -319,8 +319,8 @@ def test_a_damaged_timer_log_means_reading_the_queue_again_and_is_said(
     disk: SimulatedDisk, harm: str, closed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = open_again(disk)
-    for place in range(200):
-        files.add(BASE_MS, unit(BASE_MS, place))
+    for number in range(200):
+        files.add(BASE_MS, unit(BASE_MS, number))
     files.save(
         TimerCheckpoint(
             read_time_ms=BASE_MS,
@@ -354,8 +354,8 @@ def test_a_damaged_wheel_is_written_again_from_the_timer_log_and_that_is_said(
     disk: SimulatedDisk, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = open_again(disk)
-    for place in range(20):
-        files.add(BASE_MS + place * 1000, unit(BASE_MS + place * 1000, place))
+    for number in range(20):
+        files.add(BASE_MS + number * 1000, unit(BASE_MS + number * 1000, number))
     files.save(
         TimerCheckpoint(
             read_time_ms=BASE_MS,
@@ -366,7 +366,7 @@ def test_a_damaged_wheel_is_written_again_from_the_timer_log_and_that_is_said(
             is_closed=True,
         )
     )
-    wanted = [files.slot(BASE_MS + place * 1000) for place in range(20)]
+    wanted = [files.slot(BASE_MS + number * 1000) for number in range(20)]
     data = disk.content("/store/timerwheel")
     if harm == "gone":
         disk.remove("/store/timerwheel")
@@ -379,7 +379,7 @@ def test_a_damaged_wheel_is_written_again_from_the_timer_log_and_that_is_said(
         disk.replace_file("/store/timerwheel", content)
     disk.crash()
     files = open_again(disk, queue_max=20)
-    assert [files.slot(BASE_MS + place * 1000) for place in range(20)] == wanted
+    assert [files.slot(BASE_MS + number * 1000) for number in range(20)] == wanted
     assert "the timer wheel was damaged" in caplog.text
 
 
@@ -398,15 +398,15 @@ def test_a_full_disk_refuses_a_unit_and_changes_nothing(disk: SimulatedDisk) -> 
     files = open_again(disk)
     files.add(BASE_MS, unit(BASE_MS, 0))
     disk.total_bytes = disk.used_bytes
-    place = 1
+    number = 1
     while files.log.end < 78 * UNIT_BYTES:  # so many fit a file
-        files.add(BASE_MS, unit(BASE_MS, place))
-        place += 1
+        files.add(BASE_MS, unit(BASE_MS, number))
+        number += 1
     with pytest.raises(StoreFull):
-        files.add(BASE_MS, unit(BASE_MS, place))
+        files.add(BASE_MS, unit(BASE_MS, number))
     slot = files.slot(BASE_MS)
     assert slot is not None
-    assert slot.number == place
+    assert slot.number == number
     disk.total_bytes += 100_000
-    files.add(BASE_MS, unit(BASE_MS, place))
-    assert len(list(files.log.units(0))) == place + 1
+    files.add(BASE_MS, unit(BASE_MS, number))
+    assert len(list(files.log.units(0))) == number + 1

@@ -54,7 +54,7 @@ def test_slots_of_another_turn_of_the_wheel_are_empty() -> None:
     assert counted(slots)["60"] == 1
 
 
-def test_a_wheel_that_nobody_needed_counts_nothing() -> None:
+def test_an_unused_wheel_counts_nothing() -> None:
     disk = SimulatedDisk(random.Random(1))
     slots = TimerWheel("/store/timerwheel", disk, precision_ms=1000)
     assert set(counted(slots).values()) == {0}

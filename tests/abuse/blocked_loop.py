@@ -1,6 +1,6 @@
 """How long single requests of hostile size hold the event loop, in CPU time of its thread.
 
-    python tests/abuse/held_loop.py [--case NAME]
+    python tests/abuse/blocked_loop.py [--case NAME]
 
 Each case is sent by a plain connection to a broker, or a NameServer, whose loop runs in a thread of its own: once as large as
 an attacker made it, which the bounds refuse, and once as large as the bounds allow. Where a bound is a setting of size, it is
@@ -32,7 +32,7 @@ from aerobee.remoting.body.message_queue import queue_to_dict
 from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.log.stored_message import StoredMessage
-from tests.abuse.stranger import Stranger, broker_at
+from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 
 QUEUES_ATTACKED = 65_536
 LOCKS_ATTACKED = 50_000
@@ -79,14 +79,14 @@ class LoopThread:
 
 
 @asynccontextmanager
-async def broker(thread: LoopThread, **config: Any) -> AsyncIterator[tuple[Broker, Stranger]]:
+async def broker(thread: LoopThread, **config: Any) -> AsyncIterator[tuple[Broker, UntrustedPeer]]:
     """A broker in `thread`, and a connection to it from here."""
     with tempfile.TemporaryDirectory(prefix="held-loop-") as path:
         context = broker_at(Path(path), **config)
         started = await thread.call(context.__aenter__())
         try:
-            async with Stranger(started.address) as stranger:
-                yield started, stranger
+            async with UntrustedPeer(started.address) as peer:
+                yield started, peer
         finally:
             await thread.call(context.__aexit__(None, None, None))
 
@@ -112,27 +112,25 @@ def heartbeat(groups: int, topics: int = 1) -> bytes:
 
 
 async def heartbeats(thread: LoopThread) -> None:
-    async with broker(thread) as (_, stranger):
+    async with broker(thread) as (_, peer):
         attack = heartbeat(41_000)
-        await measure(
-            thread, f"heartbeat of {len(attack) / 1e6:.1f} MB", lambda: stranger.call(34, {}, attack)
-        )
+        await measure(thread, f"heartbeat of {len(attack) / 1e6:.1f} MB", lambda: peer.call(34, {}, attack))
         groups = 900
         while len(allowed := heartbeat(groups, 1)) > 1_000_000:
             groups -= 50
         await measure(
             thread,
             f"heartbeat of {len(allowed) / 1e6:.2f} MB, {groups} new groups",
-            lambda: stranger.call(34, {}, allowed),
+            lambda: peer.call(34, {}, allowed),
         )
-        await measure(thread, "the same again", lambda: stranger.call(34, {}, allowed))
+        await measure(thread, "the same again", lambda: peer.call(34, {}, allowed))
 
 
 async def registrations_by_hand(thread: LoopThread) -> None:
     server = NameServer(NameServerConfig(listen_port=0, bind_address="127.0.0.1"))
     await thread.call(server.start())
     try:
-        async with Stranger(server.address) as stranger:
+        async with UntrustedPeer(server.address) as peer:
             for count in (34_000, 800):
                 entries = [
                     {"brokerName": f"b{n}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
@@ -142,15 +140,15 @@ async def registrations_by_hand(thread: LoopThread) -> None:
                 await measure(
                     thread,
                     f"217 of {len(body) / 1e6:.2f} MB at a NameServer",
-                    lambda body=body: stranger.call(217, {"topic": "t"}, body),  # type: ignore[misc]
+                    lambda body=body: peer.call(217, {"topic": "t"}, body),  # type: ignore[misc]
                 )
     finally:
         await thread.call(server.stop())
 
 
 async def pulls(thread: LoopThread) -> None:
-    async with broker(thread) as (_, stranger):
-        assert (await stranger.send_message("t")).code == 0
+    async with broker(thread) as (_, peer):
+        assert (await peer.send_message("t")).code == 0
         allowed = EXPRESSION_CHARS_MAX // len("t1234||")
         for count in (MILLION, allowed):
             ext = {"consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
@@ -159,58 +157,56 @@ async def pulls(thread: LoopThread) -> None:
             await measure(
                 thread,
                 f"pull with {count:,} tags",
-                lambda ext=ext: stranger.call(11, ext),  # type: ignore[misc]
+                lambda ext=ext: peer.call(11, ext),  # type: ignore[misc]
             )
 
 
 async def wide_topics(thread: LoopThread) -> None:
     for count in (4_096, QUEUES_ATTACKED):
-        async with broker(thread, topic_queue_nums_max=QUEUES_ATTACKED) as (started, stranger):
+        async with broker(thread, topic_queue_nums_max=QUEUES_ATTACKED) as (started, peer):
             ext = {"topic": "wide", "readQueueNums": str(count), "writeQueueNums": str(count), "perm": "6",
                    "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
-            assert (await stranger.call(17, ext)).code == 0
+            assert (await peer.call(17, ext)).code == 0
             await measure(
                 thread,
                 f"202 on {count:,} queues",
-                lambda stranger=stranger: stranger.call(202, {"topic": "wide"}),
+                lambda peer=peer: peer.call(202, {"topic": "wide"}),
             )
             pop = {"consumerGroup": "g", "topic": "wide", "queueId": "-1", "maxMsgNums": "32", "invisibleTime": "10000",
                    "pollTime": "0", "bornTime": str(started.clock.now_ms()), "initMode": "0", "exp": "*"}  # fmt: skip
             await measure(
                 thread,
                 f"POP on {count:,} queues",
-                lambda stranger=stranger, pop=pop: stranger.call(200_050, pop),
+                lambda peer=peer, pop=pop: peer.call(200_050, pop),
             )
 
 
 async def locks(thread: LoopThread) -> None:
-    async with broker(thread) as (_, stranger):
+    async with broker(thread) as (_, peer):
 
         def wanted(first: int, count: int) -> bytes:
             queues = [queue_to_dict(MessageQueue("t", "b", n)) for n in range(first, first + count)]
             return json.dumps({"consumerGroup": "g", "clientId": "c", "mqSet": queues}).encode()
 
         attack = wanted(0, LOCKS_ATTACKED)
-        await measure(
-            thread, f"{LOCKS_ATTACKED:,} locks in one request", lambda: stranger.call(41, {}, attack)
-        )
+        await measure(thread, f"{LOCKS_ATTACKED:,} locks in one request", lambda: peer.call(41, {}, attack))
         for first in range(0, LOCKS_ATTACKED, 4_096):
-            reply = await stranger.call(41, {}, wanted(first, 4_096))
+            reply = await peer.call(41, {}, wanted(first, 4_096))
             assert reply.code == 0
         again = wanted(0, 4_096)
         await measure(
-            thread, f"4,096 locks again, {LOCKS_ATTACKED:,} are held", lambda: stranger.call(41, {}, again)
+            thread, f"4,096 locks again, {LOCKS_ATTACKED:,} are held", lambda: peer.call(41, {}, again)
         )
         await measure(
             thread,
             f"4,096 new ones, {LOCKS_ATTACKED:,} are held",
-            lambda: stranger.call(41, {}, wanted(60_000, 4_096)),
+            lambda: peer.call(41, {}, wanted(60_000, 4_096)),
         )
 
 
 async def committed_keys(thread: LoopThread) -> None:
-    async with broker(thread) as (started, stranger):
-        assert (await stranger.send_message("t")).code == 0
+    async with broker(thread) as (started, peer):
+        assert (await peer.send_message("t")).code == 0
 
         async def fill() -> None:
             for number in range(KEYS_ATTACKED):
@@ -226,16 +222,16 @@ async def committed_keys(thread: LoopThread) -> None:
             return RemotingCommand(0)
 
         await measure(thread, f"writing {KEYS_ATTACKED:,} committed keys", saved)
-        await measure(thread, f"43, all of {KEYS_ATTACKED:,} committed keys", lambda: stranger.call(43))
+        await measure(thread, f"43, all of {KEYS_ATTACKED:,} committed keys", lambda: peer.call(43))
         commit = {"consumerGroup": "g1", "topic": "t", "queueId": "0", "commitOffset": "1"}
-        await measure(thread, "a commit beside them", lambda: stranger.call(15, commit))
+        await measure(thread, "a commit beside them", lambda: peer.call(15, commit))
 
 
 async def deletions(thread: LoopThread) -> None:
-    async with broker(thread) as (started, stranger):
+    async with broker(thread) as (started, peer):
         ext = {"topic": "wide", "readQueueNums": "4096", "writeQueueNums": "4096", "perm": "6",
                "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
-        assert (await stranger.call(17, ext)).code == 0
+        assert (await peer.call(17, ext)).code == 0
 
         def message(queue_id: int) -> StoredMessage:
             return StoredMessage(
@@ -247,7 +243,7 @@ async def deletions(thread: LoopThread) -> None:
                 started.store.append(message(queue_id))
 
         await thread.call(fill())
-        await measure(thread, "215 of 4,096 queues", lambda: stranger.call(215, {"topic": "wide"}))
+        await measure(thread, "215 of 4,096 queues", lambda: peer.call(215, {"topic": "wide"}))
 
 
 CASES = {

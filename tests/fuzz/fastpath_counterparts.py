@@ -58,7 +58,7 @@ UNREAD = {
 }  # fields that the fast path does not look at
 
 
-class Twin(Sending):
+class Counterpart(Sending):
     """The parts around one backend."""
 
     def __init__(
@@ -141,12 +141,12 @@ class Twin(Sending):
         offset: int,
         size: int,
         stored_ms: int,
-        *marks: str,
+        *keys_and_tag: str,
     ) -> None:
         transaction = OpenTransaction((group, key), topic, queue_offset, offset, stored_ms=stored_ms)
-        transaction.size, transaction.marks = size, (marks[0], marks[1])
+        transaction.size, transaction.marks = size, (keys_and_tag[0], keys_and_tag[1])
         self._open[group, key] = transaction
-        self._tell("began", group, key, topic, queue_offset, offset, size, stored_ms, *marks)
+        self._tell("began", group, key, topic, queue_offset, offset, size, stored_ms, *keys_and_tag)
 
     def committed(self, transaction: Transaction) -> None:
         self._decided("committed", transaction)
@@ -262,7 +262,7 @@ class Twin(Sending):
             yield name, sorted((k, c.count, c.size, c.times) for k, c in self.stats.counters(name))
 
 
-class HandlerTwin(Twin):
+class HandlerCounterpart(Counterpart):
     """The ordinary handlers around a store of their own. They get what the backends have served, frame by frame."""
 
     def __init__(self, path: Path, *, access: AccessWorld | None = None, **store_settings: Any) -> None:

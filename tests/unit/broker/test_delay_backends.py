@@ -19,7 +19,7 @@ from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from tests.fuzz.fastpath_bursts import ODD_VALUES, TOPICS, framed, mutated
-from tests.fuzz.fastpath_worlds import Twin
+from tests.fuzz.fastpath_counterparts import Counterpart
 from tests.unit.broker.sending import send_frame
 
 BURSTS = int(os.environ.get("AEROBEE_DELAYED_BURSTS", "1500"))
@@ -46,7 +46,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class World(Twin):
+class World(Counterpart):
     """The parts around a backend that serves messages for later."""
 
     def __init__(self, path: Path, name: str, **settings: Any) -> None:
@@ -68,7 +68,7 @@ class World(Twin):
         )
         self.fast_path._settings_changed()
 
-    def later(self, data: bytes) -> tuple[Any, ...]:
+    def serve(self, data: bytes) -> tuple[Any, ...]:
         """Serve a burst; its answer, who was told, and where the log ends."""
         return self.burst(data, 0, HOST)
 
@@ -114,7 +114,7 @@ def frame(rng: random.Random) -> bytes:
     return framed(raw, rng.randbytes(rng.choice((0, 1, 128))))
 
 
-def test_the_twins_agree_on_random_sends_for_later(tmp_path: Path) -> None:
+def test_both_backends_agree_on_random_delayed_sends(tmp_path: Path) -> None:
     rng = random.Random(os.environ.get("AEROBEE_DELAYED_SEED", "7"))
     done = stored = 0
     while done < BURSTS:
@@ -123,7 +123,7 @@ def test_the_twins_agree_on_random_sends_for_later(tmp_path: Path) -> None:
         for _ in range(min(500, BURSTS - done)):
             data = b"".join(frame(rng) for _ in range(rng.choice((1, 2, 8))))
             while data:
-                answers = [world.later(data) for world in worlds]
+                answers = [world.serve(data) for world in worlds]
                 assert answers[0] == answers[1], data
                 used = answers[0][1]
                 data = data[
@@ -154,9 +154,9 @@ def test_a_message_that_is_left_to_the_handlers_opens_no_queue_of_the_broker(
 ) -> None:
     """A time that is too far, one that has passed and a level that there is not: their queues would stay empty."""
     world = World(tmp_path, name)
-    for wish in ("TIMER_DELAY_SEC\x01259201", "TIMER_DELIVER_MS\x015001", "DELAY\x0119"):
-        data = send_frame(properties=f"UNIQ_KEY\x01U1\x02{wish}\x02")
-        assert world.later(data)[1:3] == (0, True), "left to the handlers"
+    for property_text in ("TIMER_DELAY_SEC\x01259201", "TIMER_DELIVER_MS\x015001", "DELAY\x0119"):
+        data = send_frame(properties=f"UNIQ_KEY\x01U1\x02{property_text}\x02")
+        assert world.serve(data)[1:3] == (0, True), "left to the handlers"
     assert {topic for topic, _ in world.store.queues}.isdisjoint((WHEEL_TIMER_TOPIC, SCHEDULE_TOPIC))
-    assert world.later(send_frame(properties="UNIQ_KEY\x01U1\x02DELAY\x012\x02"))[2] is False
+    assert world.serve(send_frame(properties="UNIQ_KEY\x01U1\x02DELAY\x012\x02"))[2] is False
     assert (SCHEDULE_TOPIC, 1) in world.store.queues

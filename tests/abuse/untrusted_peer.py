@@ -18,7 +18,7 @@ from tests.integration.broker_calls import make_broker
 ANSWER_WAIT_S = 20.0
 
 
-class Stranger:
+class UntrustedPeer:
     """One plain connection. `call()` sends one request and returns its answer."""
 
     def __init__(self, address: str) -> None:
@@ -27,7 +27,7 @@ class Stranger:
         self._opaques = itertools.count(1)
         self._decoder = FrameDecoder()
 
-    async def __aenter__(self) -> Stranger:
+    async def __aenter__(self) -> UntrustedPeer:
         self.reader, self.writer = await asyncio.open_connection(self._host, self._port)
         return self
 

@@ -14,7 +14,7 @@ OTHERWISE = {
 }
 
 
-def test_handlers_that_read_records_by_place_ask_for_the_records_topic() -> None:
+def test_reads_by_offset_check_the_records_topic() -> None:
     """A file with handlers that reads records uses RecordAccess, or stands above with its reason."""
     broker = PACKAGE / "broker"
     found = {}

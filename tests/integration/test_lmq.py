@@ -49,7 +49,7 @@ async def cluster():
         yield running
 
 
-async def test_one_message_is_read_from_its_topic_and_from_each_light_queue(cluster):
+async def test_a_message_is_read_from_its_topic_and_each_lmq(cluster):
     await send(cluster, "a")
     await send(cluster, "a", "b", count=2, first=1)
     store = cluster.broker().store
@@ -61,7 +61,7 @@ async def test_one_message_is_read_from_its_topic_and_from_each_light_queue(clus
     assert (last.topic, last.queue_offset) == ("orders", 2), "the record is the one of its own topic"
 
 
-async def test_a_reader_of_a_light_queue_commits_its_own_offsets_and_goes_on(cluster):
+async def test_an_lmq_reader_commits_offsets_and_resumes(cluster):
     await send(cluster, "a", count=2)
     await send(cluster, "b", count=3, first=2)
     async with cluster.pull_consumer("G", config=FIRST) as consumer:
@@ -80,7 +80,7 @@ async def test_a_reader_of_a_light_queue_commits_its_own_offsets_and_goes_on(clu
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_light_queues_survive_a_killed_broker_and_lost_files(cluster, lost):
+async def test_lmq_survive_a_killed_broker_and_lost_files(cluster, lost):
     await send(cluster, "a", "b", count=3)
     await send(cluster, "b", count=2, first=3)
     await cluster.kill_broker()
@@ -133,7 +133,7 @@ def a_send(code, properties, body):
 
 @pytest.mark.parametrize("backend", ["python", "native"])
 @pytest.mark.parametrize("kind", ["batch", "delayed", "given back"])
-async def test_offsets_in_light_queues_are_the_brokers_to_write(monkeypatch, backend, kind):
+async def test_only_the_broker_writes_lmq_offsets(monkeypatch, backend, kind):
     """Clients can send them, and what is given back has those of its original: no entry of others is written over."""
     try:
         choose_backend(backend)
@@ -168,11 +168,11 @@ async def test_offsets_in_light_queues_are_the_brokers_to_write(monkeypatch, bac
         assert found == [b"0", b"1", b"2"]
 
 
-LATER = [{"delay_level": 1}, {"deliver_after": 1}]
+DELAYS = [{"delay_level": 1}, {"deliver_after": 1}]
 
 
-@pytest.mark.parametrize("when", LATER, ids=["level", "time"])
-async def test_a_delayed_message_enters_its_light_queues_when_it_is_delivered(when):
+@pytest.mark.parametrize("when", DELAYS, ids=["level", "time"])
+async def test_a_delayed_message_enters_its_lmq_on_delivery(when):
     async with LocalCluster(store_config=SETTINGS) as cluster:
         await cluster.create_topic("orders", queues=1)
         await send(cluster, "a")
@@ -192,8 +192,8 @@ async def test_a_delayed_message_enters_its_light_queues_when_it_is_delivered(wh
         assert [store.max_offset(topic, 0) for topic in ("orders", "%LMQ%a", "%LMQ%b")] == [2, 2, 1]
 
 
-@pytest.mark.parametrize("when", LATER, ids=["level", "time"])
-async def test_what_no_light_queue_can_take_is_refused_when_it_is_sent_to_wait(when):
+@pytest.mark.parametrize("when", DELAYS, ids=["level", "time"])
+async def test_a_delayed_message_without_valid_lmq_is_refused(when):
     async with LocalCluster(store_config=SETTINGS) as cluster:
         await cluster.create_topic("orders", queues=1)
         async with Producer(cluster.nameserver_address, "PG") as producer:
@@ -203,7 +203,7 @@ async def test_what_no_light_queue_can_take_is_refused_when_it_is_sent_to_wait(w
                 )
 
 
-async def test_a_delivery_without_room_for_its_light_queues_is_in_its_topic_all_the_same():
+async def test_a_delivery_reaches_its_topic_when_its_lmq_are_full():
     async with LocalCluster(store_config={**SETTINGS, "max_lmq_consume_queue_num": 1}) as cluster:
         await cluster.create_topic("orders", queues=1)
         await send(cluster, "b", delay_level=1)
@@ -214,7 +214,7 @@ async def test_a_delivery_without_room_for_its_light_queues_is_in_its_topic_all_
         assert ("%LMQ%b", 0) not in store.queues
 
 
-async def test_a_commit_without_room_for_its_light_queues_is_in_its_topic_all_the_same():
+async def test_a_commit_reaches_its_topic_when_its_lmq_are_full():
     async with LocalCluster(store_config={**SETTINGS, "max_lmq_consume_queue_num": 1}) as cluster:
         await cluster.create_topic("orders", queues=1)
 

@@ -45,7 +45,7 @@ def raft_frame(source: str) -> RemotingCommand:
     return RemotingCommand(RequestCode.AEROBEE_RAFT_MESSAGE, body=pack_checked(values))
 
 
-async def test_a_raft_frame_of_a_stranger_is_refused_before_it_is_decoded(
+async def test_an_untrusted_raft_frame_is_refused_undecoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     decoded: list[object] = []
@@ -106,7 +106,7 @@ class Heard:
         self.masters.on_heartbeat(cast(Any, peer), beat, False)
 
 
-async def test_heartbeats_of_ids_that_nobody_was_given_take_no_place(tmp_path: Path) -> None:
+async def test_heartbeats_of_unassigned_ids_take_no_slot(tmp_path: Path) -> None:
     heard = Heard(tmp_path, 1)
     peer = FakePeer()
     for number in range(100):
