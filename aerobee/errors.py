@@ -17,7 +17,9 @@ class AerobeeError(Exception):
     """Base of everything Aerobee raises on purpose."""
 
     retriable: bool = False
+    """The same call, unchanged, may succeed later."""
     route_stale: ClassVar[bool] = False
+    """Query the route at a NameServer again before a retry."""
 
     @property
     def plain(self) -> str:

@@ -92,8 +92,11 @@ class MessageQueue:
     """One queue of a topic at one broker. Sorts as RocketMQ sorts for rebalance."""
 
     topic: str
+    """Name of the topic."""
     broker_name: str
+    """Name of the broker, shared by a master and its slaves."""
     queue_id: int
+    """Number of the queue at that broker, from 0."""
 
 
 @quick_init
@@ -109,16 +112,27 @@ class Message:
     """
 
     topic: str
+    """Name of the topic."""
     body: bytes
+    """Content, as the consumer receives it."""
     tag: str | None = None
+    """Tag that consumers can filter by. None: no tag."""
     keys: tuple[str, ...] = ()
+    """Index keys: `aerobee message key` finds the message by each of them."""
     properties: Mapping[str, str] = field(default_factory=dict)
+    """User properties: non-empty names and values without \\x01 and \\x02."""
     flag: int = 0
+    """32-bit number that Aerobee transports and does not interpret."""
     delay_level: int = _NO_LEVEL
+    """Delay level, 1 to 18 by default. 0: no delay. Excludes `deliver_at` and `deliver_after`."""
     wait_store_ok: bool = True
+    """Reply when the message is as durable as the broker's settings require. False: reply when it is in memory."""
     deliver_at: datetime | float | None = None
+    """Time of delivery: a datetime with a time zone, or seconds since the epoch."""
     deliver_after: timedelta | float | None = None
+    """Delay of the delivery: a timedelta, or seconds."""
     priority: int = _NO_PRIORITY
+    """Priority, 0 and above, which chooses the queue. -1: none."""
 
     def __post_init__(self) -> None:
         if type(self.topic) is not str or self.topic not in _known_topics:

@@ -69,9 +69,11 @@ class Admin(
         )
 
     async def start(self) -> None:
+        """Connect to a NameServer. Raises ConnectFailed when none can be reached."""
         await self._session.start()
 
     async def close(self) -> None:
+        """Close the connections. A second call does nothing."""
         await self._session.close()
 
     async def __aenter__(self) -> Self:

@@ -33,7 +33,9 @@ class OffsetTarget:
     """Where a group is to go. Use the class methods."""
 
     kind: Literal["earliest", "latest", "offset", "time", "relative"]
+    """What `value` means."""
     value: int = 0
+    """Offset, timestamp in ms since the epoch, or number of messages, by `kind`."""
 
     @classmethod
     def earliest(cls) -> OffsetTarget:
@@ -68,11 +70,17 @@ class OffsetMove:
     """
 
     queue: MessageQueue
+    """Queue of the topic."""
     begin: int
+    """Offset of the oldest stored message."""
     end: int
+    """Offset after the newest stored message."""
     before: int | None
+    """Committed offset of the group. None: the group has committed nothing."""
     after: int
+    """Offset to which the plan moves the group."""
     note: str = ""
+    """Why `after` differs from the requested offset. Empty: it does not."""
 
     @property
     def distance(self) -> int:

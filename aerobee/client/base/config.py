@@ -1,7 +1,7 @@
 """What a user can set, one frozen dataclass for each part of the client.
 
 Defaults are RocketMQ's (ClientConfig, DefaultMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer) unless a
-comment says otherwise. Times are in seconds when a name ends in `_s`. A value is checked where it is made.
+docstring says otherwise. Times are in seconds when a name ends in `_s`. A value is checked where it is made.
 """
 
 from __future__ import annotations
@@ -19,16 +19,22 @@ class Compression(Enum):
     """How bodies above the threshold are compressed. C++ and Go consumers read ZLIB only."""
 
     NONE = "none"
+    """Send bodies as they are."""
     ZLIB = "zlib"
+    """The only algorithm that RocketMQ's C++ and Go consumers read."""
     LZ4 = "lz4"
+    """Fast; weaker compression than ZLIB."""
     ZSTD = "zstd"
+    """Stronger compression than ZLIB at a similar cost."""
 
 
 class MessageModel(Enum):
     """CLUSTERING: the members of a group share the queues. BROADCASTING: each member gets every message."""
 
     CLUSTERING = "CLUSTERING"
+    """The members of the group share the queues: one member receives a message."""
     BROADCASTING = "BROADCASTING"
+    """Each member receives every message and keeps its own offsets in a local file."""
 
 
 class Blocked(Enum):
@@ -39,7 +45,9 @@ class Blocked(Enum):
     """
 
     DEAD_LETTER = "dead letter"
+    """Move the message to the dead letters of the group, and continue with the next one."""
     WAIT = "wait"
+    """Retry until the handler succeeds. The queue is blocked until then, as at RocketMQ."""
 
 
 class ConsumeFrom(Enum):
@@ -50,8 +58,11 @@ class ConsumeFrom(Enum):
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
+    """Start with messages sent from now on."""
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    """Start with the oldest stored message."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+    """Start with the first message stored at or after `consume_timestamp_ms`."""
 
 
 def _require(condition: bool, name: str, value: object, reason: str) -> None:
@@ -63,24 +74,34 @@ def _require(condition: bool, name: str, value: object, reason: str) -> None:
 class ClientConfig:
     """What every client needs: names, timers, TLS."""
 
-    instance: str = ""  # part of the client id; empty: process id and a random number, so ids never collide
-    client_ip: str = (
-        ""  # part of the client id and of message ids; empty: the address that dials the nameserver
-    )
+    instance: str = ""
+    """Part of the client id. Empty: process id and a random number, which makes client ids unique."""
+    client_ip: str = ""
+    """Part of the client id and of message ids. Empty: the address that connects to the NameServer."""
     route_refresh_s: float = 30.0
+    """Interval between two queries of the routes at the NameServer, in seconds."""
     heartbeat_s: float = 30.0
-    request_timeout_s: float = 3.0  # one call to a nameserver or broker, unless said
-    tls: bool = (
-        False  # brokers and nameservers; the host's name is not compared, for routes name IP addresses
-    )
-    tls_ca_file: str = ""  # PEM; empty: any certificate is accepted, as RocketMQ's tls.test.mode
-    tls_cert_file: str = ""  # PEM, a certificate of our own for servers that ask for one
+    """Interval between two heartbeats to each broker, in seconds."""
+    request_timeout_s: float = 3.0
+    """Time-out of one request to a NameServer or broker, in seconds, unless the call has its own."""
+    tls: bool = False
+    """Connect to brokers and NameServers with TLS. Host names are not verified, because routes contain IP addresses."""
+    tls_ca_file: str = ""
+    """PEM file of the trusted certificates. Empty: any certificate is accepted, as with RocketMQ's tls.test.mode."""
+    tls_cert_file: str = ""
+    """PEM file of the client certificate, for servers that require one. Set together with `tls_key_file`."""
     tls_key_file: str = ""
+    """PEM file of the client certificate's private key."""
     tls_key_password: str = field(default="", repr=False)
-    access_key: str = ""  # the user's name at a cluster with access control
+    """Password of `tls_key_file`. Empty: the key is not encrypted."""
+    access_key: str = ""
+    """User name at a cluster with access control. Set together with `secret_key`."""
     secret_key: str = field(default="", repr=False)
+    """Password of the user: requests are signed with it, and it is never sent."""
     security_token: str = field(default="", repr=False)
+    """Token of a temporary credential, sent with each request. Empty: none."""
     unit_name: str = ""
+    """Unit name of RocketMQ's client; part of the client id when set."""
 
     def __post_init__(self) -> None:
         check_field_types(self, "client")
@@ -115,21 +136,33 @@ class ClientConfig:
 class ProducerConfig:
     """How a producer sends."""
 
-    send_timeout_s: float = 3.0  # one send in total, retries included
-    # Tries after the first one that may have stored the message; what surely stored nothing counts not, and is tried again until
-    # send_timeout_s is over. 0: one try, nothing is waited for.
+    send_timeout_s: float = 3.0
+    """Time-out of one send, retries included, in seconds."""
     retry_count_max: int = 2
-    retry_when_not_stored_ok: bool = False  # also retry FLUSH_DISK_TIMEOUT and its like (makes duplicates)
-    in_flight_max: int = 10_000  # sends that wait for an answer; further ones wait their turn
+    """Maximum number of retries after attempts that may have stored the message. An attempt that surely stored nothing does not
+    count and is repeated until `send_timeout_s` has passed. 0: a single attempt."""
+    retry_when_not_stored_ok: bool = False
+    """Also retry FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE. This makes duplicates."""
+    in_flight_max: int = 10_000
+    """Maximum number of sends without a reply; further sends wait."""
     compression: Compression = Compression.ZLIB
+    """Algorithm for bodies larger than `compress_over_bytes`."""
     compress_over_bytes: int = 4096
+    """Body size above which a body is compressed, in bytes."""
     compression_level: int = 5
+    """Compression level, 1 (fast) to 9 (small)."""
     body_bytes_max: int = 4 * 1024 * 1024
-    batch_bytes_max: int = 1024 * 1024  # a batch is split so that each request stays below
-    default_topic: str = "TBW102"  # template for a topic that does not exist
+    """Maximum size of a message body, in bytes. A larger one raises UsageError."""
+    batch_bytes_max: int = 1024 * 1024
+    """Maximum size of one batch request, in bytes. A larger batch is split."""
+    default_topic: str = "TBW102"
+    """Topic whose settings serve as the template of a topic that does not exist."""
     default_topic_queue_count: int = 4
-    latency_fault: bool = False  # avoid brokers that answered slowly or failed
-    delay_level_max: int = 18  # brokers deliver a higher one at their last; raise it with messageDelayLevel
+    """Number of queues of a topic that a send creates."""
+    latency_fault: bool = False
+    """Avoid brokers that replied slowly or failed."""
+    delay_level_max: int = 18
+    """Highest delay level. Brokers deliver a higher level at their last one; raise it together with `messageDelayLevel`."""
 
     def __post_init__(self) -> None:
         check_field_types(self, "producer")
@@ -163,37 +196,65 @@ class ConsumerConfig:
     """How a push consumer pulls, hands over and keeps its place."""
 
     model: MessageModel = MessageModel.CLUSTERING
+    """Whether the members of the group share the queues or each receive every message."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    consume_timestamp_ms: int = 0  # with ConsumeFrom.TIMESTAMP; 0: half an hour before the start
-    concurrency: int = 20  # handler calls that run at the same time
-    batch_size: int = 1  # messages handed to one handler call; above 1 the handler gets a list
+    """Where the group starts in a queue without a committed offset."""
+    consume_timestamp_ms: int = 0
+    """Start time for ConsumeFrom.TIMESTAMP, ms since the epoch. 0: 30 minutes before the start."""
+    concurrency: int = 20
+    """Maximum number of handler calls that run at the same time."""
+    batch_size: int = 1
+    """Maximum number of messages of one handler call. Above 1 the handler receives a list."""
     pull_batch_count: int = 32
+    """Maximum number of messages of one pull, 1 to 1024."""
     pull_batch_bytes: int = 256 * 1024
-    pull_hold_s: float = 15.0  # longest hold of a pull at the broker
+    """Maximum size of one pull's messages, in bytes."""
+    pull_hold_s: float = 15.0
+    """Longest time that a broker keeps a pull pending while it has no message, in seconds."""
     pull_timeout_s: float = 30.0
+    """Time-out of a pull request, in seconds. Must be above `pull_hold_s`."""
     pull_interval_s: float = 0.0
-    pull_pause_after_error_s: float = 1.0  # RocketMQ waits 3 s after a code, 1 s after an exception
-    cached_count_max: int = 1000  # per queue; pulling waits above
-    cached_bytes_max: int = 100 * 1024 * 1024  # per queue
-    span_max: int = 2000  # per queue, offsets between the oldest unfinished message and the newest
+    """Pause between two pulls of a queue, in seconds."""
+    pull_pause_after_error_s: float = 1.0
+    """Pause after a failed pull, in seconds. RocketMQ waits 3 s after an error code and 1 s after an exception."""
+    cached_count_max: int = 1000
+    """Maximum number of cached messages per queue. The consumer pulls no more above it."""
+    cached_bytes_max: int = 100 * 1024 * 1024
+    """Maximum size of the cached messages per queue, in bytes. The consumer pulls no more above it."""
+    span_max: int = 2000
+    """Maximum distance per queue, in offsets, between the oldest unfinished and the newest cached message."""
     rebalance_s: float = 20.0
+    """Interval between two rebalances, in seconds."""
     persist_offsets_s: float = 5.0
-    consume_timeout_s: float = 900.0  # longest handler call when not orderly; 0: any; RocketMQ's 15 minutes
-    retry_count_max: int = -1  # deliveries after the first one; -1: the group's setting (retryMaxTimes)
-    orderly: bool = False  # one message of a queue at a time, in order, under a lock at the broker
-    suspend_s: float = 1.0  # orderly: pause before a message that failed is tried again in its place
-    block_max_s: float = 0.0  # orderly: longest that a failing message blocks its queue; 0: any time
-    blocked: Blocked = Blocked.DEAD_LETTER  # orderly: what follows then, or after retry_count_max tries
-    lock_lease_s: float = 30.0  # orderly: a lock that is not renewed for so long counts as lost
-    local_retry_s: float = 5.0  # before a message that could not be sent back is handed over again
-    drain_s: float = 10.0  # longest that close() waits for handlers that run
-    local_offsets_directory: str = str(Path("~/.rocketmq_offsets").expanduser())  # broadcasting only
-    post_subscription: bool = False  # send the expression with each pull; needed without a heartbeat only
-    client_rebalance: bool = (
-        True  # False: a broker shares out the queues, and says which to pop (request mode)
-    )
-    pop_invisible_s: float = 60.0  # how long a popped message is hidden from the other members
+    """Interval between two commits of offsets to the brokers, in seconds."""
+    consume_timeout_s: float = 900.0
+    """Longest handler call of a consumer that is not orderly, in seconds; then the message is redelivered. 0: no limit."""
+    retry_count_max: int = -1
+    """Maximum number of redeliveries of a message. -1: the group's setting `retryMaxTimes`."""
+    orderly: bool = False
+    """Deliver the messages of a queue one at a time and in order, under a lock at the broker."""
+    suspend_s: float = 1.0
+    """Orderly: pause before a failed message is delivered to the handler again, in seconds."""
+    block_max_s: float = 0.0
+    """Orderly: longest time that a failing message blocks its queue, in seconds. 0: no limit."""
+    blocked: Blocked = Blocked.DEAD_LETTER
+    """Orderly: what becomes of a message after `block_max_s` or `retry_count_max` attempts."""
+    lock_lease_s: float = 30.0
+    """Orderly: age above which a lock that was not renewed counts as lost, in seconds, 1 to 50."""
+    local_retry_s: float = 5.0
+    """Pause before a message that could not be sent back to its broker is delivered to the handler again, in seconds."""
+    drain_s: float = 10.0
+    """Longest time that `close()` waits for running handlers, in seconds."""
+    local_offsets_directory: str = str(Path("~/.rocketmq_offsets").expanduser())
+    """Directory of the offsets of a broadcasting consumer."""
+    post_subscription: bool = False
+    """Send the filter expression with each pull. Needed only for a consumer without heartbeats."""
+    client_rebalance: bool = True
+    """Let the members assign the queues. False: a broker assigns them and chooses between pull and POP (request mode)."""
+    pop_invisible_s: float = 60.0
+    """How long a popped message is hidden from the other members, in seconds, 5 to 300."""
     pop_batch_count: int = 32
+    """Maximum number of messages of one POP request, 1 to 32."""
 
     def __post_init__(self) -> None:
         check_field_types(self, "consumer")
@@ -246,18 +307,31 @@ class PullConsumerConfig:
     """How a pull consumer fetches ahead and keeps its place."""
 
     model: MessageModel = MessageModel.CLUSTERING
+    """Whether the members of the group share the queues or each receive every message."""
     consume_from: ConsumeFrom = ConsumeFrom.LAST
+    """Where the group starts in a queue without a committed offset."""
     consume_timestamp_ms: int = 0
-    pull_batch_count: int = 32  # RocketMQ's lite pull asks for 10
+    """Start time for ConsumeFrom.TIMESTAMP, ms since the epoch. 0: 30 minutes before the start."""
+    pull_batch_count: int = 32
+    """Maximum number of messages of one pull. RocketMQ's lite pull consumer requests 10."""
     pull_hold_s: float = 20.0
+    """Longest time that a broker keeps a pull pending while it has no message, in seconds."""
     pull_timeout_s: float = 30.0
+    """Time-out of a pull request, in seconds. Must be above `pull_hold_s`."""
     pull_pause_after_error_s: float = 1.0
+    """Pause after a failed pull, in seconds."""
     cached_count_max: int = 1000
+    """Maximum number of cached messages per queue. The consumer pulls no more above it."""
     cached_bytes_max: int = 100 * 1024 * 1024
-    poll_count_max: int = 10_000  # messages that one poll() returns at most
-    auto_commit: bool = True  # commit what poll() handed out, when the next poll() begins
+    """Maximum size of the cached messages per queue, in bytes. The consumer pulls no more above it."""
+    poll_count_max: int = 10_000
+    """Maximum number of messages that one `poll()` returns."""
+    auto_commit: bool = True
+    """Commit the messages that `poll()` returned when the next `poll()` begins."""
     auto_commit_s: float = 5.0
+    """Interval between two automatic commits to the brokers, in seconds."""
     rebalance_s: float = 20.0
+    """Interval between two rebalances, in seconds."""
 
     def __post_init__(self) -> None:
         check_field_types(self, "pull_consumer")
@@ -277,6 +351,7 @@ class AdminConfig:
     """How admin calls are made."""
 
     request_timeout_s: float = 5.0
+    """Time-out of one administrative request, in seconds."""
 
     def __post_init__(self) -> None:
         check_field_types(self, "admin")
@@ -289,12 +364,14 @@ class AdminConfig:
 class SimpleConsumerConfig:
     """How a simple consumer receives."""
 
-    invisible_s: float = 60.0  # how long a received message is hidden from the other members
-    wait_s: float = 15.0  # longest wait of one receive()
-    from_begin: bool = (
-        True  # a group that is new to a topic begins with its oldest message, else with the next one
-    )
-    retry_count_max: int = -1  # deliveries after the first one; -1: the group's setting (retryMaxTimes)
+    invisible_s: float = 60.0
+    """How long a received message is hidden from the other members, in seconds."""
+    wait_s: float = 15.0
+    """Longest wait of one `receive()`, in seconds, 0 to 300."""
+    from_begin: bool = True
+    """Start a group that is new to a topic with its oldest message. False: with the next message sent."""
+    retry_count_max: int = -1
+    """Maximum number of redeliveries of a message. -1: the group's setting `retryMaxTimes`."""
 
     def __post_init__(self) -> None:
         check_field_types(self, "simple_consumer")

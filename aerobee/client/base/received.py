@@ -73,6 +73,17 @@ class ReceivedMessage:
         "topic",
     )
 
+    topic: str
+    """Topic to which the message was sent, also when the consumer read it from a retry topic."""
+    queue: MessageQueue
+    """Queue from which the consumer read the message."""
+    queue_offset: int
+    """Offset of the message in `queue`, in entries."""
+    size_bytes: int
+    """Size of the stored record, in bytes."""
+    sys_flag: int
+    """Flags of the record (MessageSysFlag): compression, transaction state, kinds of addresses."""
+
     def __init__(
         self,
         topic: str,
@@ -142,16 +153,19 @@ class ReceivedMessage:
 
     @property
     def properties(self) -> Mapping[str, str]:
+        """All properties of the message, the system's included."""
         if self._properties is None:
             self._properties = decode_properties(self._raw_properties.decode(errors="replace"))
         return self._properties
 
     @property
     def tag(self) -> str | None:
+        """Tag of the message. None: it has none."""
         return self.properties.get("TAGS")
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """Index keys of the message."""
         return tuple(self.properties.get("KEYS", "").split())
 
     @property
@@ -161,6 +175,7 @@ class ReceivedMessage:
 
     @property
     def offset_message_id(self) -> str:
+        """Id of the record: address of the broker and physical offset in its log."""
         return offset_message_id(self.store_host, self.physical_offset)
 
     def _fields(self) -> tuple[Any, ...]:
@@ -173,26 +188,32 @@ class ReceivedMessage:
 
     @property
     def flag(self) -> int:
+        """Number that the producer set; Aerobee does not interpret it."""
         return int(self._fields()[4])
 
     @property
     def physical_offset(self) -> int:
+        """Offset of the record in the broker's log, in bytes."""
         return int(self._fields()[6])
 
     @property
     def born_timestamp(self) -> int:
+        """When the producer sent the message, ms since the epoch, by the producer's clock."""
         return int(self._fields()[8])
 
     @property
     def born_host(self) -> tuple[str, int]:
+        """Address of the producer: IP address and port."""
         return str(ipaddress.ip_address(self._fields()[9])), int(self._fields()[10])
 
     @property
     def store_timestamp(self) -> int:
+        """When the broker stored the message, ms since the epoch."""
         return int(self._fields()[11])
 
     @property
     def store_host(self) -> tuple[str, int]:
+        """Address of the broker that stored the message: IP address and port."""
         return str(ipaddress.ip_address(self._fields()[12])), int(self._fields()[13])
 
     @property
@@ -202,6 +223,7 @@ class ReceivedMessage:
 
     @property
     def prepared_transaction_offset(self) -> int:
+        """Offset of the half message of a transaction in the log, 0 for other messages."""
         return int(self._fields()[15])
 
     def ack(self) -> None:

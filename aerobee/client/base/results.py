@@ -17,9 +17,13 @@ class SendStatus(Enum):
     """
 
     SEND_OK = "SEND_OK"
+    """Stored as durably as the broker's settings require."""
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    """Stored in memory; not flushed to disk within the broker's time-out."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    """Stored at the master; not acknowledged by a replica within the broker's time-out."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    """Stored at the master; no replica is connected or in sync."""
 
 
 @quick_init
@@ -32,21 +36,32 @@ class SendResult:
     """
 
     status: SendStatus
+    """How durably the broker stored the message before it replied."""
     message_id: str
+    """Id that the client gave to the message (UNIQ_KEY; msgId in Java)."""
     offset_message_id: str
+    """Id of the record: address of the broker and physical offset in its log."""
     queue: MessageQueue
+    """Queue that has the message."""
     queue_offset: int
+    """Offset of the message in its queue, in entries."""
     transaction_id: str = ""
+    """Id of the transaction, empty for other messages."""
     recall_handle: str = ""
+    """Handle with which a delayed message can be recalled, empty for other messages."""
     region_id: str = ""
-    trace_on: bool = True  # whether the broker wants message trace
-    is_duplicate: bool = (
-        False  # nothing new was stored: this is the place of the first one with its DEDUP_KEY
-    )
-    # Of a message or topic that asked for a level by name (ACK_LEVEL, ack.level), at a broker that knows them:
-    ack_level: str = ""  # with SEND_OK it is as safe as that
-    epoch: int = -1  # of the master that has it; 0 without controllers
-    log_offset: int = -1  # where its record ends in that master's log
+    """Region id of the broker, used by message trace."""
+    trace_on: bool = True
+    """Whether the broker requests message trace."""
+    is_duplicate: bool = False
+    """True: the broker stored nothing, and this is the result of the first message with the same DEDUP_KEY."""
+    ack_level: str = ""
+    """Acknowledgement level that the message or its topic requested by name, reached when `status` is SEND_OK. Empty: none, or the
+    broker does not know levels."""
+    epoch: int = -1
+    """Epoch of the master that stored a message with an `ack_level`; 0 without controllers, -1 without a level."""
+    log_offset: int = -1
+    """Physical offset of the record's end in the log of that master, -1 without a level."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -125,6 +125,7 @@ class PullConsumer:
 
     @property
     def client_id(self) -> str:
+        """Id of this client at NameServers and brokers: address, instance and a suffix that makes it unique."""
         return self._session.client_id
 
     @property
@@ -143,6 +144,7 @@ class PullConsumer:
         return (*self._session.beat_failures.values(), *shares, *self._no_start.values(), *pulls)
 
     async def start(self) -> None:
+        """Join the group and begin to fetch. Raises ConnectFailed when no NameServer can be reached."""
         await self._session.start()
         if self._tracer is not None:
             await self._tracer.start()
@@ -429,6 +431,7 @@ class PullConsumer:
             self._owned(queue).pause()
 
     def resume(self, *queues: MessageQueue) -> None:
+        """Have poll() return messages of these queues again."""
         for queue in queues:
             self._owned(queue).resume()
         self._arrived.fire()

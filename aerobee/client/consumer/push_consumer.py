@@ -227,6 +227,7 @@ class PushConsumer:
 
     @property
     def client_id(self) -> str:
+        """Id of this client at NameServers and brokers: address, instance and a suffix that makes it unique."""
         return self._session.client_id
 
     @property
@@ -355,6 +356,7 @@ class PushConsumer:
             pull.pause()
 
     def resume(self) -> None:
+        """Pull again after pause()."""
         self._paused = False
         if self._pops is not None:
             self._pops.resume()

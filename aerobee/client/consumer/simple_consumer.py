@@ -88,6 +88,7 @@ class SimpleConsumer:
 
     @property
     def client_id(self) -> str:
+        """Id of this client at NameServers and brokers: address, instance and a suffix that makes it unique."""
         return self._session.client_id
 
     async def start(self) -> None:

@@ -151,9 +151,11 @@ class Producer(RequestReplyCalls):
 
     @property
     def client_id(self) -> str:
+        """Id of this client at NameServers and brokers: address, instance and a suffix that makes it unique."""
         return self._session.client_id
 
     async def start(self) -> None:
+        """Connect to a NameServer and join the producer group. Raises ConnectFailed when no NameServer can be reached."""
         self._session.join_producer(self.group)
         self._session.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT.value] = self._requests.arrived
         # Deadlines of calls run by the loop's own time, which a test that moves the clock does not move.

@@ -28,8 +28,11 @@ class TransactionState(Enum):
     """What is known of the local work. UNKNOWN: the broker asks again later."""
 
     COMMIT = "COMMIT_MESSAGE"
+    """The local work succeeded: deliver the message."""
     ROLLBACK = "ROLLBACK_MESSAGE"
+    """The local work failed: never deliver the message."""
     UNKNOWN = "UNKNOW"
+    """The outcome is not known yet: the broker checks again later."""
 
     @property
     def code(self) -> int:
@@ -54,12 +57,17 @@ class TransactionResult:
     """
 
     send: SendResult
+    """Result of the send of the half message."""
     state: TransactionState
+    """State that the producer reported to the broker."""
     confirmed: bool
+    """Whether the broker confirmed `state`."""
     error: Exception | None = None
+    """Exception of the local work. None: it raised none."""
 
     @property
     def transaction_id(self) -> str:
+        """Id of the transaction, which a checker receives as `message_id`."""
         return self.send.transaction_id or self.send.message_id
 
 

@@ -62,11 +62,16 @@ Checker = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
 class TransactionConfig:
     """How transactions are ended and checks are answered."""
 
-    end_timeout_s: float = 3.0  # how long a confirmation of commit or rollback is waited for
-    confirm: bool = True  # False: the end is sent without waiting, as RocketMQ's clients do
-    check_concurrency: int = 16  # checker calls that run at the same time
-    check_queue_max: int = 2_000  # checks that wait for one; further ones are dropped, the broker asks again
-    remembered_max: int = 10_000  # ended transactions about which a check is answered without the checker
+    end_timeout_s: float = 3.0
+    """Longest wait for the broker's confirmation of a commit or rollback, in seconds."""
+    confirm: bool = True
+    """Wait for that confirmation. False: send the end without waiting, as RocketMQ's clients do."""
+    check_concurrency: int = 16
+    """Maximum number of checker calls that run at the same time."""
+    check_queue_max: int = 2_000
+    """Maximum number of checks that wait for the checker. Further checks are dropped, and the broker repeats them."""
+    remembered_max: int = 10_000
+    """Number of ended transactions whose checks are answered without the checker."""
 
     def __post_init__(self) -> None:
         for name in ("end_timeout_s", "check_concurrency", "check_queue_max", "remembered_max"):
@@ -122,6 +127,7 @@ class TransactionProducer(Producer):
         self._waiting_checks = 0
 
     async def start(self) -> None:
+        """As Producer.start(); brokers can then send checks of transactions that have no outcome yet."""
         self._session.handlers[RequestCode.CHECK_TRANSACTION_STATE.value] = self._asked
         await super().start()
         # A producer that was started again and sends nothing yet is to be asked as well. The template's route names every
