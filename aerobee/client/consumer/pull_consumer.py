@@ -195,7 +195,7 @@ class PullConsumer:
             raise UsageError("queues were assigned by hand: use either assign() or subscribe()")
         first = not self._subscriptions
         subscription = subscribe(topic, expression, self._clock.now_ms())
-        self._session.routes.watch((topic,))
+        self._session.routes.subscribe((topic,))
         self._first.know(subscribe_queues(await self._session.routes.refresh(topic)))
         await self._check(subscription)
         self._subscriptions[topic] = subscription

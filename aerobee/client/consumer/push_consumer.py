@@ -259,7 +259,7 @@ class PushConsumer:
             session.join_producer(INNER_PRODUCER_GROUP)
             session.join_consumer(self.group, self._heartbeat_entry)
             session.routes.on_change(self._route_changed)
-            session.routes.watch(self._subscriptions)
+            session.routes.subscribe(self._subscriptions)
             for topic in self._subscriptions:
                 try:
                     self._first.know(subscribe_queues(await session.routes.refresh(topic)))

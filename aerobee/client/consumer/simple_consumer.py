@@ -97,7 +97,7 @@ class SimpleConsumer:
         await session.start()
         try:
             session.join_consumer(self.group, self._heartbeat_entry)
-            session.routes.watch(self._subscriptions)
+            session.routes.subscribe(self._subscriptions)
             queues: list[MessageQueue] = []
             for topic in self._subscriptions:
                 queues += subscribe_queues(await session.routes.refresh(topic))

@@ -15,7 +15,7 @@ from aerobee.client.base.tasks import Tasks
 from aerobee.client.session.nameservers import Nameservers
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error
-from aerobee.message import MessageQueue
+from aerobee.message import RETRY_PREFIX, MessageQueue
 from aerobee.remoting.body.route import MASTER_ID, BrokerData
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -24,6 +24,10 @@ from aerobee.shared_task import SharedTask
 log = logging.getLogger(__name__)
 
 Listener = Callable[[TopicRoute], None]
+# Between two requests for the routes of subscribed topics that do not exist. A retry topic appears after the first
+# heartbeat, or never (a broker that creates no groups): its route is requested every fifth time.
+MISSING_S = 1.0
+RETRY_TOPIC_EVERY = 5
 
 
 class RouteCache:
@@ -47,6 +51,9 @@ class RouteCache:
         self._peers = peers
         self._routes: dict[str, TopicRoute] = {}
         self._watched: dict[str, None] = {}  # topics that are refreshed, in the order in which they came
+        self._subscribed: dict[
+            str, None
+        ] = {}  # topics whose route is requested every second while it is missing
         self._fetching: dict[str, SharedTask[TopicRoute]] = {}
         self._listeners: list[Listener] = []
         self._brokers: dict[str, BrokerData] = {}
@@ -60,8 +67,15 @@ class RouteCache:
         """Keep these topics fresh, though they may not exist yet."""
         self._watched.update(dict.fromkeys(topics))
 
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """As watch(), for topics that a consumer reads: while one does not exist, its route is requested every second."""
+        names = dict.fromkeys(topics)
+        self._watched.update(names)
+        self._subscribed.update(names)
+
     def unwatch(self, topic: str) -> None:
         self._watched.pop(topic, None)
+        self._subscribed.pop(topic, None)
         self._routes.pop(topic, None)
         self._index_brokers()
 
@@ -162,6 +176,24 @@ class RouteCache:
             broker.broker_name: broker for route in self._routes.values() for broker in route.brokers
         }
         self._leaders = {queue: leader for route in self._routes.values() for queue, leader in route.logical}
+
+    async def find_missing(self) -> None:
+        """Request the route of each subscribed topic that has none, every second, for ever."""
+        count = 0
+        while True:
+            await self._clock.sleep(MISSING_S)
+            count += 1
+            for topic in tuple(self._subscribed):
+                if topic in self._routes or (topic.startswith(RETRY_PREFIX) and count % RETRY_TOPIC_EVERY):
+                    continue
+                try:
+                    await self.refresh(topic)
+                except TopicNotExist:
+                    log.debug("topic %s does not exist yet", topic)
+                except AerobeeError as error:
+                    # keep_fresh() warns of NameServers that do not answer.
+                    log.debug("route of topic %s: %s", topic, error)
+                    break
 
     async def keep_fresh(self) -> None:
         """Refresh all watched topics for ever, one after the other."""

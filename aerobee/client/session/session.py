@@ -123,6 +123,7 @@ class Session:
         self.is_open = True
         self.routes.on_change(self._route_changed)
         self.tasks.spawn(self.routes.keep_fresh(), "client-routes")
+        self.tasks.spawn(self.routes.find_missing(), "client-missing-routes")
         self.tasks.spawn(self._keep_beating(), "client-heartbeat")
 
     def check_open(self) -> None:

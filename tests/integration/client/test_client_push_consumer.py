@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from aerobee.client import (
+    ClientConfig,
     ConsumeFrom,
     ConsumerConfig,
     MessageModel,
@@ -447,3 +448,36 @@ async def test_plain_function_that_blocks_holds_up_nothing_else(broker, orderly)
     ) as consumer:
         await wait_until(lambda: consumer.consumed_count == 4)
     assert names == {"aerobee-G-1", "aerobee-G-2"}
+
+
+async def test_a_topic_that_is_created_later_is_read_within_a_second(broker):
+    seen = []
+    client = ClientConfig(route_refresh_s=3600.0)
+    config = ConsumerConfig(rebalance_s=3600.0)
+    async with PushConsumer(
+        broker.address, "G", ["invoices"], seen.append, config=config, client=client
+    ) as consumer:
+        broker.topics["invoices"] = 2
+        await wait_until(lambda: len(consumer.owned) == 3)  # the retry topic's queue too
+        async with Producer(broker.address, "PG") as producer:
+            await producer.send(Message("invoices", b"first"))
+        await wait_until(lambda: len(seen) == 1)
+    assert seen[0].body == b"first"
+
+
+async def test_what_is_stored_before_a_missing_topic_is_found_is_read(broker):
+    seen = []
+    client = ClientConfig(route_refresh_s=3600.0)
+    async with PushConsumer(broker.address, "G", ["invoices"], seen.append, client=client):
+        broker.topics["invoices"] = 2
+        async with Producer(broker.address, "PG") as producer:
+            await producer.send(Message("invoices", b"first"))
+        await wait_until(lambda: len(seen) == 1)
+
+
+async def test_only_missing_topics_are_requested_every_second(broker):
+    client = ClientConfig(route_refresh_s=3600.0)
+    async with PushConsumer(broker.address, "G", ["orders", "invoices"], print, client=client):
+        before = len(broker.seen(105))
+        await wait_until(lambda: len(broker.seen(105)) >= before + 3)
+        assert "orders" not in {request.text("topic") for request in broker.seen(105)[before:]}
