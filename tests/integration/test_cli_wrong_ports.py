@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from aerobee.client import ConsumeFrom, ConsumerConfig, SyncAdmin, SyncProducer, SyncPushConsumer, reject
+from aerobee.message import Message
 from aerobee.ops.commands import ha
 from aerobee.ops.commands.examples import EXAMPLES
 from aerobee.ops.commands.tree import run_cli
 from aerobee.ops.options import clients, shared_options
 from aerobee.testing import ThreadedCluster
+from tests.waiting import wait_for
 
 NO_ANSWER_S = 0.3  # of the peer that never says anything
 ANSWER_S = 60.0  # of all others, on a machine as busy as it may be
@@ -179,6 +182,39 @@ def test_every_command_says_what_is_wrong_there(
         assert "Traceback" not in said, where
         if kind not in ("broker", "nobody") or not (asks_controllers or line[0] == "doctor"):
             assert WORDS[kind] in said, where
+
+
+def test_doctor_does_not_blame_tls_for_a_port_that_also_takes_it(
+    addresses: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each server's port answers a TLS handshake, too."""
+    assert run_cli(["doctor", "-n", addresses["broker"]]) == 1
+    told = capsys.readouterr().out
+    assert "TLS" not in told
+    assert "is it a broker's port" in told
+
+
+def test_doctor_warns_of_dead_letters(capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadedCluster() as cluster:
+        address = cluster.nameserver_address
+        assert run_cli(["doctor", "-n", address]) == 0
+        assert "all is well" in capsys.readouterr().out
+        cluster.create_topic("invoices")
+        first = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+        with SyncProducer(address) as producer:
+            producer.send(Message("invoices", b"unreadable"))
+        with (
+            SyncPushConsumer(address, "billing", ["invoices"], lambda _: reject("unreadable"), config=first),
+            SyncAdmin(address) as admin,
+        ):
+            wait_for(
+                "a dead letter",
+                lambda: sum(each.count for each in admin.dead_letter_queues("billing")) or None,
+            )
+        assert run_cli(["doctor", "-n", address]) == 0
+    told = capsys.readouterr().out
+    assert "group billing  dead letters: 1 dead-letter message not redriven" in told
+    assert "1 to look at" in told
 
 
 def test_doctor_does_not_blame_tls_for_a_peer_that_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,15 +11,16 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from aerobee.client.base.results import BrokerInfo
 from aerobee.clock import Clock, SystemClock
-from aerobee.errors import AerobeeError, UsageError
+from aerobee.errors import AerobeeError, NoPermission, RemoteError, UsageError
 from aerobee.host_port import WILDCARDS, bare_host, is_loopback, split_address
 from aerobee.ops.commands.cluster import first_rate
+from aerobee.ops.commands.ha import opened
 from aerobee.ops.diagnosis.tls_probe import tls_advice
 from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
@@ -31,6 +32,7 @@ from aerobee.ops.terminal.run import Stop, run
 from aerobee.words import plural
 
 DIAL_TIMEOUT_S = 3.0
+DLQ_GROUPS_MAX = 500  # groups whose dead letters are counted
 SKEW_MAX_S = 5.0  # brokers tell their age in whole seconds, so less cannot be seen
 # Percent, for a broker that does not say what it is set to: as RocketMQ and Aerobee are by default.
 DISK_DELETES_EARLY = 75  # diskMaxUsedSpaceRatio
@@ -143,9 +145,82 @@ async def examine(nameservers: list[str]) -> list[Finding]:
                     "namesrvAddr, and check that the broker's machine reaches it",
                 )
             )
-    for found in await asyncio.gather(*(_examine_broker(info, list(known)) for info in everything)):
+    controllers: set[str] = set()
+    for found in await asyncio.gather(
+        *(_examine_broker(info, list(known), controllers) for info in everything)
+    ):
         findings += found
+    for addresses in sorted(controllers):
+        findings += await _examine_controllers(addresses)
+    findings += await _examine_dead_letters(list(known))
     return findings
+
+
+async def _examine_controllers(addresses: str) -> list[Finding]:
+    """The replicas that controllers know and that no longer send heartbeats."""
+    part = f"controllers {addresses}"
+    try:
+        async with opened(addresses) as quorum:
+            status = await quorum.status()
+    except RemoteError:
+        return []  # RocketMQ's controllers do not answer this request
+    except AerobeeError as error:
+        advice = "the brokers' setting controllerAddr names them: start them, or check that this machine reaches them"
+        detail = explain(error).sentence
+        return [Finding(part=part, check="request", level="warn", detail=detail, advice=advice)]
+    return absent_replicas(part, status)
+
+
+def absent_replicas(part: str, status: Mapping[str, Any]) -> list[Finding]:
+    """One warning for each replica without heartbeats, from the answer of AEROBEE_QUORUM_STATUS."""
+    findings = []
+    for group in status.get("brokerGroups", ()):
+        for replica in group["brokers"]:
+            if replica["isAlive"]:
+                continue
+            name = f"broker {group['brokerName']} (id {replica['brokerId']}) at {replica['address']}"
+            if replica["isDiskSound"]:
+                detail = f"{name} is gone: the controllers receive no heartbeats"
+                advice = f"start it, or `aerobee ha forget {group['brokerName']} {replica['brokerId']}` if it is gone for good"
+            else:
+                detail = f"{name} cannot write to its disk"
+                advice = "free space or replace the disk: it cannot become master, and what it lacks grows"
+            findings.append(Finding(part=part, check="replica", level="warn", detail=detail, advice=advice))
+    return findings or [Finding(part=part, check="replicas", level="ok", detail="all send heartbeats")]
+
+
+async def _examine_dead_letters(nameservers: list[str]) -> list[Finding]:
+    """The consumer groups whose dead-letter topics hold messages that were not redriven."""
+    try:
+        async with open_admin(nameservers) as admin:
+            groups = await admin.dead_letter_groups()
+            counts = {
+                group: sum(queue.waiting for queue in await admin.dead_letter_queues(group))
+                for group in groups[:DLQ_GROUPS_MAX]
+            }
+    except AerobeeError as error:
+        detail = explain(error).sentence
+        return [Finding(part="cluster", check="dead letters", level="warn", detail=detail)]
+    return dead_letter_findings(counts, left_out=len(groups) - len(counts))
+
+
+def dead_letter_findings(counts: Mapping[str, int], *, left_out: int = 0) -> list[Finding]:
+    """One warning for each group with dead-letter messages. `left_out`: groups that were not looked at."""
+    findings = [
+        Finding(
+            part=f"group {group}",
+            check="dead letters",
+            level="warn",
+            detail=f"{plural(count, 'dead-letter message')} not redriven",
+            advice=f"`aerobee dlq show {group}` shows them and `aerobee dlq redrive {group}` sends them again",
+        )
+        for group, count in counts.items()
+        if count
+    ]
+    if left_out:
+        detail = f"{plural(left_out, 'group')} not checked: the first {DLQ_GROUPS_MAX} were"
+        findings.append(Finding(part="cluster", check="dead letters", level="warn", detail=detail))
+    return findings or [Finding(part="cluster", check="dead letters", level="ok", detail="none to redrive")]
 
 
 async def dial(address: str) -> Dial:
@@ -186,7 +261,7 @@ async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[Broker
         async with open_admin(address) as admin:
             brokers = await admin.brokers()
     except AerobeeError as error:
-        advice = await tls_advice(address, with_tls=client_config().tls)
+        advice = await connection_advice(address, error)
         return [
             Finding(
                 part=part,
@@ -201,7 +276,17 @@ async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[Broker
     return [Finding(part=part, check="dial", level="ok", detail=detail)], brokers
 
 
-async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Finding]:
+async def connection_advice(address: str, error: AerobeeError) -> str:
+    """What to change after a request to an open port failed; "" when neither TLS nor a permission explains it."""
+    if isinstance(error, NoPermission):
+        return explain(error).advice
+    if isinstance(error, RemoteError):
+        return ""  # the peer answered: the connection is as it has to be
+    return await tls_advice(address, with_tls=client_config().tls)
+
+
+async def _examine_broker(info: BrokerInfo, nameservers: list[str], controllers: set[str]) -> list[Finding]:
+    """The controllers that its settings name are added to `controllers`."""
     part = _name(info)
     dialled = await dial(info.address)
     if dialled.problem:
@@ -219,7 +304,7 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Find
             runtime = await lasting_runtime(lambda: admin.broker_runtime(info.address))
             config = await admin.broker_config(info.address)
     except AerobeeError as error:
-        advice = await tls_advice(info.address, with_tls=client_config().tls)
+        advice = await connection_advice(info.address, error)
         return [
             *findings,
             Finding(
@@ -232,6 +317,8 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str]) -> list[Find
             ),
         ]
     findings += runtime_findings(part, runtime, config, time.time())
+    if config.get("enableControllerMode", "").lower() == "true" and config.get("controllerAddr"):
+        controllers.add(config["controllerAddr"])
     findings += await _examine_listeners(part, info, config)
     findings += await _examine_routes(part, info, nameservers)
     return findings

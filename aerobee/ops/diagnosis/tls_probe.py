@@ -8,8 +8,11 @@ import ssl
 
 from aerobee.errors import UsageError
 from aerobee.host_port import split_address
+from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.frame import encode_frame
 
 PROBE_TIMEOUT_S = 3.0
+UNKNOWN_CODE = 999_999  # every server answers it: not supported, or no permission
 
 
 async def speaks_tls(address: str) -> bool:
@@ -38,6 +41,22 @@ async def speaks_tls(address: str) -> bool:
     return True
 
 
+async def _speaks_plain(address: str) -> bool:
+    """Whether a request without TLS is answered there: a port that also takes TLS is not one that takes nothing else."""
+    host, port = split_address(address)
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(encode_frame(RemotingCommand(UNKNOWN_CODE, {})))
+            return bool(await reader.read(1))
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        if writer is not None:
+            writer.close()
+
+
 async def tls_advice(address: str, *, with_tls: bool) -> str:
     """What to change about TLS after a request to an open port failed; "" when it is not TLS."""
     try:
@@ -45,6 +64,8 @@ async def tls_advice(address: str, *, with_tls: bool) -> str:
     except TimeoutError:
         return "it takes connections and answers nothing: it hangs or is overloaded; its log, or a restart, says more"
     if there and not with_tls:
+        if await _speaks_plain(address):
+            return ""
         return (
             "the port takes TLS connections only: give --tls (AEROBEE_TLS=true), with --tls-ca-file to check who "
             "answers, or keep both in a context (`aerobee context set`)"

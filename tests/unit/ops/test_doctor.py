@@ -3,10 +3,14 @@ import asyncio
 import pytest
 
 from aerobee.clock import ManualClock
+from aerobee.errors import NoPermission, RequestNotSupported
 from aerobee.ops.diagnosis.doctor import (
     Finding,
+    absent_replicas,
     advertised_listeners,
     clock_skew_s,
+    connection_advice,
+    dead_letter_findings,
     lasting_runtime,
     replication_findings,
     runtime_findings,
@@ -176,3 +180,41 @@ def test_what_waits_and_does_not_get_on_is_told() -> None:
     found = {finding.check: finding for finding in runtime_findings("broker a", stuck, {}, 0.0)}
     assert (found["timers"].level, found["pop"].level, found["store times"].level) == ("fail", "fail", "warn")
     assert "90 s ahead" in found["store times"].detail
+
+
+def replica(broker_id: int, *, alive: bool = True, disk_sound: bool = True) -> dict[str, object]:
+    return {
+        "brokerId": broker_id,
+        "address": f"10.0.0.{broker_id}:10911",
+        "isAlive": alive,
+        "isDiskSound": disk_sound,
+    }
+
+
+def test_a_replica_without_heartbeats_is_a_warning() -> None:
+    brokers = [replica(1), replica(2, alive=False), replica(3, alive=False, disk_sound=False)]
+    found = absent_replicas("controllers c", {"brokerGroups": [{"brokerName": "a", "brokers": brokers}]})
+    assert [each.level for each in found] == ["warn", "warn"]
+    assert "broker a (id 2) at 10.0.0.2:10911 is gone" in found[0].detail
+    assert "aerobee ha forget a 2" in found[0].advice
+    assert "cannot write to its disk" in found[1].detail
+
+
+def test_replicas_that_all_send_heartbeats_are_well() -> None:
+    found = absent_replicas("controllers c", {"brokerGroups": [{"brokerName": "a", "brokers": [replica(1)]}]})
+    assert [each.level for each in found] == ["ok"]
+
+
+def test_only_groups_with_dead_letters_are_warned_of() -> None:
+    found = dead_letter_findings({"a": 0, "b": 2}, left_out=1)
+    assert [(each.part, each.level) for each in found] == [("group b", "warn"), ("cluster", "warn")]
+    assert [each.level for each in dead_letter_findings({"a": 0})] == ["ok"]
+
+
+async def test_an_answer_of_the_peer_is_not_explained_by_tls() -> None:
+    """Nothing listens at the address: whoever asked it about TLS would say that it speaks none."""
+    assert (
+        "access key"
+        in (await connection_advice("127.0.0.1:1", NoPermission(16, "no"))).replace("_", " ").lower()
+    )
+    assert await connection_advice("127.0.0.1:1", RequestNotSupported(3, "no such request")) == ""
