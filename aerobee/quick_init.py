@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-_open_twins: dict[type, type] = {}
+_open_counterparts: dict[type, type] = {}
 
 
-def open_twin(cls: type) -> type:
+def open_counterpart(cls: type) -> type:
     """The class with the slots of `cls`, which quick_init decorated, that is not frozen.
 
     Who makes one, stores every field and then assigns `__class__` has made an object of `cls`.
     """
-    return _open_twins[cls]
+    return _open_counterparts[cls]
 
 
 def quick_init(cls: type[T]) -> type[T]:
@@ -34,7 +34,7 @@ def quick_init(cls: type[T]) -> type[T]:
         raise TypeError(f"quick_init takes no class with keyword-only fields: {cls.__name__}")
     names = tuple(member.name for member in members)
     made_by_dataclass: Any = cls.__init__
-    backend = _open_twins[cls] = type(f"_Open{cls.__name__}", (), {"__slots__": names})
+    backend = _open_counterparts[cls] = type(f"_Open{cls.__name__}", (), {"__slots__": names})
     scope: dict[str, Any] = {
         "_cls": cls,
         "_open": backend,

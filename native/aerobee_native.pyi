@@ -7,11 +7,11 @@ from aerobee.broker.fastpath.seam import (
     Appended,
     Authorization,
     AuthorizationKey,
+    DelayHooks,
     FrameGrant,
     HandedOut,
-    HeldFrame,
-    LaterHooks,
     Looked,
+    PendingFrame,
     Stamp,
     TransactionHooks,
 )
@@ -36,7 +36,7 @@ class PullResult:
     @property
     def commit_offset(self) -> int | None: ...
     @property
-    def held(self) -> HeldFrame | None: ...
+    def held(self) -> PendingFrame | None: ...
 
 @final
 class BurstResult:
@@ -47,9 +47,9 @@ class BurstResult:
     @property
     def is_slow(self) -> bool: ...
     @property
-    def held_replies(self) -> bytes: ...
+    def deferred_replies(self) -> bytes: ...
     @property
-    def held_answers(self) -> Sequence[tuple[int, int]]: ...
+    def deferred_answers(self) -> Sequence[tuple[int, int]]: ...
     @property
     def stored_count(self) -> int: ...
     @property
@@ -92,9 +92,9 @@ class Backend:
         ]
         | None = None,
     ) -> None: ...
-    def serve_later(
+    def serve_delayed(
         self,
-        hooks: LaterHooks,
+        hooks: DelayHooks,
         *,
         schedule_topic: TopicConfig,
         timer_topic: TopicConfig,

@@ -25,7 +25,7 @@ GET, LIST = frozenset({Action.GET}), frozenset({Action.LIST})
 SUB_OR_GET, SUB_OR_UPDATE = SUB | GET, SUB | UPDATE
 ROUTE = PUB | SUB | GET
 POP_RETRY_SEPARATOR = "+"
-MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names light queues (store/queue/queue_table.py)
+MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names LMQs (store/queue/queue_table.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _fields(
 
 
 def _sends_to(field_name: str, properties_name: str = "") -> Rule:
-    """The field that the handler reads, and no other: a request may carry both. And the light queues that a message enters, too:
+    """The field that the handler reads, and no other: a request may carry both. And the LMQs that a message enters, too:
     of one that names such the fast path, which asks for the topic alone, takes none."""
 
     def rule(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:

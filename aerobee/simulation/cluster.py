@@ -371,7 +371,7 @@ class Cluster:
         """Make a topic at the master, and wait until it is known."""
         node = self.master()
         assert node is not None
-        await node.process.topics.put_beside([TopicConfig(name, queues, queues)])
+        await node.process.topics.put_async([TopicConfig(name, queues, queues)])
 
     async def prepare(self) -> None:
         """Make the topics, and what else the clients of a random run need."""

@@ -57,13 +57,13 @@ class Reader:
         numbers: random.Random,
         settings: dict[str, Any],
         directory: str,
-        light_queues: tuple[str, ...] = (),
+        lmqs: tuple[str, ...] = (),
     ) -> None:
-        """`directory`: of a broadcasting consumer's offsets, on the real disk. `light_queues` are pulled in place of the topic."""
+        """`directory`: of a broadcasting consumer's offsets, on the real disk. `lmqs` are pulled in place of the topic."""
         self._way, self._topic, self._received = way, topic, received
         self._clock, self._numbers, self._settings = clock, numbers, settings
         self._directory = directory
-        self._light_queues = light_queues
+        self._lmqs = lmqs
         self._refused: set[bytes] = set()
 
     @property
@@ -125,8 +125,8 @@ class Reader:
         ) as consumer:
             while True:
                 try:
-                    if self._light_queues:
-                        await consumer.assign([MessageQueue(name, NAME, 0) for name in self._light_queues])
+                    if self._lmqs:
+                        await consumer.assign([MessageQueue(name, NAME, 0) for name in self._lmqs])
                     else:
                         await consumer.subscribe(self._topic)
                     break

@@ -35,7 +35,7 @@ COPIED_S, COPIED_DELAYS = (
 )  # until slaves have the mapping of a static topic and the request mode of a group
 SEND_TIMEOUT_S = 5.0
 REPEATS_MAX = 4  # times that a message with a DEDUP_KEY is sent
-LIGHT_QUEUES = ("%LMQ%one", "%LMQ%two")
+LMQS = ("%LMQ%one", "%LMQ%two")
 LEVELS = ("stored", "flushed", "replicated", "flushed+replicated")
 TOPIC_LEVEL = "replicated"
 ATTRIBUTES = {Kind.BATCH_QUEUE: {QUEUE_TYPE: BATCH}, Kind.TOPIC_LEVEL: {"ack.level": TOPIC_LEVEL}}
@@ -73,9 +73,7 @@ class Stream(Party):
         kind, topic = self.traffic.kind, self.traffic.topic
         if kind is not Kind.STATIC:
             attributes = ATTRIBUTES.get(kind, {})
-            await master.process.topics.put_beside(
-                [TopicConfig(topic, QUEUES, QUEUES, attributes=attributes)]
-            )
+            await master.process.topics.put_async([TopicConfig(topic, QUEUES, QUEUES, attributes=attributes)])
         if kind is Kind.STATIC or self.traffic.way is Way.POP:
             async with Admin(NAMESERVER_ADDRESSES, **self._settings(f"operator-{topic}")) as admin:
                 if kind is Kind.STATIC:
@@ -97,7 +95,7 @@ class Stream(Party):
             numbers=self._own_numbers(),
             settings=self._settings(f"reader-{self.traffic.topic}"),
             directory=self._directory.name if self._directory is not None else "",
-            light_queues=LIGHT_QUEUES if self.traffic.kind is Kind.LIGHT else (),
+            lmqs=LMQS if self.traffic.kind is Kind.LIGHT else (),
         )
         self._tasks = [asyncio.create_task(self._produce()), asyncio.create_task(reader.run())]
 
@@ -152,7 +150,7 @@ class Stream(Party):
         properties = {"number": str(number)}
         level = TOPIC_LEVEL if kind is Kind.TOPIC_LEVEL else ""
         if kind is Kind.LIGHT:
-            properties["INNER_MULTI_DISPATCH"] = ",".join(rng.sample(LIGHT_QUEUES, rng.randint(1, 2)))
+            properties["INNER_MULTI_DISPATCH"] = ",".join(rng.sample(LMQS, rng.randint(1, 2)))
         if kind is Kind.DEDUP:
             properties["DEDUP_KEY"] = f"key-{number}"
         if kind is Kind.MESSAGE_LEVEL:

@@ -11,7 +11,7 @@ from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.message_checks import check_acknowledged, check_once, check_order
 from aerobee.simulation.names import NAME
 from aerobee.simulation.node import Node
-from aerobee.simulation.stream import LIGHT_QUEUES, QUEUES, Stream
+from aerobee.simulation.stream import LMQS, QUEUES, Stream
 from aerobee.simulation.traffic import Kind, Way
 from aerobee.store.log.stored_message import GetStatus
 
@@ -37,7 +37,7 @@ def check_stream(stream: Stream, master: Node, waits_for_replicas: bool) -> None
     check_once(stream.sent.values(), bodies)
     check_order(promised, bodies)
     if stream.traffic.kind is Kind.LIGHT:
-        _check_light_queues(stream, master, set(bodies.values()))
+        _check_lmqs(stream, master, set(bodies.values()))
     if stream.traffic.way is Way.ORDERLY and waits_for_replicas:
         _check_arrivals(stream)
     stream.look()
@@ -67,9 +67,9 @@ def read_queue(node: Node, topic: str, queue_id: int) -> dict[int, ReceivedMessa
         offset = result.next_offset
 
 
-def _check_light_queues(stream: Stream, master: Node, stored: set[bytes]) -> None:
-    """Each stored message is in each of its light queues once."""
-    for name in LIGHT_QUEUES:
+def _check_lmqs(stream: Stream, master: Node, stored: set[bytes]) -> None:
+    """Each stored message is in each of its LMQs once."""
+    for name in LMQS:
         found = [message.body for message in read_queue(master, name, 0).values()]
         wanted = {
             body for body in stored if name in stream.sent[body].properties["INNER_MULTI_DISPATCH"].split(",")

@@ -14,7 +14,7 @@ class Kind(Enum):
     BATCH = "batch"
     BATCH_QUEUE = "batch queue"  # a topic of queue.type=BatchCQ
     STATIC = "static topic"
-    LIGHT = "light queue"
+    LIGHT = "LMQ"
     DEDUP = "deduplicated"
     MESSAGE_LEVEL = "level of a message"  # ACK_LEVEL
     TOPIC_LEVEL = "level of a topic"  # ack.level

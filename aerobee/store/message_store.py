@@ -334,12 +334,12 @@ class MessageStore:
 
     # -- appending
 
-    def append(self, message: StoredMessage, *, light_queues: Sequence[ConsumeQueue] = ()) -> AppendResult:
-        """Write one record, its queue entry, its entries in light queues and its index entries; all or nothing.
+    def append(self, message: StoredMessage, *, lmqs: Sequence[ConsumeQueue] = ()) -> AppendResult:
+        """Write one record, its queue entry, its entries in LMQs and its index entries; all or nothing.
 
         Raises StoreFull, StoreNotWritable, RecordInvalid (topic, properties or body too large).
         """
-        result = self.appender.append((message,), light_queues=light_queues)
+        result = self.appender.append((message,), lmqs=lmqs)
         self.burst_done()
         return result
 

@@ -14,7 +14,7 @@ const NOT_ORDINARY: u32 = 0x1 | 0x30 | 0xC0;
 const US_PER_MS: i64 = 1000;
 const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
 const RETRY_PREFIX: &[u8] = b"%RETRY%";
-const LIGHT_PREFIX: &[u8] = b"%LMQ%";
+const LMQ_PREFIX: &[u8] = b"%LMQ%";
 
 /// A variable column that grows.
 #[derive(Default)]
@@ -169,7 +169,7 @@ impl ArrowRows {
 impl ArrowRows {
     #[new]
     fn new(topic: Vec<u8>, mask: u32, wanted_tags: Vec<Vec<u8>>) -> Self {
-        let is_plain_topic = !topic.starts_with(RETRY_PREFIX) && !topic.starts_with(LIGHT_PREFIX);
+        let is_plain_topic = !topic.starts_with(RETRY_PREFIX) && !topic.starts_with(LMQ_PREFIX);
         Self { topic, is_plain_topic, mask: Mask(mask), wanted_tags, columns: Columns::new() }
     }
 

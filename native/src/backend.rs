@@ -16,7 +16,7 @@ use crate::appender::Appender;
 use crate::batch::Batches;
 use crate::field::{AllFields, Fields};
 use crate::guard::{Asked, Guard, Shown};
-use crate::later::Later;
+use crate::delayed::Delayed;
 use crate::latency::Steps;
 use crate::look_ahead::{Ahead, Cut, Reach, cut, int};
 use crate::outcome::{Outcome, Stop, note_failed_callback};
@@ -24,7 +24,7 @@ use crate::pull::Pulls;
 use crate::requests::Requests;
 use crate::results::{self, BurstResult, Pulled};
 use crate::send::Sends;
-use crate::shared::{Burst, FLAG_ONEWAY, Family, Form, Gate, Gates, Identity, Request, Shared};
+use crate::shared::{Burst, FLAG_ONEWAY, FrameHandler, Form, Gate, Gates, Identity, Request, Shared};
 use crate::transaction::Transactions;
 use crate::window::Window;
 use crate::{binary_header, json_header};
@@ -39,7 +39,7 @@ pub struct State {
     pub requests: Requests,
     guard: Option<Guard>,
     reach: Reach,
-    families: Vec<Box<dyn Family>>,
+    handlers: Vec<Box<dyn FrameHandler>>,
 }
 
 #[pyclass(frozen, module = "aerobee_native")]
@@ -81,7 +81,7 @@ impl Backend {
             .transpose()?;
         let identity = Identity::new(own_properties, reply_fields, &reply_ext)?;
         let appender = Appender::new(&store, store_host, waiting)?;
-        let families: Vec<Box<dyn Family>> =
+        let handlers: Vec<Box<dyn FrameHandler>> =
             vec![Box::new(Sends), Box::new(Batches), Box::new(Pulls::new(find_authorization, supports_long_poll))];
         let shared = Shared::new(appender, identity, find_topic, special_properties, Some(Window::new(&permits)?));
         Ok(Self {
@@ -92,7 +92,7 @@ impl Backend {
                 requests: Requests::new(&request_rows)?,
                 guard,
                 reach: Reach::default(),
-                families,
+                handlers,
             }),
             forgets_topics: AtomicBool::new(false),
             forgets_authorizations: AtomicBool::new(false),
@@ -100,9 +100,9 @@ impl Backend {
         })
     }
 
-    /// Serve messages with a delay level or a time, too. `hooks` are LaterHooks; the topics are configs.
+    /// Serve messages with a delay level or a time, too. `hooks` are DelayHooks; the topics are configs.
     #[pyo3(signature = (hooks, *, schedule_topic, timer_topic, broker_name, delays_ms, special_properties))]
-    fn serve_later(
+    fn serve_delayed(
         &self,
         py: Python<'_>,
         hooks: Py<PyAny>,
@@ -112,7 +112,7 @@ impl Backend {
         delays_ms: Vec<i64>,
         special_properties: HashSet<String>,
     ) -> PyResult<()> {
-        let family = Later::new(hooks, schedule_topic, timer_topic, broker_name, delays_ms, special_properties);
+        let family = Delayed::new(hooks, schedule_topic, timer_topic, broker_name, delays_ms, special_properties);
         self.register(py, Box::new(family))
     }
 
@@ -188,17 +188,17 @@ impl Backend {
         let mut state = self.state.try_lock().ok()?;
         if self.forgets_topics.swap(false, Ordering::Relaxed) {
             state.shared.forget_topics(py);
-            state.families.iter_mut().for_each(|family| family.forget_topics());
+            state.handlers.iter_mut().for_each(|handler| handler.forget_topics());
         }
         if self.forgets_authorizations.swap(false, Ordering::Relaxed) {
-            state.families.iter_mut().for_each(|family| family.forget_authorizations());
+            state.handlers.iter_mut().for_each(|handler| handler.forget_authorizations());
         }
         Some(state)
     }
 
-    fn register(&self, py: Python<'_>, family: Box<dyn Family>) -> PyResult<()> {
+    fn register(&self, py: Python<'_>, handler: Box<dyn FrameHandler>) -> PyResult<()> {
         let mut state = self.state(py).ok_or_else(|| PyValueError::new_err("the fast path is busy"))?;
-        state.families.push(family);
+        state.handlers.push(handler);
         Ok(())
     }
 }
@@ -209,8 +209,8 @@ fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
         replies: PyBytes::new(py, b"").unbind(),
         used: results::int(py, position),
         is_slow: PyBool::new(py, true).to_owned().unbind(),
-        held_replies: PyBytes::new(py, b"").unbind(),
-        held_answers: PyTuple::empty(py).into_any().unbind(),
+        deferred_replies: PyBytes::new(py, b"").unbind(),
+        deferred_answers: PyTuple::empty(py).into_any().unbind(),
         stored_count: results::int(py, 0),
         pulled: PyTuple::empty(py).into_any().unbind(),
         fault: py.None(),
@@ -257,14 +257,14 @@ impl State {
         let replies = std::mem::take(&mut burst.replies);
         let ended = self.end(&mut burst);
         let pulled = results::pulled_if_any(py, &burst.pulled)?;
-        let held_answers = results::answers(py, &mut burst.held_answers)?;
+        let deferred_answers = results::answers(py, &mut burst.deferred_answers)?;
         let stored_count = *ended.as_ref().unwrap_or(&0);
         let result = ended.map(|_| BurstResult {
             replies: PyBytes::new(py, &replies).unbind(),
             used: results::int(py, used + shift),
             is_slow: PyBool::new(py, is_slow).to_owned().unbind(),
-            held_replies: PyBytes::new(py, &burst.held).unbind(),
-            held_answers,
+            deferred_replies: PyBytes::new(py, &burst.held).unbind(),
+            deferred_answers,
             stored_count: results::int(py, stored_count),
             pulled,
             fault: fault.map_or_else(|| py.None(), |error| error.into_value(py).into_any()),
@@ -291,8 +291,8 @@ impl State {
     pub fn end(&mut self, burst: &mut Burst<'_>) -> PyResult<u64> {
         let py = burst.writing.py;
         let ended = self.shared.appender.end(&mut burst.writing);
-        for family in &mut self.families {
-            if let Err(error) = family.end(py) {
+        for handler in &mut self.handlers {
+            if let Err(error) = handler.end(py) {
                 note_failed_callback(py, error, "the end of a burst")?;
             }
         }
@@ -340,7 +340,7 @@ impl State {
         stopped
     }
 
-    /// Let one frame through to the families, if it may.
+    /// Let one frame through to the handlers, if it may.
     fn guarded_frame<'a>(&mut self, burst: &mut Burst<'_>, shown: &Shown<'a>, all: &AllFields<'a>) -> Outcome<()> {
         let appender = &mut self.shared.appender;
         let guard = self.guard.as_mut().ok_or(Stop::Slow)?;
@@ -379,27 +379,27 @@ impl State {
         }
     }
 
-    /// Ask the families, in their order.
+    /// Ask the handlers, in their order.
     fn request(&mut self, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
         if (request.flag != 0 && request.flag != FLAG_ONEWAY) || i32::try_from(request.opaque).is_err() {
             return Err(Stop::Slow);
         }
         let (held_bytes, pulled_count) = (burst.held.len(), burst.pulled.len());
-        for family in &mut self.families {
-            let is_open = match family.gate() {
+        for handler in &mut self.handlers {
+            let is_open = match handler.gate() {
                 Gate::Sends => burst.gates.sends,
                 Gate::Pulls => burst.gates.pulls,
             };
-            if !is_open || !family.codes().contains(&request.code) {
+            if !is_open || !handler.codes().contains(&request.code) {
                 continue;
             }
-            match family.serve(&mut self.shared, burst, request) {
+            match handler.serve(&mut self.shared, burst, request) {
                 Err(Stop::Slow) => {}
                 served => {
-                    self.shared.appender.has_called |= !family.is_silent();
+                    self.shared.appender.has_called |= !handler.is_silent();
                     let waits = burst.pulled.len() > pulled_count && burst.pulled.last().is_some_and(|pull| pull.held.is_some());
                     if served.is_ok() && !waits {
-                        let held = (burst.held.len() > held_bytes).then_some(&mut burst.held_answers);
+                        let held = (burst.held.len() > held_bytes).then_some(&mut burst.deferred_answers);
                         self.requests.note(request.code, request.flag != 0, held);
                     }
                     return served;

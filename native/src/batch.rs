@@ -3,7 +3,7 @@
 
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
-use crate::shared::{Answer, Burst, Family, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared};
+use crate::shared::{Answer, Burst, FrameHandler, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared};
 use crate::text::{is_alphanumeric, read_properties};
 
 const SEND_BATCH_MESSAGE: i64 = 320;
@@ -15,7 +15,7 @@ const HASHES_MAX: usize = 32_768;
 
 pub struct Batches;
 
-impl Family for Batches {
+impl FrameHandler for Batches {
     fn codes(&self) -> &'static [i64] {
         &[SEND_BATCH_MESSAGE]
     }

@@ -175,7 +175,7 @@ impl BatchEntries {
             match self.add(&columns, row, ids.text())? {
                 Added::Whole => row += 1,
                 Added::NoRoom => self.is_full = true,
-                Added::NotOrdinary => break,
+                Added::FallBackToHandler => break,
             }
         }
         Ok(row)
@@ -201,14 +201,14 @@ struct Columns {
 enum Added {
     Whole,
     NoRoom,
-    NotOrdinary,
+    FallBackToHandler,
 }
 
 impl BatchEntries {
     fn add(&mut self, columns: &Columns, row: i64, unique_id: &[u8]) -> PyResult<Added> {
-        let Some((at, body_bytes)) = columns.value.place(row)? else { return Ok(Added::NotOrdinary) };
+        let Some((at, body_bytes)) = columns.value.place(row)? else { return Ok(Added::FallBackToHandler) };
         if body_bytes == 0 || body_bytes > self.body_bytes_max || !self.lay_out_properties(columns, row, unique_id)? {
-            return Ok(Added::NotOrdinary);
+            return Ok(Added::FallBackToHandler);
         }
         let size = HEAD_BYTES + body_bytes + 2 + self.properties.len();
         if self.count > 0 && (self.count >= self.rows_max || self.out.len() + size > self.bytes_max) {
@@ -217,7 +217,7 @@ impl BatchEntries {
         let (Ok(size), Ok(body), Ok(properties)) =
             (i32::try_from(size), i32::try_from(body_bytes), u16::try_from(self.properties.len()))
         else {
-            return Ok(Added::NotOrdinary);
+            return Ok(Added::FallBackToHandler);
         };
         let mut head = [0; HEAD_BYTES];
         head[..4].copy_from_slice(&size.to_be_bytes());

@@ -24,7 +24,7 @@ pub struct SendReplies {
 
 #[pymethods]
 impl SendReplies {
-    /// `result` and `queue`: the classes SendResult and MessageQueue, `open_result`: open_twin(SendResult); `statuses`:
+    /// `result` and `queue`: the classes SendResult and MessageQueue, `open_result`: open_counterpart(SendResult); `statuses`:
     /// SendStatus by code.
     #[new]
     fn new(result: Py<PyAny>, open_result: Py<PyAny>, queue: Py<PyAny>, statuses: Py<PyDict>) -> Self {

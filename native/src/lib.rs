@@ -42,7 +42,7 @@ mod send;
 mod batch;
 mod authorization;
 mod pull;
-mod later;
+mod delayed;
 mod transaction;
 mod delivery;
 mod pop_records;
@@ -62,7 +62,7 @@ mod batch_entries;
 use pyo3::prelude::*;
 
 /// The same number as aerobee.broker.fastpath.seam.FAST_PATH_VERSION: of the seam and of what a burst answers and writes.
-const FAST_PATH_VERSION: u32 = 22;
+const FAST_PATH_VERSION: u32 = 23;
 
 /// The same number as aerobee.client.session.codec.CODEC_VERSION: of what the client's parts take and return.
 const CODEC_VERSION: u32 = 1;

@@ -12,9 +12,9 @@ use crate::binary_header;
 use crate::field::Name;
 use crate::filter::Unknown;
 use crate::outcome::{Outcome, Stop};
-use crate::results::{HeldFrame, Pulled};
+use crate::results::{PendingFrame, Pulled};
 use crate::segment::Segment;
-use crate::shared::{Burst, Family, Form, Gate, Request, Shared};
+use crate::shared::{Burst, FrameHandler, Form, Gate, Request, Shared};
 use crate::window::Window;
 
 const PULL_MESSAGE: i64 = 11;
@@ -64,7 +64,7 @@ struct Asked {
 enum Read {
     Found(Found),
     Waits,
-    NotOrdinary,
+    FallBackToHandler,
 }
 
 /// What a read found; the records are in a buffer beside it.
@@ -93,7 +93,7 @@ impl Limits {
     }
 }
 
-impl Family for Pulls {
+impl FrameHandler for Pulls {
     fn codes(&self) -> &'static [i64] {
         &[PULL_MESSAGE, LITE_PULL_MESSAGE]
     }
@@ -159,7 +159,7 @@ impl Pulls {
         let outcome = shared.appender.errors.check(py, read).and_then(|read| match read {
             Read::Found(found) => self.answer(shared, burst, key, request, &asked, &found, start..start + head),
             Read::Waits => self.wait(burst, key, request, &asked, start),
-            Read::NotOrdinary => Err(Stop::Slow),
+            Read::FallBackToHandler => Err(Stop::Slow),
         });
         if outcome.is_err() {
             burst.replies.truncate(start);
@@ -183,16 +183,16 @@ impl Pulls {
             self.limits = Some(Limits::load(&config)?);
         }
         let (Some(authorization), Some(limits)) = (self.authorizations.get(key), self.limits.as_ref()) else {
-            return Ok(Read::NotOrdinary);
+            return Ok(Read::FallBackToHandler);
         };
         let Asked { queue_id, offset, count_max, .. } = *asked;
         if !(0..authorization.queue_count).contains(&queue_id) {
-            return Ok(Read::NotOrdinary);
+            return Ok(Read::FallBackToHandler);
         }
         let queues = store.getattr(intern!(py, "queues"))?.cast_into::<PyDict>()?;
-        let Some(queue) = queues.get_item((&authorization.topic, queue_id))? else { return Ok(Read::NotOrdinary) };
+        let Some(queue) = queues.get_item((&authorization.topic, queue_id))? else { return Ok(Read::FallBackToHandler) };
         if !shared.appender.is_plain_queue(&queue) {
-            return Ok(Read::NotOrdinary);
+            return Ok(Read::FallBackToHandler);
         }
         let max_offset: i64 = queue.getattr(intern!(py, "readable_max"))?.extract()?;
         if may_wait && offset == max_offset && max_offset > 0 {
@@ -200,25 +200,25 @@ impl Pulls {
         }
         let min_offset: i64 = queue.getattr(intern!(py, "min_offset"))?.extract()?;
         if offset < min_offset || offset >= max_offset {
-            return Ok(Read::NotOrdinary);
+            return Ok(Read::FallBackToHandler);
         }
         let is_recent = max_offset - offset <= RECENT_ENTRIES;
         let most = count_max.min(limits.hot_count.max(limits.cold_count));
         if !is_recent && authorization.is_cold(store, &queue, queue_id, offset, most)? {
-            return Ok(Read::NotOrdinary);
+            return Ok(Read::FallBackToHandler);
         }
         let log = shared.appender.log_object.bind(py);
         let log_end: i64 = log.getattr(intern!(py, "end"))?.extract()?;
         let reader = Reader { authorization, limits, log, log_end, queue: &queue, max_offset, count_max };
-        let Some(entries) = reader.entries(offset, reader.step(offset))? else { return Ok(Read::NotOrdinary) };
+        let Some(entries) = reader.entries(offset, reader.step(offset))? else { return Ok(Read::FallBackToHandler) };
         if is_recent
             && !is_hot(&entries, log_end, limits)
             && authorization.is_cold(store, &queue, queue_id, offset, most)?
         {
-            return Ok(Read::NotOrdinary);
+            return Ok(Read::FallBackToHandler);
         }
         let read = reader.collect(offset, entries, out)?.filter(|(_, count, _)| *count > 0);
-        Ok(read.map_or(Read::NotOrdinary, |(next_offset, count, last_offset)| {
+        Ok(read.map_or(Read::FallBackToHandler, |(next_offset, count, last_offset)| {
             let is_slow = log_end - last_offset > limits.memory_bytes;
             Read::Found(Found { next_offset, count, is_slow, min_offset, max_offset })
         }))
@@ -281,7 +281,7 @@ impl Pulls {
         let hold_ms = if timeout_ms.is_missing() { 0 } else { timeout_ms.number().ok_or(Stop::Slow)? };
         let authorization = self.authorizations.get(key).ok_or(Stop::Slow)?;
         burst.replies.truncate(start);
-        let held = HeldFrame { frame: request.frame.to_vec(), hold_ms: hold_ms.clamp(0, HOLD_MS_MAX), code: request.code };
+        let held = PendingFrame { frame: request.frame.to_vec(), hold_ms: hold_ms.clamp(0, HOLD_MS_MAX), code: request.code };
         burst.pulled.push(Pulled {
             authorization: authorization.object.clone_ref(burst.writing.py),
             queue_id: asked.queue_id,

@@ -14,8 +14,8 @@ pub struct BurstResult {
     pub replies: Py<PyBytes>,
     pub used: Py<PyInt>,
     pub is_slow: Py<PyBool>,
-    pub held_replies: Py<PyBytes>,
-    pub held_answers: Py<PyAny>, // a list, or the empty tuple
+    pub deferred_replies: Py<PyBytes>,
+    pub deferred_answers: Py<PyAny>, // a list, or the empty tuple
     pub stored_count: Py<PyInt>,
     pub pulled: Py<PyAny>, // a list, or the empty tuple
     pub fault: Py<PyAny>,  // None: nothing failed
@@ -59,13 +59,13 @@ pub struct Pulled {
     pub queue_id: i64,
     pub next_offset: i64,
     pub commit_offset: Option<i64>,
-    pub held: Option<HeldFrame>,
+    pub held: Option<PendingFrame>,
     /// The queue's end: an offset up to it may be committed.
     pub max_offset: i64,
 }
 
 /// A pull that waits for the next message of its queue.
-pub struct HeldFrame {
+pub struct PendingFrame {
     pub frame: Vec<u8>,
     pub hold_ms: i64,
     pub code: i64,

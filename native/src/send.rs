@@ -4,7 +4,7 @@
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
 use crate::shared::{
-    Answer, Burst, Family, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared, WORDS,
+    Answer, Burst, FrameHandler, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared, WORDS,
 };
 use crate::text::{is_alphanumeric, read_properties};
 
@@ -13,7 +13,7 @@ pub const SEND_MESSAGE_V2: i64 = 310;
 
 pub struct Sends;
 
-impl Family for Sends {
+impl FrameHandler for Sends {
     fn codes(&self) -> &'static [i64] {
         &[SEND_MESSAGE_V2, SEND_MESSAGE]
     }

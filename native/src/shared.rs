@@ -1,4 +1,4 @@
-//! What all families of frames share: the burst, the request, finding topics and queues, and the replies to sends.
+//! What all frame handlers share: the burst, the request, finding topics and queues, and the replies to sends.
 
 use std::collections::HashSet;
 
@@ -67,7 +67,7 @@ pub struct Request<'a> {
 }
 
 /// Frames of one kind. A family takes what is ordinary and leaves the rest, before it has written a byte.
-pub trait Family: Send {
+pub trait FrameHandler: Send {
     fn codes(&self) -> &'static [i64];
 
     fn gate(&self) -> Gate;
@@ -107,7 +107,7 @@ pub struct Burst<'py> {
     pub replies: Vec<u8>,
     pub held: Vec<u8>,
     /// Those in `held`.
-    pub held_answers: Answers,
+    pub deferred_answers: Answers,
     pub pulled: Vec<Pulled>,
     pub pulled_bytes: usize,
     /// How many requests had stored something, ever, when it began.
@@ -227,7 +227,7 @@ impl Shared {
             holds_all: self.permit(HOLDS_AT) == HOLDS_ALL,
             replies: std::mem::take(&mut self.scratch.replies),
             held: Vec::new(),
-            held_answers: Answers::default(),
+            deferred_answers: Answers::default(),
             pulled: Vec::new(),
             pulled_bytes: 0,
             requests_before: self.appender.topics.request_count,

@@ -570,7 +570,7 @@ impl Sockets {
         if let Some(fault) = fault {
             burst.replies.truncate(start);
             burst.held.clear();
-            burst.held_answers.take();
+            burst.deferred_answers.take();
             burst.pulled.clear();
             self.tell(run, token, FAULT, fault.into_value(py).into_any())?;
             return Ok(false);
@@ -579,7 +579,7 @@ impl Sockets {
             run.outgoing.push((token, start, burst.replies.len()));
         }
         if !burst.held.is_empty() {
-            let answers = results::answers(py, &mut burst.held_answers)?;
+            let answers = results::answers(py, &mut burst.deferred_answers)?;
             run.held.append((&served.connection, PyBytes::new(py, &burst.held), answers))?;
             burst.held.clear();
         }

@@ -31,7 +31,7 @@ pub struct Properties<'a> {
     pub delay: bool,
     /// One of the names is special: the message is more than stored.
     pub special: bool,
-    /// Offsets in light queues, which the broker alone writes: the handlers take them out.
+    /// Offsets in LMQs, which the broker alone writes: the handlers take them out.
     pub light_offsets: bool,
     /// How many pieces the separators make; odd when the last pair is closed.
     pub part_count: usize,

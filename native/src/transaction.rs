@@ -15,7 +15,7 @@ use crate::outcome::{Outcome, Stop};
 use crate::record::{HEAD_BYTES, Message, Record};
 use crate::send::SEND_MESSAGE_V2;
 use crate::shared::{
-    Answer, Burst, FLAG_ONEWAY, Family, Form, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared,
+    Answer, Burst, FLAG_ONEWAY, FrameHandler, Form, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared,
 };
 use crate::text::{NameSet, Properties, is_alphanumeric, read_properties};
 use crate::topic::{Queue, Topic};
@@ -57,7 +57,7 @@ struct HalfProperties<'a> {
     has_immunity: bool,
 }
 
-impl Family for Transactions {
+impl FrameHandler for Transactions {
     fn codes(&self) -> &'static [i64] {
         &[SEND_MESSAGE_V2, END_TRANSACTION]
     }

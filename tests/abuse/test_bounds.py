@@ -193,10 +193,10 @@ async def test_polls_of_one_connection_are_bounded(
         for _ in range(3):
             peer.send(11, waits)
         assert (await peer.call(11, waits)).code == 19
-        assert broker.held.count == 3
+        assert broker.pending_pulls.count == 3
         async with UntrustedPeer(broker.address) as other:
             held = other.send(11, waits)
-            while broker.held.count < 4:
+            while broker.pending_pulls.count < 4:
                 await peer.call(28)
             assert (await peer.send_message("t", b"news")).code == 0
             assert b"news" in (await other.answer(held)).body

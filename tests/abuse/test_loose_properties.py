@@ -72,7 +72,7 @@ def test_such_a_message_is_for_the_handlers(tmp_path: Path, name: str, text: str
         assert result.is_slow
         assert not result.used
         assert not result.stored_count
-        assert not result.replies + result.held_replies
+        assert not result.replies + result.deferred_replies
 
 
 @pytest.mark.parametrize("name", [PYTHON, NATIVE])
@@ -81,7 +81,7 @@ def test_others_are_served_and_wait_for_the_disk(tmp_path: Path, name: str, text
     frame = send_frame(properties=KEY + text)
     result = serve(tmp_path, name, frame)
     assert result.used == len(frame)
-    assert result.held_replies
+    assert result.deferred_replies
     assert not result.replies
 
 

@@ -11,19 +11,19 @@ from typing import Any
 from aerobee.broker.fastpath.choice import PYTHON, choose_backend
 from aerobee.broker.fastpath.seam import (
     Authorization,
-    LaterSettings,
+    DelaySettings,
     PullResult,
     Transaction,
     TransactionSettings,
 )
-from aerobee.broker.pull.held_pulls import HeldPull
+from aerobee.broker.pull.pending_pulls import PendingPull
 from aerobee.broker.state.ack_level import AckLevel
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.feature import PutHook
 from aerobee.broker.state.property_names import TIMER_REQUESTS, TRAN_MSG
 from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.timer_hook import TimerHook
-from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
+from aerobee.broker.transaction.fast_path_hooks import DelayFastPath
 from aerobee.broker.transaction.half_message import is_half, to_half
 from aerobee.broker.transaction.transaction_table import OpenTransaction
 from aerobee.errors import AerobeeError
@@ -88,7 +88,7 @@ class Counterpart(Sending):
         self._open: dict[tuple[str, str], OpenTransaction] = {}
         self._serve_all_kinds()
 
-    def resume(self, pull: HeldPull) -> None:
+    def resume(self, pull: PendingPull) -> None:
         self.connection.write(LEFT_TO_HANDLERS + pull.frame)
         self.pulls.resume(pull)
 
@@ -97,9 +97,9 @@ class Counterpart(Sending):
     def _serve_all_kinds(self) -> None:
         """The fast path serves messages for later and transactions, too."""
         self.limits: tuple[int, int] | None = (1_000, 259_200_000)
-        self.fast_path._later = LaterSettings(
-            hooks=LaterFastPath(
-                takes_later=lambda: True,
+        self.fast_path._delayed = DelaySettings(
+            hooks=DelayFastPath(
+                takes_delayed=lambda: True,
                 appended=lambda *what: self._tell("level", *what),
                 timer_appended=lambda: self._tell("timer"),
                 timer_limits=lambda: self.limits,
@@ -198,8 +198,8 @@ class Counterpart(Sending):
         written = b"" if start == self.seen_end else self.appended(start)
         fault = result.fault if result.fault is None else (type(result.fault), str(result.fault))
         return (
-            result.replies, result.used, result.is_slow, result.held_replies, stored, pulled, fault, told,
-            released, self.seen_end, written, answered, sorted(result.held_answers), result.stored_count, handed_out,
+            result.replies, result.used, result.is_slow, result.deferred_replies, stored, pulled, fault, told,
+            released, self.seen_end, written, answered, sorted(result.deferred_answers), result.stored_count, handed_out,
         )  # fmt: skip
 
     def take_totals(self) -> tuple[list[Any], list[Any]]:
@@ -268,7 +268,7 @@ class HandlerCounterpart(Counterpart):
     def __init__(self, path: Path, *, access: AccessWorld | None = None, **store_settings: Any) -> None:
         super().__init__(path, PYTHON, access=access, **store_settings)
         self.waiting_for_disk: list[bytes] = []
-        self.held.answer_first(lambda pulls: pulls)  # no fast path
+        self.pending_pulls.answer_first(lambda pulls: pulls)  # no fast path
         self.writer.add_hook(PutHook(frozenset(TIMER_REQUESTS), self._timer))
         self.writer.add_hook(
             PutHook(
@@ -301,7 +301,7 @@ class HandlerCounterpart(Counterpart):
         self.waiting_for_disk.append(encode_frame(reply))
         return None
 
-    def resume(self, pull: HeldPull) -> None:
+    def resume(self, pull: PendingPull) -> None:
         self.pulls.resume(pull)
 
     def serve(

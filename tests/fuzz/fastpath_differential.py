@@ -125,7 +125,7 @@ def compare_sockets(
         end,
         written,
         answered,
-        held_answers,
+        deferred_answers,
         stored_count,
         handed_out,
     ) = result
@@ -137,7 +137,7 @@ def compare_sockets(
         return
     expected = {
         "replies": replies, "rest": left, "held": held, "stored": stored, "end": end, "written": written,
-        "answered": answered, "held answers": held_answers, "stored count": stored_count, "handed out": handed_out,
+        "answered": answered, "held answers": deferred_answers, "stored count": stored_count, "handed out": handed_out,
     }  # fmt: skip
     found = sockets.serve(data[position:used] + left, born_host, gates, host)
     if found != expected:

@@ -76,7 +76,7 @@ class _Exchange:
         self._rest = b""
         self._held = b""
         self._stored_count = 0
-        self._held_answers: collections.Counter[int] = collections.Counter()
+        self._deferred_answers: collections.Counter[int] = collections.Counter()
         counterpart._answered()
 
     def _connect(self, born_host: bytes) -> tuple[socket.socket, int]:
@@ -110,7 +110,7 @@ class _Exchange:
             "end": counterpart.seen_end,
             "written": b"" if start == counterpart.seen_end else counterpart.appended(start),
             "answered": counterpart._answered(),
-            "held answers": sorted(self._held_answers.items()),
+            "held answers": sorted(self._deferred_answers.items()),
         }
 
     def _next_turn(self) -> int:
@@ -147,7 +147,7 @@ class _Exchange:
             counterpart.fast_path._note(results, connection)
         self._held += b"".join(frames for _, frames, _ in turns.held)
         for _, _, answers in turns.held:
-            self._held_answers.update(dict(answers))
+            self._deferred_answers.update(dict(answers))
         for _, kind, what in turns.events:
             assert kind == DATA, what
             self._rest += what

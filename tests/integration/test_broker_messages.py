@@ -51,7 +51,7 @@ async def test_a_held_pull_is_answered_when_a_message_comes(broker: Broker, clie
     held = asyncio.create_task(
         client.invoke(broker.address, pull_request("TopicNew", 1, hold_ms=20_000), timeout_s=30)
     )
-    await wait_until(lambda: broker.held.count == 1, "the pull is held")
+    await wait_until(lambda: broker.pending_pulls.count == 1, "the pull is held")
     await client.invoke(broker.address, send_request("TopicNew", b"late"))
     assert [record.body for record in records_of(await held)] == [b"late"]
 
@@ -196,7 +196,7 @@ async def test_a_stopping_broker_answers_what_it_holds(tmp_path: Path, client: R
     held = asyncio.create_task(
         client.invoke(broker.address, pull_request("TopicNew", 1, hold_ms=20_000), timeout_s=30)
     )
-    await wait_until(lambda: broker.held.count == 1, "the pull is held")
+    await wait_until(lambda: broker.pending_pulls.count == 1, "the pull is held")
     await broker.stop()
     assert (await held).code == 19
     assert not (tmp_path / "abort").exists()
@@ -244,7 +244,7 @@ async def test_a_killed_broker_fails_its_callers(tmp_path: Path, client: Remotin
     held = asyncio.create_task(
         client.invoke(broker.address, pull_request("TopicNew", 1, hold_ms=20_000), timeout_s=30)
     )
-    await wait_until(lambda: broker.held.count == 1, "the pull is held")
+    await wait_until(lambda: broker.pending_pulls.count == 1, "the pull is held")
     await broker.kill()
     with pytest.raises(TransportError):
         await held

@@ -1,4 +1,4 @@
-"""Light queues: one message, read from several queues; kept over restarts, built again when their files are lost."""
+"""LMQs: one message, read from several queues; kept over restarts, built again when their files are lost."""
 
 from __future__ import annotations
 

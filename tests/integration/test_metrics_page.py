@@ -401,7 +401,7 @@ async def test_answers_that_wait_are_counted_when_they_leave(
         async def take(message: ReceivedMessage) -> None: ...
 
         async with cluster.push_consumer("waiters", subscriptions={"late": "*"}, handler=take, config=FIRST):
-            await wait_until(lambda: cluster.broker().held.count > 0, "a pull waits")
+            await wait_until(lambda: cluster.broker().pending_pulls.count > 0, "a pull waits")
             async with cluster.producer() as producer:
                 await producer.send(Message("late", b"x"))
 

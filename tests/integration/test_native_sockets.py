@@ -265,7 +265,7 @@ async def test_many_long_polls_at_one_queue_are_each_answered_by_one_message(flu
             for number, peer in enumerate(peers):
                 peer.writer.write(b"".join(long_poll(10 * number + each, offset) for each in range(10)))
             async with asyncio.timeout(WITHIN_S):
-                while broker.held.count < 300:  # noqa: ASYNC110
+                while broker.pending_pulls.count < 300:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             sender.writer.write(send(offset + 1, queue=0))
             assert [reply.code for reply in await sender.replies(1)] == [0]
@@ -273,7 +273,7 @@ async def test_many_long_polls_at_one_queue_are_each_answered_by_one_message(flu
                 replies = await peer.replies(10)
                 assert [reply.opaque for reply in replies] == list(range(10 * number, 10 * number + 10))
                 assert {(reply.code, len(list(decode_records(reply.body)))) for reply in replies} == {(0, 1)}
-        assert (broker.held.count, broker.held.frames_bytes) == (0, 0)
+        assert (broker.pending_pulls.count, broker.pending_pulls.frames_bytes) == (0, 0)
 
 
 async def test_a_pull_that_cannot_be_noted_closes_its_connection_only(

@@ -194,7 +194,7 @@ async def test_sql92_pulls_are_held_and_woken_by_what_matches():
         ):
             await consumer.subscribe("orders", Sql("price > 5"))
             polled = asyncio.create_task(consumer.poll(5))
-            await wait_until(lambda: cluster.broker().held.count == 1)
+            await wait_until(lambda: cluster.broker().pending_pulls.count == 1)
             await producer.send(Message("orders", b"cheap", properties={"price": "1"}))
             await producer.send(Message("orders", b"dear", properties={"price": "9"}))
             assert [message.body for message in await polled] == [b"dear"]

@@ -60,7 +60,7 @@ async def test_a_held_pull_is_answered_through_the_peer(broker: Broker) -> None:
     peer, sender = FakePeer(), FakePeer(("10.0.0.2", 1))
     await ask(broker, sender, send_request("TopicNew"))
     assert await ask(broker, peer, pull_request("TopicNew", 1, hold_ms=20_000)) is None
-    assert broker.held.count == 1
+    assert broker.pending_pulls.count == 1
     await ask(broker, sender, send_request("TopicNew", b"late"))
     await wait_until(lambda: bool(peer.written), "the held pull is answered")
     (reply,) = peer.replies()
@@ -72,7 +72,7 @@ async def test_a_peer_that_goes_takes_its_held_pulls_along(broker: Broker) -> No
     await ask(broker, peer, send_request("TopicNew"))
     assert await ask(broker, peer, pull_request("TopicNew", 1, hold_ms=20_000)) is None
     peer.close()
-    assert broker.held.count == 0
+    assert broker.pending_pulls.count == 0
 
 
 async def test_a_pop_that_waits_is_answered_through_the_peer(broker: Broker) -> None:

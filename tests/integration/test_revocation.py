@@ -86,7 +86,7 @@ async def test_what_is_held_is_refused_when_rights_are_taken_away(
                     call = remoting.invoke(cluster.broker.address, request, timeout_s=WAIT_MS / 1000)
                     waiting[name, kind] = asyncio.create_task(call)
             pop = next(feature for feature in cluster.broker.features if feature.name == "pop")
-            while cluster.broker.held.count < 15 or pop.waiting.count < 5 or pop.notified.count < 5:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            while cluster.broker.pending_pulls.count < 15 or pop.waiting.count < 5 or pop.notified.count < 5:  # type: ignore[attr-defined]  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             for name in TAKEN:
                 await take_rights(cluster, name, name)

@@ -38,7 +38,7 @@ async def call(pair: Pair, broker: Broker, code: int, **fields: str) -> None:
 async def remake(pair: Pair, broker: Broker, topic: str) -> None:
     """Delete a topic and create it again."""
     await call(pair, broker, 215, topic=topic)
-    await broker.topics.put_beside([TopicConfig(topic, 2, 2)])
+    await broker.topics.put_async([TopicConfig(topic, 2, 2)])
 
 
 async def synced(slave: Broker) -> None:

@@ -174,7 +174,7 @@ async def left_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> tuple[Broke
         await pair.send(master, 3, topic=topic)
     await same(master, slave)
     await wait_until(lambda: "kept" in slave.topics.topics, timeout_s=60)
-    await master.topics.delete_beside(["gone"])
+    await master.topics.delete_async(["gone"])
     await wait_until(lambda: slave.topics.topics == master.topics.topics, timeout_s=60)
     rounds = slave.replication.metadata
     synced = rounds.synced_at_s
@@ -264,7 +264,7 @@ async def test_a_new_slave_does_not_bring_back_what_its_master_deleted_before(pa
     master = await pair.start("master")
     for topic in ("gone", "kept"):
         await pair.send(master, 3, topic=topic)
-    await master.topics.delete_beside(["gone"])
+    await master.topics.delete_async(["gone"])
     master.topics.deleted = {}  # RocketMQ's masters do not tell
     slave = await pair.start_slave(master)
     await same(master, slave)
@@ -283,7 +283,7 @@ async def test_a_topic_that_got_more_queues_shortly_before_its_master_was_lost_h
     master, slave = await left_alone(pair, monkeypatch)
     config = master.topics.topics["kept"]
     more = dataclasses.replace(config, read_queue_nums=16, write_queue_nums=16)
-    await master.topics.put_beside([more])
+    await master.topics.put_async([more])
     reply = await pair.client.invoke(master.address, send_request("kept", queue=12))
     assert reply.code == 0, reply
     await same(master, slave)

@@ -34,7 +34,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def create(broker: Broker, topic: str, **attributes: str) -> None:
-    await broker.topics.put_beside([TopicConfig(topic, 2, 2, attributes=attributes)])
+    await broker.topics.put_async([TopicConfig(topic, 2, 2, attributes=attributes)])
 
 
 async def delete(pair: Pair, broker: Broker, topic: str) -> None:

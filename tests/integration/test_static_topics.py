@@ -222,7 +222,7 @@ async def test_a_held_pull_is_answered_with_logical_offsets(tool: Tool) -> None:
         queue = MessageQueue(TOPIC, LOGICAL, 0)
         await consumer.assign([queue])
         waiting = asyncio.create_task(consumer.poll(20))
-        await wait_until(lambda: tool.cluster.broker(1).held.count >= 1)
+        await wait_until(lambda: tool.cluster.broker(1).pending_pulls.count >= 1)
         await send(tool, "now")
         assert [(m.queue_offset, m.body) for m in await waiting] == [(NEW_BEGIN, b"now")]
 

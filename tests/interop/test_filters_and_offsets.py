@@ -222,7 +222,7 @@ async def test_our_consumer_follows_a_reset_at_rocketmqs_broker(
 
 
 async def light_round(driver: Driver, cluster: Cluster, topic: str) -> list[tuple[int, bytes, str]]:
-    """Two messages to light queues x and y, one to y; what a reader of y sees."""
+    """Two messages to LMQs x and y, one to y; what a reader of y sees."""
     make_topic(driver, cluster, topic)
     broker = cluster.broker.broker_name
     async with Producer(cluster.namesrv, "PG_light") as producer:
@@ -252,7 +252,7 @@ async def test_our_pull_consumer_reads_lmq_of_rocketmqs_broker(
 
 
 async def delayed_light_round(driver: Driver, cluster: Cluster, topic: str) -> list[tuple[bytes, str]]:
-    """A message to a light queue at once, one with a level and one with a time: what its reader sees until all have come."""
+    """A message to an LMQ at once, one with a level and one with a time: what its reader sees until all have come."""
     make_topic(driver, cluster, topic)
     light = f"%LMQ%{topic}_y"
     own = {"INNER_MULTI_DISPATCH": light}

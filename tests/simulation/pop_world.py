@@ -36,8 +36,8 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
-from aerobee.broker.pull.held_pulls import HeldPulls
-from aerobee.broker.send.light_queue import light_entries
+from aerobee.broker.pull.pending_pulls import PendingPulls
+from aerobee.broker.send.lmq import lmq_entries
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.state.bounds import Bounds
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
@@ -187,7 +187,7 @@ class World:
         for topic in (PLAIN, ORDERED):
             topics.topics.setdefault(topic, TopicConfig(topic, QUEUES, QUEUES))
         stats = BrokerStats(clock=self.clock, cluster="c")
-        held = HeldPulls(clock=self.clock, call_soon=self.soon.append)
+        held = PendingPulls(clock=self.clock, call_soon=self.soon.append)
         self.deliveries = Deliveries(
             store=store,
             topics=topics,
@@ -202,14 +202,14 @@ class World:
             writer=MessageWriter(store),
             unserved=UnservedKinds(),
             deliveries=self.deliveries,
-            light=light_entries(store),
+            lmqs=lmq_entries(store),
             topics=topics,
             groups=GroupTable(clock=self.clock, live=self.live, file=None),
             offsets=self.offsets,
             consumers=ConsumerRegistry(clock=self.clock, call_soon=lambda run: run()),
             stats=stats,
             schedule=SimpleNamespace(),
-            held=held,
+            pending_pulls=held,
             ack=AckPolicy(store=store, clock=self.clock, timeout_ms=60_000),
             expressions=Expressions(),
             live=self.live,

@@ -22,9 +22,9 @@ from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.parts.parts import BrokerParts
-from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.pull.pending_pulls import PendingPulls
 from aerobee.broker.send.delay_level import delay_level_hook
-from aerobee.broker.send.light_queue import light_entries
+from aerobee.broker.send.lmq import lmq_entries
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.broker.state.config_file import ConfigFile
@@ -142,7 +142,7 @@ class World:
         topics = TopicTable(file=None, clock=self.clock)
         topics.topics = {TOPIC: TopicConfig(TOPIC, 2, 2)}
         self.writer = MessageWriter(self.store)
-        self.held = HeldPulls(clock=self.clock, call_soon=lambda work: None)
+        self.held = PendingPulls(clock=self.clock, call_soon=lambda work: None)
         self.store.on_arrival(self.held.on_appended)
         deliveries = self._deliveries = Deliveries(
             store=self.store,
@@ -167,7 +167,7 @@ class World:
             stats=stats,
             schedule=self.schedule,
             deliveries=deliveries,
-            light=light_entries(self.store),
+            lmqs=lmq_entries(self.store),
             escaped=EscapedDeliveries(ConfigFile(f"/store/config/{FILE_NAME}", disk=self.disk)),
             live=live,
             identity=BrokerIdentity(

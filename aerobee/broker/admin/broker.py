@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from aerobee.broker.admin.runtime_info import RuntimeInfo
-from aerobee.broker.state.background import to_the_end
+from aerobee.broker.state.background import shield
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.clock import Clock
@@ -201,6 +201,6 @@ class AdminBrokerCalls:
 
     async def delete_expired(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """306 and 329: run retention now; queue files go with the log files that they point into."""
-        removed = await to_the_end(self._store.delete_expired(manual=True))
+        removed = await shield(self._store.delete_expired(manual=True))
         log.info("retention was started by %s: %d files removed", peer.address, removed)
         return request.reply()

@@ -11,14 +11,14 @@ import logging
 from itertools import islice
 
 from aerobee.broker.admin.creation_times import CreationTimes
+from aerobee.broker.admin.sliced_json import dump_sliced
 from aerobee.broker.admin.topic import page_of
-from aerobee.broker.admin.turns import dumps_in_turns
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable, check_client_group, is_system_group
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.state.attributes import GROUP_ATTRIBUTES, apply_changes
-from aerobee.broker.state.background import to_the_end
+from aerobee.broker.state.background import shield
 from aerobee.broker.state.producer_registry import ClientChannel, ProducerRegistry
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
@@ -91,7 +91,7 @@ class AdminGroupCalls:
         """200: create a group or change it."""
         try:
             config = self._checked(SubscriptionGroupConfig.decode(request.body))
-            await self._groups.put_beside((config,))
+            await self._groups.put_async((config,))
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         log.info("group %s was set by %s", config.group_name, peer.address)
@@ -111,7 +111,7 @@ class AdminGroupCalls:
                 remark=f"groupConfigList has {len(wanted)} groups, must have 1 to {GROUPS_PER_REQUEST_MAX}",
             )
         try:
-            await self._groups.put_beside([self._checked(config) for config in wanted])
+            await self._groups.put_async([self._checked(config) for config in wanted])
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         return request.reply()
@@ -136,12 +136,12 @@ class AdminGroupCalls:
             return request.reply(
                 ResponseCode.INVALID_PARAMETER, remark=f"group {group} belongs to the broker itself and stays"
             )
-        await to_the_end(self._delete(group, cleans_offsets=request.boolean("cleanOffset", False)))
+        await shield(self._delete(group, cleans_offsets=request.boolean("cleanOffset", False)))
         log.info("group %s was deleted by %s", group, peer.address)
         return request.reply()
 
     async def _delete(self, group: str, *, cleans_offsets: bool) -> None:
-        await self._groups.delete_beside(group)
+        await self._groups.delete_async(group)
         if cleans_offsets:
             self._offsets.remove_group(group)
         self._stats.remove_group(group)
@@ -160,7 +160,7 @@ class AdminGroupCalls:
         """201: the group table, a page of it when `maxGroupNum` is given. See 21 in admin/topic.py."""
         groups, version = self._groups.groups, self._groups.data_version
         start, count = page_of(request, "groupSeq", "maxGroupNum", version, len(groups))
-        body = await dumps_in_turns(
+        body = await dump_sliced(
             {"dataVersion": version.to_dict(), "forbiddenTable": self._groups.forbidden},
             "subscriptionGroupTable",
             ((name, config.to_dict()) for name, config in islice(groups.items(), start, start + count)),
@@ -183,7 +183,7 @@ class AdminGroupCalls:
                     ResponseCode.SYSTEM_ERROR,
                     remark=f"{FORBIDDEN_MAX} pairs of group and topic are forbidden already",
                 )
-            await self._groups.set_readable_beside(group, topic, request.boolean("readable"))
+            await self._groups.set_readable_async(group, topic, request.boolean("readable"))
         body = {"group": group, "readable": self._groups.is_readable(group, topic), "topic": topic}
         return request.reply(body=fastjson.dumps(body))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aerobee.broker.admin.turns import dumps_in_turns
+from aerobee.broker.admin.sliced_json import dump_sliced
 from aerobee.broker.consumer.consumer_offsets import REMOVED, ConsumerOffsets
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
@@ -85,7 +85,7 @@ class SlaveCalls:
         before = {key: tree.pop(key) for key in ("dataVersion", "groupTopicMap")}
         if MARK_FIELD in (request.ext or {}):  # a slave of ours
             before[REMOVED] = self._offsets.removed
-        body = await dumps_in_turns(before, "offsetTable", table.items(), tree)
+        body = await dump_sliced(before, "offsetTable", table.items(), tree)
         return request.reply(ext=ext, body=body)
 
     def _behind(self, feature: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from aerobee.broker.admin.creation_times import CreationTimes
-from aerobee.broker.admin.turns import dumps_in_turns
+from aerobee.broker.admin.sliced_json import dump_sliced
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.lock_table import LockTable
@@ -20,7 +20,7 @@ from aerobee.broker.metrics.stats import TOPIC_PUT_NUMS, BrokerStats
 from aerobee.broker.replication.metadata_sync import LOG_END_FIELD
 from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
 from aerobee.broker.state.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
-from aerobee.broker.state.background import to_the_end
+from aerobee.broker.state.background import shield
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.queue_mappings import QueueMappings
@@ -38,7 +38,7 @@ from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.store.log.dispatch import LIGHT_PREFIX
+from aerobee.store.log.dispatch import LMQ_PREFIX
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class AdminTopicCalls:
         except UsageError as error:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         if config != self._topics.get(config.topic_name):
-            await self._topics.put_beside((config,))
+            await self._topics.put_async((config,))
             log.info("topic %s was set by %s: %s", config.topic_name, peer.address, config)
         return request.reply()
 
@@ -135,7 +135,7 @@ class AdminTopicCalls:
             return request.reply(ResponseCode.INVALID_PARAMETER, remark=str(error))
         changed = [config for config in configs if config != self._topics.get(config.topic_name)]
         if changed:
-            await self._topics.put_beside(changed)
+            await self._topics.put_async(changed)
         return request.reply()
 
     def _checked(self, wanted: TopicConfig, attribute_changes: dict[str, str]) -> TopicConfig:
@@ -192,13 +192,13 @@ class AdminTopicCalls:
             # Retry topics of pop consumers belong to one topic of the group: both ways of naming them.
             for group in self._offsets.groups_of(topic):
                 doomed += [f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"]
-        await to_the_end(self._delete(topic, doomed))
+        await shield(self._delete(topic, doomed))
         log.info("topic %s was deleted by %s", topic, peer.address)
         return request.reply()
 
     async def clean_unused(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """316: remove the queues of topics that are not in the topic table."""
-        removed = await to_the_end(self._delete_unused())
+        removed = await shield(self._delete_unused())
         if removed:
             log.info("queues of unused topics were removed: %s", ", ".join(removed))
         return request.reply()
@@ -212,7 +212,7 @@ class AdminTopicCalls:
             *(
                 name
                 for name, _ in self._store.queues
-                if name.startswith((RETRY_PREFIX, DLQ_PREFIX, LIGHT_PREFIX))
+                if name.startswith((RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX))
             ),
         }
         for name in {name for name, _ in self._store.queues} - used:
@@ -221,7 +221,7 @@ class AdminTopicCalls:
 
     async def _delete(self, topic: str, doomed: list[str]) -> None:
         # Once the file has it: queues that are gone cannot come back when the file cannot be written.
-        gone = {topic, *await self._topics.delete_beside(doomed)}
+        gone = {topic, *await self._topics.delete_async(doomed)}
         for name in gone:
             self._forget(name)
         await self._store.delete_topics(gone)
@@ -262,7 +262,7 @@ class AdminTopicCalls:
         if LOG_END_FIELD in (request.ext or {}):
             ext[LOG_END_FIELD] = str(self._store.max_physical_offset)
             of_slaves = {DELETED_FIELD: self._topics.deleted}
-        body = await dumps_in_turns(
+        body = await dump_sliced(
             {
                 "dataVersion": version.to_dict(),
                 "mappingDataVersion": self._mappings.data_version.to_dict(),

@@ -61,7 +61,7 @@ class RecordAccess:
         )
 
     def may_consume(self, peer: Peer, request: RemotingCommand, record: Record, group: str) -> bool:
-        """Whether the sender of `request` may pull the topic of this record, or a light queue that has it, for the group."""
+        """Whether the sender of `request` may pull the topic of this record, or an LMQ that has it, for the group."""
         if self._gate is None or self._gate.exempts(peer):
             return True
         topics = (topic_before_retry(topic, group) for topic in _topics(record))
@@ -87,6 +87,6 @@ def _topics_of(data: bytes) -> tuple[str, ...]:
 
 
 def _topics(record: Record) -> tuple[str, ...]:
-    """The topics in which a record is read. Senders name light queues with permission for each."""
+    """The topics in which a record is read. Senders name LMQs with permission for each."""
     own = record.properties.get(REAL_TOPIC, "") if record.topic in _WAITING else record.topic
     return tuple(filter(None, (own or record.topic, *record.properties.get(MULTI_DISPATCH, "").split(","))))

@@ -24,7 +24,7 @@ from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.membership.registration import Registration
-from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.pull.pending_pulls import PendingPulls
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replication import Replication
 from aerobee.broker.replication.wiring import open_ha_port
@@ -135,9 +135,9 @@ class Broker:
         return self._serving.role
 
     @property
-    def held(self) -> HeldPulls:
+    def pending_pulls(self) -> PendingPulls:
         """The pulls that wait for messages."""
-        return self._serving.held
+        return self._serving.pending_pulls
 
     @property
     def overload(self) -> Overload:
@@ -271,7 +271,7 @@ class Broker:
         self._is_running = False
         await self._close_exporter()
         await self._leave(unregister=True)
-        self.held.end()
+        self.pending_pulls.end()
         try:
             await self.ports.close()
         finally:

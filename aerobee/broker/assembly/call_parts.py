@@ -90,7 +90,7 @@ def queue_calls(parts: BrokerParts, pulls: PullCalls) -> tuple[CallPart, ...]:
         sends=sends,
         pulls=pulls,
         offsets=offsets,
-        held=parts.held,
+        pending_pulls=parts.pending_pulls,
         brokers=parts.brokers,
         live=parts.live,
         identity=parts.identity,
@@ -107,7 +107,7 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
         consumers=parts.consumers,
         offsets=parts.offsets,
         stats=parts.stats,
-        held=parts.held,
+        pending_pulls=parts.pending_pulls,
         expressions=parts.expressions,
         filters=parts.filters,
         live=parts.live,
@@ -115,7 +115,7 @@ def pull_calls(parts: BrokerParts) -> PullCalls:
         role=parts.role,
         clock=parts.clock,
     )
-    return PullCalls(service=service, held=parts.held, spawn=parts.spawn)
+    return PullCalls(service=service, pending_pulls=parts.pending_pulls, spawn=parts.spawn)
 
 
 def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPart, ...]:

@@ -6,13 +6,13 @@ from aerobee.broker.consumer.lock_calls import FILE_NAME as LOCKS_FILE
 from aerobee.broker.consumer.lock_calls import OrderlyLocks
 from aerobee.broker.delay.delay_levels import DelayLevels
 from aerobee.broker.fastpath.pop import PopHooks
-from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
+from aerobee.broker.fastpath.seam import DelaySettings, TransactionSettings
 from aerobee.broker.filter.filter_feature import FilterFeature
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.send.batch_queue import BatchQueues
 from aerobee.broker.send.duplicate_window import DuplicateWindow
-from aerobee.broker.send.light_queue import LightQueues
+from aerobee.broker.send.lmq import LmqFeature
 from aerobee.broker.send.request_reply import RequestReply
 from aerobee.broker.state.feature import Feature
 from aerobee.broker.static_topic.mapping_cleaning import MappingCleaning
@@ -44,7 +44,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE), role=parts.role),
         _filters(parts),
         BatchQueues(topics=parts.topics, mark=parts.store.set_batch_topic),
-        LightQueues(parts.light),
+        LmqFeature(parts.lmqs),
         Pop(parts, timer=timers),
         MappingCleaning(
             mappings=parts.mappings,
@@ -59,17 +59,17 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
 
 def fast_path_kinds(
     features: tuple[Feature, ...],
-) -> tuple[LaterSettings | None, TransactionSettings | None, PopHooks | None]:
+) -> tuple[DelaySettings | None, TransactionSettings | None, PopHooks | None]:
     """What the fast path serves beside sends and pulls."""
-    later: LaterSettings | None = None
+    delayed: DelaySettings | None = None
     transactions: TransactionSettings | None = None
     pops: PopHooks | None = None
     for feature in features:
         if isinstance(feature, Transactions):
-            later, transactions = feature.later_settings(), feature.transaction_settings()
+            delayed, transactions = feature.delay_settings(), feature.transaction_settings()
         elif isinstance(feature, Pop):
             pops = feature.fast_path_hooks()
-    return later, transactions, pops
+    return delayed, transactions, pops
 
 
 def _filters(parts: BrokerParts) -> FilterFeature:

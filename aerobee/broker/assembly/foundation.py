@@ -19,7 +19,7 @@ from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.consumer.silent_clients import close_silent_clients
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.replication.wiring import check_roles
-from aerobee.broker.send.light_queue import light_entries, light_topic
+from aerobee.broker.send.lmq import lmq_entries, lmq_topic
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.state.background import Background
 from aerobee.broker.state.bounds import Bounds
@@ -81,12 +81,12 @@ class Foundation:
             needs_confirmation=config.enable_controller_mode,
         )
         self.bounds = Bounds(self.live, clock)
-        self.light = light_entries(self.store)
+        self.lmqs = lmq_entries(self.store)
         self.topics = TopicTable(
             file=self.files.file("topics.json"),
             clock=clock,
             bounds=self.bounds,
-            fallback=light_topic if self.light is not None else None,
+            fallback=lmq_topic if self.lmqs is not None else None,
             log_end=lambda: self.store.log.end,
         )
         self.mappings = QueueMappings(file=self.files.file(MAPPINGS_FILE), clock=clock)

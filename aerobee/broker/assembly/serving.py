@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from aerobee.broker.acting.switch import ActingSwitch
 from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.admission.ack import AckPolicy
-from aerobee.broker.admission.held_access import HeldAccess
 from aerobee.broker.admission.overload import Overload
+from aerobee.broker.admission.pending_access import PendingAccess
 from aerobee.broker.admission.record_access import RecordAccess
 from aerobee.broker.assembly.call_parts import (
     CallPart,
@@ -45,7 +45,7 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.membership.registration import Registration
 from aerobee.broker.parts.parts import BrokerParts
-from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.pull.pending_pulls import PendingPulls
 from aerobee.broker.replication.facts import replication_facts
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replication import Replication
@@ -95,16 +95,16 @@ class Serving:
         self._ports = ports
         self._choice = choice
         self.role = first_role(config, identity, base.store_config.broker_role)
-        self.held = HeldPulls(
-            access=self._make_held_access(loop),
+        self.pending_pulls = PendingPulls(
+            access=self._make_pending_access(loop),
             bounds=base.bounds,
             clock=base.clock,
             call_soon=loop.call_soon,
             record_at=record_reader(store.queues, store.log),
             requests=ports.requests,
         )
-        store.on_arrival(self.held.on_appended)
-        base.offsets.on_reset(self.held.reset)
+        store.on_arrival(self.pending_pulls.on_appended)
+        base.offsets.on_reset(self.pending_pulls.reset)
         self.unread = UnreadReplies(lambda: ports.connections, limit_bytes=config.pending_reply_bytes_max)
         self.overload = Overload(
             wait_limit_ms=config.send_wait_limit_ms,
@@ -128,7 +128,7 @@ class Serving:
             store=store,
             topics=base.topics,
             stats=base.stats,
-            waiting=self.held.by_queue,
+            waiting=self.pending_pulls.by_queue,
             choice=choice,
         )
         self._escaped = EscapedDeliveries(base.files.file(ESCAPED_FILE))
@@ -141,7 +141,7 @@ class Serving:
             stats=base.stats,
             existing_queue=base.topics.existing_queue,
             escaped=self._escaped,
-            light=base.light,
+            lmqs=base.lmqs,
         )
         self.schedule.load()
         store.on_arrival(self.schedule.on_appended, SCHEDULE_TOPIC)
@@ -183,12 +183,12 @@ class Serving:
         leading.register_numbers(self._base.stats.registry)
         return leading
 
-    def _make_held_access(self, loop: asyncio.AbstractEventLoop) -> HeldAccess | None:
+    def _make_pending_access(self, loop: asyncio.AbstractEventLoop) -> PendingAccess | None:
         """What looks at held requests again where access control is on."""
         gate = self._base.access.gate
         if not gate.is_closed:
             return None
-        made = HeldAccess(
+        made = PendingAccess(
             gate.look_again,
             clock=self._base.clock,
             call_soon=loop.call_soon,
@@ -293,8 +293,8 @@ class Serving:
         """Cancel timers and tasks; nothing is written."""
         for part in (self._base.stats, self.overload):
             part.stop()
-        if self.held.access is not None:
-            self.held.access.stop()
+        if self.pending_pulls.access is not None:
+            self.pending_pulls.access.stop()
         self.leading.stop()
 
     def close(self) -> None:
@@ -329,8 +329,8 @@ class Serving:
         return BrokerParts(
             store=base.store,
             bounds=base.bounds,
-            writer=MessageWriter(base.store, light=base.light, unserved=base.unserved),
-            light=base.light,
+            writer=MessageWriter(base.store, lmqs=base.lmqs, unserved=base.unserved),
+            lmqs=base.lmqs,
             duplicates=base.duplicates,
             unserved=base.unserved,
             topics=base.topics,
@@ -344,7 +344,7 @@ class Serving:
             schedule=self.schedule,
             escaped=self._escaped,
             deliveries=self._deliveries,
-            held=self.held,
+            pending_pulls=self.pending_pulls,
             ack=AckPolicy(
                 store=base.store,
                 clock=base.clock,
@@ -418,7 +418,7 @@ class Serving:
     def _make_fast_path(self) -> FastPath:
         """What serves ordinary frames before the handlers do."""
         base, parts = self._base, self.parts
-        later, transactions, pops = fast_path_kinds(self.features)
+        delayed, transactions, pops = fast_path_kinds(self.features)
         return FastPath(
             store=base.store,
             topics=base.topics,
@@ -430,7 +430,7 @@ class Serving:
             requests=self._ports.requests,
             ack=parts.ack,
             overload=self.overload,
-            held=self.held,
+            pending_pulls=self.pending_pulls,
             resume_pull=self._pulls.resume,
             live=base.live,
             identity=parts.identity,
@@ -438,7 +438,7 @@ class Serving:
             clock=base.clock,
             watch=self._ports.watch,
             choice=self._choice,
-            later=later,
+            delayed=delayed,
             transactions=transactions,
             pops=pops,
             access=FrameAccess(base.access.gate) if base.access.is_closed else None,

@@ -106,7 +106,7 @@ class AssignmentCalls:
                 ResponseCode.NO_PERMISSION,
                 remark="retry topic is not allowed to set mode: it is always pulled",
             )
-        await self._modes.put_beside(mode)
+        await self._modes.put_async(mode)
         return request.reply()
 
     def modes(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:

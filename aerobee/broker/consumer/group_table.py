@@ -137,17 +137,17 @@ class GroupTable:
 
     # --- changing
 
-    async def put_beside(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
+    async def put_async(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
         """Create or replace groups with one write. Raises UsageError for an illegal name or value, RemoteError (too many
         groups), StoreError; nothing is changed then.
         """
         await self._changes.change(self._putting(configs), None)
 
-    async def delete_beside(self, group: str) -> None:
+    async def delete_async(self, group: str) -> None:
         """Forget a group, if it is there, and what it is forbidden. Raises StoreError."""
         await self._changes.change(_deleting(group), None)
 
-    async def set_readable_beside(self, group: str, topic: str, readable: bool) -> None:
+    async def set_readable_async(self, group: str, topic: str, readable: bool) -> None:
         """Forbid a group to read a topic, or allow it again. Raises StoreError."""
         await self._changes.change(_setting_readable(group, topic, readable), None)
 

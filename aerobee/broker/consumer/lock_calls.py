@@ -144,10 +144,10 @@ class LockCalls:
 
     def _begin_saving(self) -> SharedTask[None]:
         if self._saving is None or self._saving.task.done():
-            self._saving = SharedTask(asyncio.create_task(self._write_beside(), name="write-orderly-locks"))
+            self._saving = SharedTask(asyncio.create_task(self._write_async(), name="write-orderly-locks"))
         return self._saving
 
-    async def _write_beside(self) -> None:
+    async def _write_async(self) -> None:
         file, make_tree, version = self._file, self._locks.prepare_json(), self._locks.version
         assert file is not None
         try:

@@ -90,7 +90,7 @@ class RequestModes:
         """Whether something was said about this topic and group."""
         return group in self._table.get(topic, ())
 
-    async def put_beside(self, mode: RequestMode) -> None:
+    async def put_async(self, mode: RequestMode) -> None:
         """Durable on return. Raises StoreError; nothing is changed then."""
 
         def put(value: _Value) -> _Value:

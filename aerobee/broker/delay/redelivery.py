@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from aerobee.broker.send.light_queue import names_light_queues
-from aerobee.broker.send.message_writer import LightDispatch, append_accepted
+from aerobee.broker.send.lmq import names_lmqs
+from aerobee.broker.send.message_writer import LmqDispatch, append_accepted
 from aerobee.broker.state.property_names import REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.errors import MalformedRecord
 from aerobee.log_throttle import LogThrottle
@@ -46,7 +46,7 @@ _HEAD = struct.Struct(">IIIiiqqiq")
 _TAIL = struct.Struct(">iqi")  # tries, prepared offset, body size
 _TIME = struct.Struct(">q")
 _QUEUE_ID_AT = 12
-_INNER_PREFIX = "INNER_"  # light queues and inner batches take the store's own way
+_INNER_PREFIX = "INNER_"  # LMQs and inner batches take the store's own way
 
 
 ExistingQueue = Callable[[str, int], int]  # (topic, queue that it was sent to) -> queue that stores it
@@ -67,9 +67,7 @@ class RedeliveryStore(Protocol):
 
     def store_time_now(self) -> int: ...
 
-    def append(
-        self, message: StoredMessage, *, light_queues: Sequence[ConsumeQueue] = ()
-    ) -> AppendResult: ...
+    def append(self, message: StoredMessage, *, lmqs: Sequence[ConsumeQueue] = ()) -> AppendResult: ...
 
     def burst_done(self) -> None: ...
 
@@ -185,14 +183,14 @@ class Redelivery:
     """Stores what waited under its real topic."""
 
     def __init__(
-        self, store: RedeliveryStore, *, existing_queue: ExistingQueue, light: LightDispatch | None = None
+        self, store: RedeliveryStore, *, existing_queue: ExistingQueue, lmqs: LmqDispatch | None = None
     ) -> None:
-        """`existing_queue` is TopicTable.existing_queue. `light` lets messages with INNER_MULTI_DISPATCH be read from light
-        queues, too.
+        """`existing_queue` is TopicTable.existing_queue. `lmqs` lets messages with INNER_MULTI_DISPATCH be read from
+        LMQs, too.
         """
         self._store = store
         self._existing_queue = existing_queue
-        self._light = light
+        self._lmqs = lmqs
         self._throttle = LogThrottle(log, time.monotonic)
 
     def deliver(self, message: WaitingMessage, added: bytes = b"") -> tuple[str, int]:
@@ -226,6 +224,6 @@ class Redelivery:
     def _append(self, waiting: WaitingMessage, topic: str, queue_id: int, text: bytes) -> AppendResult:
         """The store's own way."""
         message = waiting.message(topic, queue_id, text)
-        if self._light is not None and names_light_queues(topic, waiting.properties):
-            return append_accepted(self._store, self._light, message, self._throttle)
+        if self._lmqs is not None and names_lmqs(topic, waiting.properties):
+            return append_accepted(self._store, self._lmqs, message, self._throttle)
         return self._store.append(message)

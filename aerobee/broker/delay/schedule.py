@@ -24,7 +24,7 @@ from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.late_arrivals import LateArrivals
 from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.send.message_writer import LightDispatch
+from aerobee.broker.send.message_writer import LmqDispatch
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.property_names import REAL_TOPIC
 from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
@@ -94,14 +94,14 @@ class Schedule:
         stats: BrokerStats,
         existing_queue: ExistingQueue,
         escaped: Container[int] = (),
-        light: LightDispatch | None = None,
+        lmqs: LmqDispatch | None = None,
     ) -> None:
         """`deliveries` stores runs of due messages; without it they are delivered one by one.
 
         Records at the physical offsets in `escaped` were delivered by another broker: they are passed over.
         """
         self._store = store
-        self._redelivery = Redelivery(store, existing_queue=existing_queue, light=light)
+        self._redelivery = Redelivery(store, existing_queue=existing_queue, lmqs=lmqs)
         self._deliveries = deliveries
         self._escaped = escaped
         self._file = file

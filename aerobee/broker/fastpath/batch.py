@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 
 from aerobee.broker.fastpath.batch_layout import Layout, cut_batch
-from aerobee.broker.fastpath.families import Answer, Serve
+from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
     NO_ROOM,
     ORDINARY_SYS_FLAG,
     UNREADABLE,
-    NotOrdinary,
+    FallBackToHandler,
     Request,
     number,
     read_pairs,
@@ -37,7 +37,7 @@ class Batches:
 
     @property
     def serves(self) -> Mapping[int, Serve]:
-        """As Family.serves."""
+        """As FrameHandler.serves."""
         return dict.fromkeys((RequestCode.SEND_BATCH_MESSAGE.value,), self.serve)
 
     def serve(self, request: Request) -> Answer:
@@ -70,7 +70,7 @@ class Batches:
             hosts = shared.origin.pack_hosts(sys_flag, born_timestamp, tries)
             is_awaited = shared.is_awaited(queue)
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         first = target.max_offset
         try:
             offsets, end = shared.appender.append_run(
@@ -84,7 +84,7 @@ class Batches:
                 is_awaited=is_awaited,
             )
         except NO_ROOM as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         shared.count(topic, count, end - offsets[0])
         if end - offsets[0] > SMALL_BYTES:
             for size in record_sizes(offsets, end):

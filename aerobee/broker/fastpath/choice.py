@@ -13,14 +13,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol
 
-from aerobee.broker.fastpath.later import later_special_properties
+from aerobee.broker.fastpath.delayed import delay_special_properties
 from aerobee.broker.fastpath.pop import MakePopRecords
 from aerobee.broker.fastpath.seam import (
     FAST_PATH_VERSION,
     Backend,
     BackendSettings,
+    DelaySettings,
     DeliveryBackend,
-    LaterSettings,
     TransactionSettings,
 )
 from aerobee.broker.fastpath.transaction import half_special_properties
@@ -66,13 +66,13 @@ class HeldRawAppends:
 
 
 class MakeBackend(Protocol):
-    """Makes a backend; with `later` and `transactions` it serves these kinds, too."""
+    """Makes a backend; with `delayed` and `transactions` it serves these kinds, too."""
 
     def __call__(
         self,
         settings: BackendSettings,
         *,
-        later: LaterSettings | None = None,
+        delayed: DelaySettings | None = None,
         transactions: TransactionSettings | None = None,
     ) -> Backend: ...
 
@@ -141,7 +141,7 @@ def _python(why: str) -> BackendChoice:
 def make_native(
     settings: BackendSettings,
     *,
-    later: LaterSettings | None = None,
+    delayed: DelaySettings | None = None,
     transactions: TransactionSettings | None = None,
 ) -> Backend:
     """Make the native backend."""
@@ -167,14 +167,14 @@ def make_native(
         if settings.guard is None
         else (settings.guard.find_grant, list(settings.guard.fields.items())),
     )
-    if later is not None:
-        backend.serve_later(
-            later.hooks,
-            schedule_topic=later.schedule_topic,
-            timer_topic=later.timer_topic,
-            broker_name=later.broker_name,
-            delays_ms=list(later.delays_ms),
-            special_properties=later_special_properties(special),
+    if delayed is not None:
+        backend.serve_delayed(
+            delayed.hooks,
+            schedule_topic=delayed.schedule_topic,
+            timer_topic=delayed.timer_topic,
+            broker_name=delayed.broker_name,
+            delays_ms=list(delayed.delays_ms),
+            special_properties=delay_special_properties(special),
         )
     if transactions is not None:
         backend.serve_transactions(

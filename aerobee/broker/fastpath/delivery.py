@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from aerobee.broker.fastpath.permits import open_permits
-from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
+from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler
 from aerobee.broker.fastpath.results import DeliveryResult
 from aerobee.broker.fastpath.seam import BackendSettings, Looked, Stamp
 from aerobee.broker.fastpath.shared import Shared
@@ -45,7 +45,7 @@ from aerobee.store.log.delivery_mark import delivery_mark
 from aerobee.store.message_store import MessageStore
 
 BURST_BYTES_MAX = 1 << 20  # a run that has written more ends: others are to have their turn
-_INNER_PREFIX = "INNER_"  # properties of light queues and inner batches, which take the store's own way
+_INNER_PREFIX = "INNER_"  # properties of LMQs and inner batches, which take the store's own way
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _SIZE = struct.Struct(">I")
 _TEXTS = bytes(byte for byte in range(256) if byte not in (1, 2))  # all but the separators
@@ -104,7 +104,7 @@ class PythonDelivery:
                     break
                 byte_count += self._deliver_one(source, readable_end, stamp)
                 count += 1
-        except NotOrdinary:
+        except FallBackToHandler:
             pass  # the source behind the counted ones is for Redelivery
         except Exception as error:
             fault = error
@@ -136,7 +136,7 @@ class PythonDelivery:
                 topic, pairs.get("UNIQ_KEY", ""), pairs.get("KEYS"), pairs.get("TAGS")
             )
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         shared.origin.enter(born_ip + born_port.to_bytes(4, "big", signed=True))
         shared.append(
             topic,

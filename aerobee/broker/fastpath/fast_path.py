@@ -31,8 +31,8 @@ from aerobee.broker.fastpath.seam import (
     Backend,
     BackendSettings,
     BurstResult,
+    DelaySettings,
     HandedOut,
-    LaterSettings,
     PullResult,
     TransactionSettings,
 )
@@ -40,7 +40,7 @@ from aerobee.broker.fastpath.send import SPECIAL_PROPERTIES
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.metrics.metrics import EXACT_S, STEPPED_S, STEPS_A_S
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
 from aerobee.broker.state.ack_level import ATTRIBUTE
 from aerobee.broker.state.config import PERM_WRITE, LiveConfig
@@ -84,8 +84,8 @@ class FastPath:
         requests: RequestStats,
         ack: AckPolicy,
         overload: Overload,
-        held: HeldPulls,
-        resume_pull: Callable[[HeldPull], None],
+        pending_pulls: PendingPulls,
+        resume_pull: Callable[[PendingPull], None],
         live: LiveConfig,
         identity: BrokerIdentity,
         role: RoleState,
@@ -93,19 +93,19 @@ class FastPath:
         watch: LoopWatch | None = None,
         choice: BackendChoice | None = None,
         expressions: Expressions | None = None,
-        later: LaterSettings | None = None,
+        delayed: DelaySettings | None = None,
         transactions: TransactionSettings | None = None,
         pops: PopHooks | None = None,
         access: FrameAccess | None = None,
     ) -> None:
-        """`resume_pull` answers a held pull that the fast path cannot answer. `later`, `transactions` and `pops`: these
+        """`resume_pull` answers a held pull that the fast path cannot answer. `delayed`, `transactions` and `pops`: these
         kinds are served, too. `access`: access control is on, and asked for each frame."""
         self.choice = choice or choose_backend()
         self._store = store
         self._appender = store.appender
         self._writability = store.writability
-        self._held = held
-        self._polls = LongPolls(store, held, resume_pull)
+        self._pending_pulls = pending_pulls
+        self._polls = LongPolls(store, pending_pulls, resume_pull)
         self._topics = topics
         # Their queue ids are not those of the store: handlers translate (static_topic/).
         self._static = mappings or QueueMappings(file=None, clock=clock)
@@ -127,7 +127,7 @@ class FastPath:
         self._watch = watch or LoopWatch(clock.monotonic)
         self._permits = Permits(role, ack)
         self._opens_ms = 0
-        self._later, self._transactions, self._access = later, transactions, access
+        self._delayed, self._transactions, self._access = delayed, transactions, access
         self._pops = None if pops is None else PopBursts(pops, None if access is None else access.settings)
         self._authorizations = Authorizations(
             role=role,
@@ -149,7 +149,7 @@ class FastPath:
         live.on_change(lambda _: self._settings_changed())
         if access is not None:
             access.on_change(self._access_changed)
-        held.answer_first(self.answer)
+        pending_pulls.answer_first(self.answer)
         role.on_change(self._role_changed)
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
@@ -196,12 +196,12 @@ class FastPath:
         if stored_count or pulled:
             if stored_count and self._durability.hears_bursts:
                 self._burst_done()
-            if result.held_replies:
+            if result.deferred_replies:
                 self._ack.hold(
                     connection,
                     self._store.log.end,
-                    result.held_replies,
-                    result.held_answers,
+                    result.deferred_replies,
+                    result.deferred_answers,
                     started,
                 )
             found = self._note(pulled, connection) if pulled else 0
@@ -350,7 +350,7 @@ class FastPath:
         else:
             self._watch.note_turn(f"a turn with {plural(len(results), 'pull')}", peer.address, elapsed_s)
 
-    def answer(self, pulls: list[HeldPull]) -> list[HeldPull]:
+    def answer(self, pulls: list[PendingPull]) -> list[PendingPull]:
         """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""
         if not pulls or not self._role.serves_reads:
             return pulls
@@ -367,7 +367,7 @@ class FastPath:
         if answered:  # what the reads of them took is counted, as PullService does
             self._stats.get_took(self._monotonic() - started, len(answered))
         for pull, result, reply in answered:
-            self._held.answered(pull, ResponseCode.SUCCESS)
+            self._pending_pulls.answered(pull, ResponseCode.SUCCESS)
             group, topic = result.authorization.group, result.authorization.topic
             self._offsets.note_pull(group, topic, result.queue_id, result.next_offset)
             replies.setdefault(pull.peer, []).append(reply)
@@ -421,7 +421,7 @@ class FastPath:
         self._opens_ms = config.start_accept_send_request_time_stamp
         settings = BackendSettings(
             store=self._store,
-            find_topic=self._find_ordinary,
+            find_topic=self._find_eligible,
             find_authorization=self._authorizations.find,
             store_host=self._identity.store_host,
             own_properties=(
@@ -430,7 +430,7 @@ class FastPath:
             ),
             reply_fields=f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
             reply_ext={"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
-            waiting=self._held.by_queue,
+            waiting=self._pending_pulls.by_queue,
             special_properties=special,
             supports_long_poll=config.long_polling_enable,
             permits=self._permits.numbers,
@@ -442,7 +442,7 @@ class FastPath:
             answered=self._requests.fast_answered,
             guard=None if self._access is None else self._access.settings,
         )
-        return self.choice.make(settings, later=self._later, transactions=self._transactions)
+        return self.choice.make(settings, delayed=self._delayed, transactions=self._transactions)
 
     def close(self) -> None:
         """Serve nothing more, and let go of the broker.
@@ -452,7 +452,7 @@ class FastPath:
         """
         self._stats.count_noted()
         self._backend, self._direct_backend = _ClosedBackend(), None
-        self._later = self._transactions = self._pops = None
+        self._delayed = self._transactions = self._pops = None
 
     def _access_changed(self) -> None:
         """Users or permissions are others now; from the thread that changed them."""
@@ -468,7 +468,7 @@ class FastPath:
             self._stats.count_noted()  # what the one before has counted goes with it
             self._backend = self._direct_backend = self._make_backend()
 
-    def _find_ordinary(self, name: str) -> TopicConfig | None:
+    def _find_eligible(self, name: str) -> TopicConfig | None:
         config = self._topics.get(name)
         if (
             config is None
@@ -506,8 +506,8 @@ class _ClosedBackend:
         host: str | None = None,
     ) -> BurstResult:
         result = NothingServed()
-        result.replies = result.held_replies = b""
-        result.held_answers = ()
+        result.replies = result.deferred_replies = b""
+        result.deferred_answers = ()
         result.used, result.is_slow, result.fault = position, False, None
         result.stored_count, result.pulled = 0, ()
         return result

@@ -1,7 +1,7 @@
 """Long polls on the fast path: pulls that found nothing are held, and answered when a message has released them.
 
-A backend reports a pull that has to wait as a PullResult with a HeldFrame; `LongPolls.hold` holds it as PullCalls does, where
-both kinds wait side by side (pull/held_pulls.py). A released pull is the same frame once more: many of them are one burst,
+A backend reports a pull that has to wait as a PullResult with a PendingFrame; `LongPolls.hold` holds it as PullCalls does, where
+both kinds wait side by side (pull/pending_pulls.py). A released pull is the same frame once more: many of them are one burst,
 whose replies are cut apart again. What is not ordinary any more is for PullCalls.resume.
 
 What always holds: the offset in a pull's header is committed when the pull comes in, never when it is released. A message
@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from aerobee.broker.fastpath.seam import Authorization, BurstResult, HeldFrame, PullResult
-from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.fastpath.seam import Authorization, BurstResult, PendingFrame, PullResult
+from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
 from aerobee.words import plural
@@ -24,24 +24,26 @@ _LOG = logging.getLogger(__name__)
 FRAME_BYTES_MAX = 64 << 10  # of one pull in a burst of released ones; a larger one is for PullCalls
 
 PullBurst = Callable[[bytes, int], BurstResult]  # as Backend.burst, of (data, position)
-Answered = tuple[HeldPull, PullResult, bytes]  # and its encoded reply
+Answered = tuple[PendingPull, PullResult, bytes]  # and its encoded reply
 
 
 class LongPolls:
     """Holds what the backend leaves waiting."""
 
-    def __init__(self, store: MessageStore, held: HeldPulls, resume: Callable[[HeldPull], None]) -> None:
+    def __init__(
+        self, store: MessageStore, pending_pulls: PendingPulls, resume: Callable[[PendingPull], None]
+    ) -> None:
         self._store = store
         self._resume = resume
-        self._held = held
+        self._pending_pulls = pending_pulls
 
     def hold(
-        self, peer: Peer, authorization: Authorization, queue_id: int, offset: int, waits: HeldFrame
+        self, peer: Peer, authorization: Authorization, queue_id: int, offset: int, waits: PendingFrame
     ) -> None:
         """Hold a pull for a message at its offset; with no room for it, or while the broker stops, answer it at once."""
-        held, topic = self._held, authorization.topic
+        held, topic = self._pending_pulls, authorization.topic
         frame, hold_ms, code = waits
-        pull = HeldPull(
+        pull = PendingPull(
             peer,
             frame,
             authorization.group,
@@ -66,7 +68,7 @@ class LongPolls:
                 held.show(pull, at + 1, entry[2])
 
 
-def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answered], list[HeldPull]]:
+def answer_released(burst: PullBurst, pulls: list[PendingPull]) -> tuple[list[Answered], list[PendingPull]]:
     """Serve released pulls in bursts: those that found messages, and those that are for PullCalls.resume.
 
     From the first that fails on they are all for PullCalls.resume; those before it are counted, and so are answered.
@@ -108,5 +110,5 @@ def answer_released(burst: PullBurst, pulls: list[HeldPull]) -> tuple[list[Answe
     return answered, others
 
 
-def _failed(fault: BaseException, pulls: list[HeldPull]) -> None:
+def _failed(fault: BaseException, pulls: list[PendingPull]) -> None:
     _LOG.error("the fast path could not answer %s that waited", plural(len(pulls), "pull"), exc_info=fault)

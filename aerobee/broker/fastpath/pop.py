@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
+from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler
 from aerobee.broker.fastpath.seam import GuardSettings
 from aerobee.errors import FrameTooLarge
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -41,7 +41,7 @@ _DONE = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 class PopHooks(Protocol):
     """What serves one request, by its fields as they stand in the header. `opaque` is the request's number, for its reply.
 
-    Returns the encoded reply, b"" when it leaves later. Raises NotOrdinary, and has changed nothing then; any other exception
+    Returns the encoded reply, b"" when it leaves later. Raises FallBackToHandler, and has changed nothing then; any other exception
     is a fault, and the peer is disconnected.
     """
 
@@ -128,7 +128,7 @@ class PopBursts:
                     break
                 try:
                     reply = serve(peer, opaque, fields)
-                except NotOrdinary:
+                except FallBackToHandler:
                     break
                 at = end
                 if reply:

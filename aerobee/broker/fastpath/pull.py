@@ -16,12 +16,12 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from aerobee.broker.fastpath.families import Serve
-from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request, number
+from aerobee.broker.fastpath.frame_handlers import Serve
+from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, Request, number
 from aerobee.broker.fastpath.results import PullResult
-from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings, HeldFrame
+from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings, PendingFrame
 from aerobee.broker.fastpath.shared import Shared
-from aerobee.broker.pull.held_pulls import HOLD_MS_MAX
+from aerobee.broker.pull.pending_pulls import HOLD_MS_MAX
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION
 from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
@@ -59,7 +59,7 @@ class Pulls:
 
     @property
     def serves(self) -> Mapping[int, Serve]:
-        """As Family.serves."""
+        """As FrameHandler.serves."""
         return dict.fromkeys(
             (RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value), self.serve
         )
@@ -67,11 +67,11 @@ class Pulls:
     def serve(self, request: Request) -> None:
         """As Serve."""
         if request.flag:
-            raise NotOrdinary
+            raise FallBackToHandler
         try:
             reply, result = self._pull(request)
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         shared = self._shared
         shared.pulled.append(result)
         if not reply:
@@ -163,7 +163,7 @@ def _result(
     queue_id: int,
     next_offset: int,
     commit_offset: int | None,
-    held: HeldFrame | None,
+    held: PendingFrame | None,
 ) -> PullResult:
     result = PullResult()
     result.authorization = authorization

@@ -5,8 +5,8 @@ shell that joins either of them to connections, watermarks and statistics.
 
 An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the oneway form of them, in either header
 type, to an existing topic and queue, within all limits, without a property that asks for more than storing it (transaction,
-light queues); or a pull (pull.py), a message for later (later.py), a half message or its end (transaction.py). Each kind is
-a family, which registers for its request codes; what one leaves is offered to the next, and no two take the same frame:
+LMQs); or a pull (pull.py), a message for later (delayed.py), a half message or its end (transaction.py). Each kind is
+a handler, which registers for its request codes; what one leaves is offered to the next, and no two take the same frame:
 so who took the last one is asked first. Whatever none takes is left for the handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits,
 and are what they are in both backends: nothing that only Python would read as a number is ordinary. Nothing is changed
 before a message is known to be ordinary; what fails after its first byte is a fault, and the frame is served by nobody else.
@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from aerobee.broker.fastpath.batch import Batches
-from aerobee.broker.fastpath.families import Family, Serve
-from aerobee.broker.fastpath.later import Later
+from aerobee.broker.fastpath.delayed import Delayed
+from aerobee.broker.fastpath.frame_handlers import FrameHandler, Serve
 from aerobee.broker.fastpath.permits import FENCE
 from aerobee.broker.fastpath.pull import Pulls
-from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, Request
+from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, Request
 from aerobee.broker.fastpath.results import BurstResult
 from aerobee.broker.fastpath.seam import (
     Appended,
     BackendSettings,
+    DelaySettings,
     HandedOut,
-    LaterSettings,
     PullResult,
     TransactionSettings,
 )
@@ -64,14 +64,14 @@ class PythonBackend:
         self,
         settings: BackendSettings,
         *,
-        later: LaterSettings | None = None,
+        delayed: DelaySettings | None = None,
         transactions: TransactionSettings | None = None,
     ) -> None:
         self._shared = shared = Shared(settings)
         self._permits = settings.permits
         self._request = Request()
-        self._families: list[Family] = []
-        # By which gates are open (1 sends, 2 pulls): by request code, how its families serve.
+        self._handlers: list[FrameHandler] = []
+        # By which gates are open (1 sends, 2 pulls): by request code, how its handlers serve.
         self._serves: dict[int, dict[Any, tuple[Serve, ...]]] = {gates: {} for gates in range(4)}
         self._guard: Guard | None = None
         if settings.guard is not None:
@@ -82,16 +82,16 @@ class PythonBackend:
         self._register(Sends(shared, special))
         self._register(Batches(shared))
         self._register(Pulls(shared, settings))
-        if later is not None:
-            self._register(Later(shared, later, special))
+        if delayed is not None:
+            self._register(Delayed(shared, delayed, special))
         if transactions is not None:
             self._register(Transactions(shared, transactions, special))
 
-    def _register(self, family: Family) -> None:
-        self._families.append(family)
+    def _register(self, handler: FrameHandler) -> None:
+        self._handlers.append(handler)
         for gates, serves in self._serves.items():
-            if gates & (1 if family.is_send else 2):
-                for code, serve in family.serves.items():
+            if gates & (1 if handler.is_send else 2):
+                for code, serve in handler.serves.items():
                     serves[code] = (*serves.get(code, ()), serve)
 
     def take_totals(self) -> tuple[Sequence[Appended], Sequence[HandedOut]]:
@@ -101,13 +101,13 @@ class PythonBackend:
     def forget_topics(self) -> None:
         """As Backend.forget_topics."""
         self._shared.forget_topics()
-        for family in self._families:
-            family.forget_topics()
+        for handler in self._handlers:
+            handler.forget_topics()
 
     def forget_authorizations(self) -> None:
         """As Backend.forget_authorizations."""
-        for family in self._families:
-            family.forget_authorizations()
+        for handler in self._handlers:
+            handler.forget_authorizations()
 
     def forget_grants(self) -> None:
         """As Backend.forget_grants."""
@@ -165,7 +165,7 @@ class PythonBackend:
                 for serve in serves:
                     try:
                         answer = serve(request)
-                    except NotOrdinary:
+                    except FallBackToHandler:
                         continue
                     is_slow = False
                     break
@@ -187,7 +187,7 @@ class PythonBackend:
                     else:
                         text = shared.binary_reply(command, queue, queue_offset, message_ids, unique_key)
                     (shared.held if waits else shared.replies).append(text)
-                    (shared.held_codes if waits else shared.codes).append(code)
+                    (shared.deferred_codes if waits else shared.codes).append(code)
                 elif answer is not None or not shared.pulled or shared.pulled[-1].held is None:
                     shared.codes.append(-code if flag else code)
                 at = end
@@ -199,16 +199,16 @@ class PythonBackend:
         """Write and tell what a burst leaves to its end."""
         shared = self._shared
         self._request.data = b""
-        frames = held_frames = b""
-        held_answers: Answers = ()
+        frames = deferred_frames = b""
+        deferred_answers: Answers = ()
         if replies := shared.replies:
             frames = "".join(replies).encode("latin-1")
             replies.clear()
         if held := shared.held:
-            held_frames = "".join(held).encode("latin-1")
+            deferred_frames = "".join(held).encode("latin-1")
             held.clear()
-            held_answers = tuple(Counter(shared.held_codes).items())
-            shared.held_codes.clear()
+            deferred_answers = tuple(Counter(shared.deferred_codes).items())
+            shared.deferred_codes.clear()
         pulled: Sequence[PullResult] = ()
         if shared.pulled:
             pulled, shared.pulled, shared.pulled_bytes = shared.pulled, [], 0
@@ -228,8 +228,8 @@ class PythonBackend:
         result.replies = frames
         result.used = used
         result.is_slow = is_slow
-        result.held_replies = held_frames
-        result.held_answers = held_answers
+        result.deferred_replies = deferred_frames
+        result.deferred_answers = deferred_answers
         result.stored_count = stored_count
         result.pulled = pulled
         result.fault = fault

@@ -27,7 +27,7 @@ _NO_VALUE = "\x01\x02"
 _split_pair: Callable[[str], list[str]] = methodcaller("split", "\x01")  # into a name and its value
 
 
-class NotOrdinary(Exception):
+class FallBackToHandler(Exception):
     """The frame is for another family, or for the handlers. Nothing was written."""
 
 

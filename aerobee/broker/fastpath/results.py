@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from aerobee.broker.fastpath.seam import Appended, Authorization, HeldFrame
+from aerobee.broker.fastpath.seam import Appended, Authorization, PendingFrame
 from aerobee.broker.fastpath.seam import PullResult as AnyPullResult
 from aerobee.remoting.request_stats import Answers
 
@@ -31,16 +31,16 @@ class PullResult:
     queue_id: int
     next_offset: int
     commit_offset: int | None
-    held: HeldFrame | None
+    held: PendingFrame | None
 
 
 class BurstResult:
     """seam.BurstResult. Made as PullResult."""
 
     __slots__ = (
+        "deferred_answers",
+        "deferred_replies",
         "fault",
-        "held_answers",
-        "held_replies",
         "is_slow",
         "pulled",
         "replies",
@@ -51,8 +51,8 @@ class BurstResult:
     replies: bytes
     used: int
     is_slow: bool
-    held_replies: bytes
-    held_answers: Answers
+    deferred_replies: bytes
+    deferred_answers: Answers
     stored_count: int
     pulled: Sequence[AnyPullResult]
     fault: BaseException | None

@@ -18,7 +18,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 22
+FAST_PATH_VERSION = 23
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
@@ -52,7 +52,7 @@ Appended = tuple[str, int, int, int, Sequence[int]]
 HandedOut = tuple[Authorization, int, int, int]
 
 # The frame of a pull that waits for the next message of its queue, for how many ms it may be held, and its code.
-HeldFrame = tuple[bytes, int, int]
+PendingFrame = tuple[bytes, int, int]
 
 
 class PullResult(Protocol):
@@ -74,7 +74,7 @@ class PullResult(Protocol):
         ...
 
     @property
-    def held(self) -> HeldFrame | None:
+    def held(self) -> PendingFrame | None:
         """The pull waits, and has no reply yet."""
         ...
 
@@ -98,13 +98,13 @@ class BurstResult(Protocol):
         ...
 
     @property
-    def held_replies(self) -> bytes:
+    def deferred_replies(self) -> bytes:
         """Encoded frames to be sent when the log is durable up to its present end."""
         ...
 
     @property
-    def held_answers(self) -> Answers:
-        """Those in `held_replies`."""
+    def deferred_answers(self) -> Answers:
+        """Those in `deferred_replies`."""
         ...
 
     @property
@@ -123,10 +123,10 @@ class BurstResult(Protocol):
         ...
 
 
-class LaterHooks(Protocol):
+class DelayHooks(Protocol):
     """What the family of messages for later asks and tells. Those that are asked are asked once in a burst."""
 
-    def takes_later(self) -> bool:
+    def takes_delayed(self) -> bool:
         """Whether such messages are taken as they come."""
         ...
 
@@ -240,17 +240,17 @@ class BackendSettings:
     put_took: Callable[[float, int], None]
     get_took: Callable[[float, int], None]
     # RequestStats.fast_rows, where the native backend counts, and .fast_answered, to which the Python one adds what its shell is
-    # to count: the codes of requests that were answered, but not those of `held_answers`.
+    # to count: the codes of requests that were answered, but not those of `deferred_answers`.
     request_rows: array[int]
     answered: list[int]
     guard: GuardSettings | None = None  # None: nothing is asked of anybody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaterSettings:
+class DelaySettings:
     """What the family of messages for later needs. The topics are those where such messages wait."""
 
-    hooks: LaterHooks
+    hooks: DelayHooks
     schedule_topic: TopicConfig
     timer_topic: TopicConfig
     broker_name: str

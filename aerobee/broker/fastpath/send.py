@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from aerobee.broker.fastpath.families import Answer, Serve
+from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
     NO_ROOM,
     NOT_BATCH,
     ORDINARY_SYS_FLAG,
     UNREADABLE,
-    NotOrdinary,
+    FallBackToHandler,
     Request,
     number,
     read_pairs,
@@ -57,7 +57,7 @@ class Sends:
 
     @property
     def serves(self) -> Mapping[int, Serve]:
-        """As Family.serves."""
+        """As FrameHandler.serves."""
         return dict.fromkeys((RequestCode.SEND_MESSAGE_V2.value, _SEND_MESSAGE), self.serve)
 
     def serve(self, request: Request) -> Answer:
@@ -101,7 +101,7 @@ class Sends:
             is_plain = len(born_timestamp) < 20 and born_timestamp.isdigit() and born_timestamp.isascii()
             born_timestamp = int(born_timestamp) if is_plain else number(born_timestamp)
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         # What shared.append() and count_request() do, without their calls: this is the most frequent frame of all.
         target = queue.queue
         queue_offset = target.max_offset
@@ -111,7 +111,7 @@ class Sends:
                 born_timestamp, tries, 0, queue.key in shared.waiting,
             )  # fmt: skip
         except NO_ROOM as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         shared.has_stored = True
         if not topic.is_touched:
             topic.is_touched = True

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.fastpath.permits import HOLDS
-from aerobee.broker.fastpath.request import NO_ROOM, NotOrdinary, number, wants_to_wait
+from aerobee.broker.fastpath.request import NO_ROOM, FallBackToHandler, number, wants_to_wait
 from aerobee.broker.fastpath.seam import Appended, Authorization, BackendSettings, HandedOut, PullResult
 from aerobee.broker.fastpath.topic import SMALL_BYTES, FastQueue, FastTopic
 from aerobee.remoting.command import RemotingCommand
@@ -48,7 +48,7 @@ class Shared:
         self.parts: list[bytes] = []  # replies to pulls, and to the sends before them
         self.held: list[str] = []
         self.codes = settings.answered
-        self.held_codes: list[int] = []  # of those in `held`
+        self.deferred_codes: list[int] = []  # of those in `held`
         self.pulled: list[PullResult] = []
         self.pulled_bytes = 0
         self.has_stored = False
@@ -75,10 +75,10 @@ class Shared:
             origin.enter(born_host)
 
     def waits(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message's answer is held. Raises NotOrdinary when it is not, and may not leave from here."""
+        """Whether a message's answer is held. Raises FallBackToHandler when it is not, and may not leave from here."""
         waits = self.holds_replies and wants_to_wait(properties)
         if self.holds_all and not waits:
-            raise NotOrdinary
+            raise FallBackToHandler
         return waits
 
     def end(self) -> int:
@@ -161,7 +161,7 @@ class Shared:
     ) -> tuple[int, int]:
         """Store a record with its entries, and count it; return (queue offset, physical offset).
 
-        Raises NotOrdinary when there is no room or a number does not fit its field: nothing is written then.
+        Raises FallBackToHandler when there is no room or a number does not fit its field: nothing is written then.
         """
         target = queue.queue
         queue_offset = target.max_offset
@@ -171,7 +171,7 @@ class Shared:
                 born_timestamp, reconsume_times, prepared_offset, queue.key in self.waiting,
             )  # fmt: skip
         except NO_ROOM as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         size = self.log.end - offset
         self.count(topic, 1, size)
         if size > SMALL_BYTES:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from aerobee.broker.fastpath.families import Answer, Serve
+from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
     NOT_BATCH,
     ORDINARY_SYS_FLAG,
     UNREADABLE,
-    NotOrdinary,
+    FallBackToHandler,
     Request,
     born_time,
     number,
@@ -112,7 +112,7 @@ class Transactions:
 
     @property
     def serves(self) -> Mapping[int, Serve]:
-        """As Family.serves."""
+        """As FrameHandler.serves."""
         return {
             RequestCode.SEND_MESSAGE_V2.value: self._prepare,
             RequestCode.END_TRANSACTION.value: self._end_one,
@@ -135,7 +135,7 @@ class Transactions:
 
     def _prepare(self, request: Request) -> Answer:
         if request.command is not None:
-            raise NotOrdinary
+            raise FallBackToHandler
         shared, half = self._shared, self._half_topic
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
@@ -177,7 +177,7 @@ class Transactions:
             flag = 0 if flag == "0" else number(flag)
             born_timestamp = born_time(born_timestamp)
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         queue_offset, offset = shared.append(
             half, half_queue, body, stored, hashes, code, flag, sys_flag & ~TRANSACTION_PREPARED, born_timestamp, 0
         )  # fmt: skip
@@ -193,7 +193,7 @@ class Transactions:
     def _end_one(self, request: Request) -> None:
         """Carry out one decision about a transaction that is open and named right."""
         if request.command is not None or request.flag != FLAG_ONEWAY:
-            raise NotOrdinary
+            raise FallBackToHandler
         try:
             ext = request.ext
             turn, unique_key = self._turn, ext["transactionId"]
@@ -223,7 +223,7 @@ class Transactions:
                     raise ValueError
                 is_commit = True
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         if is_commit:
             self._commit(transaction, unique_key)
         if not self._is_changed:
@@ -279,7 +279,7 @@ class Transactions:
             else:
                 hashes, code = shared.hashes(topic, unique_key, *marks)
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         # The message's sender is that of its half message, whoever ends it.
         sender, born_host = origin.born_host, born_ip + born_port.to_bytes(4, "big")
         if is_other := sender != born_host:

@@ -185,7 +185,7 @@ class HeartbeatCalls:
         retry_topics: list[TopicConfig],
     ) -> RemotingCommand | None:
         """Join when the retry topics are made and the nameservers know them, or had time for it."""
-        await self._topics.put_beside(retry_topics, must_save=False)
+        await self._topics.put_async(retry_topics, must_save=False)
         if self._registered is not None:
             try:
                 async with asyncio.timeout(REGISTRATION_WAIT_S):

@@ -20,8 +20,8 @@ from aerobee.broker.fastpath.pop import MakePopRecords
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.pull.held_pulls import HeldPulls
-from aerobee.broker.send.light_queue import LightQueueEntries
+from aerobee.broker.pull.pending_pulls import PendingPulls
+from aerobee.broker.send.lmq import LmqEntries
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import SendDuplicates
 from aerobee.broker.send.unique_key import UniqueKeys
@@ -56,7 +56,7 @@ class BrokerParts:
     store: MessageStore
     bounds: Bounds  # what peers may ask and occupy
     writer: MessageWriter
-    light: LightQueueEntries | None  # None: no light queues here
+    lmqs: LmqEntries | None  # None: no LMQs here
     topics: TopicTable
     mappings: QueueMappings  # of static topics
     groups: GroupTable
@@ -68,7 +68,7 @@ class BrokerParts:
     schedule: Schedule
     escaped: EscapedDeliveries  # what an acting master has delivered
     deliveries: DeliveryRuns  # of due messages
-    held: HeldPulls
+    pending_pulls: PendingPulls
     ack: AckPolicy  # when appends are answered
     overload: Overload
     unique_keys: UniqueKeys

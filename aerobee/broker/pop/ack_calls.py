@@ -18,7 +18,7 @@ from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import check_client_group
 from aerobee.broker.fastpath.pop import empty_reply
-from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary
+from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler
 from aerobee.broker.pop.check_point import Acks, CheckPointKey
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopStore, where
@@ -121,10 +121,10 @@ class AckCalls:
                 return request.reply()
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark)
-        self._answer_later(peer, request)
+        self._answer_deferred(peer, request)
         return None
 
-    def ack_ordinary(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
+    def ack_fast(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
         """ack() of a message that is out, by the fields of its request (PopHooks.ack).
 
         What the handles of one check point have in common is looked at once a pass.
@@ -136,10 +136,10 @@ class AckCalls:
             target = self._targets.get(key) or self._find_target(key)
             offset, bit = target.offsets[offset_text]
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         entry = target.entry
         if own_text != offset_text or entry.state is not State.OUT:
-            raise NotOrdinary
+            raise FallBackToHandler
         if entry.point.bit_map & bit:
             self.ack_count += 1
             return empty_reply(opaque)
@@ -154,7 +154,7 @@ class AckCalls:
         return b""
 
     def _find_target(self, key: tuple[str, str, str, str]) -> _Target:
-        """Check what does not depend on the offset. Raises NotOrdinary, or one of UNREADABLE."""
+        """Check what does not depend on the offset. Raises FallBackToHandler, or one of UNREADABLE."""
         group, topic_name, queue_text, known = key
         engine = self._engine
         if (
@@ -162,10 +162,10 @@ class AckCalls:
             or len(known) > _KNOWN_CHARS_MAX
             or engine.buffer is not None
         ):
-            raise NotOrdinary
+            raise FallBackToHandler
         handle = parse_handle(f"{known} 0")
         if handle.is_ordered or str(handle.queue_id) != queue_text:
-            raise NotOrdinary
+            raise FallBackToHandler
         place = (group, topic_name, handle.queue_id, handle.retry)
         checked = self._checked.get(place)
         try:
@@ -176,12 +176,12 @@ class AckCalls:
             else:
                 _check_handle(handle, self._clock.now_ms())
         except RemoteError as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         topic, low, high = checked
         full_key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
         entry = engine.in_flight.get(full_key)
         if entry is None:
-            raise NotOrdinary
+            raise FallBackToHandler
         offsets = {
             str(offset): (offset, 1 << at)
             for at, offset in enumerate(entry.point.offsets)
@@ -219,7 +219,7 @@ class AckCalls:
                 except RemoteError as error:
                     refusal = error
         if writes:
-            self._answer_later(peer, request)
+            self._answer_deferred(peer, request)
             return None
         if refusal is not None:
             return request.reply(refusal.code, remark=refusal.remark)
@@ -376,7 +376,7 @@ class AckCalls:
         waiting.offsets.add(offset)
         return True
 
-    def _answer_later(self, peer: Peer, request: RemotingCommand) -> None:
+    def _answer_deferred(self, peer: Peer, request: RemotingCommand) -> None:
         if not request.is_oneway:
             self._answers.append((peer, request))
 

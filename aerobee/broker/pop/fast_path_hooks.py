@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aerobee.broker.fastpath.request import NotOrdinary
+from aerobee.broker.fastpath.request import FallBackToHandler
 from aerobee.broker.pop.ack_calls import AckCalls
 from aerobee.broker.pop.pop_calls import PopCalls
 from aerobee.remoting.peer import Peer
@@ -15,17 +15,17 @@ class PopFastPath:
     """fastpath.pop.PopHooks. While POP is not served, the handlers refuse."""
 
     def __init__(self, *, pops: PopCalls, acks: AckCalls, is_served: Callable[[], bool]) -> None:
-        self._pop, self._ack = pops.pop_ordinary, acks.ack_ordinary
+        self._pop, self._ack = pops.pop_fast, acks.ack_fast
         self._is_served = is_served
 
     def pop(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
         """POP_MESSAGE."""
         if not self._is_served():
-            raise NotOrdinary
+            raise FallBackToHandler
         return self._pop(peer, opaque, fields)
 
     def ack(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
         """ACK_MESSAGE."""
         if not self._is_served():
-            raise NotOrdinary
+            raise FallBackToHandler
         return self._ack(peer, opaque, fields)

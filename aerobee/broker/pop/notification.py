@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopWant
-from aerobee.broker.pop.held_pops import HeldPop, HeldPops, queues_of
+from aerobee.broker.pop.pending_pops import PendingPop, PendingPops, queues_of
 from aerobee.broker.pop.pop_calls import HOLD_MS_MAX
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
@@ -28,8 +28,8 @@ class NotificationCalls:
         *,
         engine: PopEngine,
         checks: PopChecks,
-        pops: HeldPops,
-        waiting: HeldPops,
+        pops: PendingPops,
+        waiting: PendingPops,
         clock: Clock,
         when_free: Callable[[str, str, int], None],
     ) -> None:
@@ -59,7 +59,7 @@ class NotificationCalls:
         until_ms = self._clock.now_ms() + min(request.integer("pollTime"), HOLD_MS_MAX)
         return self._answer(peer, request, want, until_ms)
 
-    def resume(self, call: HeldPop, timed_out: bool) -> None:
+    def resume(self, call: PendingPop, timed_out: bool) -> None:
         """Something came or the wait is over. What came may lie behind a lock: then the call waits on."""
         try:
             want = self._want(call.request)
@@ -81,7 +81,7 @@ class NotificationCalls:
         free_ms = self._engine.free_at(want, now_ms)
         if free_ms:
             self._when_free(want.topic, want.group, free_ms)
-        call = HeldPop(peer, request, want.topic, want.group, want.queue_id, None, until_ms, self.resume)
+        call = PendingPop(peer, request, want.topic, want.group, want.queue_id, None, until_ms, self.resume)
         if self._waiting.hold(call, (until_ms - now_ms) / 1000, queues_of(want)):
             return None
         return self._reply(request, has_message=False, polling_full=True)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, Protocol
 
 from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.fastpath.pop import found_reply
-from aerobee.broker.fastpath.request import UNREADABLE, NotOrdinary, born_time, number
+from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, born_time, number
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
-from aerobee.broker.pop.held_pops import HeldPop, HeldPops, queues_of
+from aerobee.broker.pop.pending_pops import PendingPop, PendingPops, queues_of
 from aerobee.broker.pop.request_age import RequestAge
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.broker.state.refusal import store_refusal
@@ -83,7 +83,7 @@ class PopCalls:
         engine: PopEngine,
         store: ColdReader,
         checks: PopChecks,
-        waiting: HeldPops,
+        waiting: PendingPops,
         stats: BrokerStats,
         ack: AckPolicy,
         live: LiveConfig,
@@ -142,7 +142,7 @@ class PopCalls:
         access = self._waiting.access
         return 0 if access is None else access.seen
 
-    def pop_ordinary(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
+    def pop_fast(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
         """pop() in no order of hot messages, by the fields of its request (PopHooks.pop).
 
         Most pops are like one before them, so what their texts say is checked once, until a setting changes.
@@ -160,18 +160,18 @@ class PopCalls:
             plan = self._plans.get(key) or self._find_plan(key)
             born_ms, poll_ms = born_time(fields["bornTime"]), number(fields["pollTime"])
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         now_ms, late_ms = self._clock.now_ms(), poll_ms + LATE_MS
         age_ms = self._ages.age_ms(peer, born_ms, now_ms, late_ms=late_ms)
         if age_ms > late_ms:
-            raise NotOrdinary
+            raise FallBackToHandler
         want = self._in_turn(plan, peer)
         try:
             taken = self._engine.take(want, now_ms, self._store.is_cold)
         except (ColdData, StoreError) as error:
-            raise NotOrdinary from error  # nothing is handed out
+            raise FallBackToHandler from error  # nothing is handed out
         if not taken.count:
-            return self._nothing_ordinary(
+            return self._nothing_fast(
                 peer, opaque, fields, want, taken, now_ms + min(poll_ms - age_ms, HOLD_MS_MAX)
             )
         self._count(want, taken)
@@ -188,16 +188,16 @@ class PopCalls:
         return reply
 
     def _find_plan(self, key: tuple[str | None, ...]) -> _Plan:
-        """Check what all pops with these texts have in common. Raises NotOrdinary, or one of UNREADABLE."""
+        """Check what all pops with these texts have in common. Raises FallBackToHandler, or one of UNREADABLE."""
         ext = {name: value for name, value in zip(_FIELDS, key, strict=True) if value is not None}
         if not _ONLY_TEXT.issuperset(map(type, ext.values())):
-            raise NotOrdinary
+            raise FallBackToHandler
         try:
             plan = self._make_plan(RemotingCommand(RequestCode.POP_MESSAGE, ext))
         except RemoteError as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         if plan.want.ordered:
-            raise NotOrdinary
+            raise FallBackToHandler
         if len(self._plans) >= PLANS_MAX:
             self._plans.clear()
         self._plans[key] = plan
@@ -207,17 +207,17 @@ class PopCalls:
         """Topics, groups, settings or the broker's role have changed: check everything again."""
         self._plans.clear()
 
-    def _nothing_ordinary(
+    def _nothing_fast(
         self, peer: Peer, opaque: int, fields: dict[str, Any], want: PopWant, taken: Taken, until_ms: int
     ) -> bytes:
-        """The answer to a pop that found nothing; b"" when it waits. Raises NotOrdinary, and nothing is counted then."""
+        """The answer to a pop that found nothing; b"" when it waits. Raises FallBackToHandler, and nothing is counted then."""
         if not _ONLY_TEXT.issuperset(map(type, fields.values())):
-            raise NotOrdinary
+            raise FallBackToHandler
         request = RemotingCommand(RequestCode.POP_MESSAGE, fields, opaque=opaque)
         reply = self._empty(peer, request, want, taken, until_ms)
         return b"" if reply is None else encode_frame(reply)
 
-    def resume(self, call: HeldPop, timed_out: bool) -> None:
+    def resume(self, call: PendingPop, timed_out: bool) -> None:
         """Serve a pop that waited: now when its time is up, else it may wait on."""
         peer, request = call.peer, call.request
         try:
@@ -376,7 +376,7 @@ class PopCalls:
         taken: Taken,
         until_ms: int,
     ) -> RemotingCommand | None:
-        call = HeldPop(
+        call = PendingPop(
             peer, request, want.topic, want.group, want.queue_id, want.tag_codes, until_ms, self.resume
         )
         if taken.blocked_until:

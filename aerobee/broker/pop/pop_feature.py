@@ -19,10 +19,10 @@ from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_poi
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine
 from aerobee.broker.pop.fast_path_hooks import PopFastPath
-from aerobee.broker.pop.held_pops import ANY_QUEUE, HeldPops
 from aerobee.broker.pop.invisible_calls import InvisibleCalls
 from aerobee.broker.pop.merge_buffer import MergeBuffer
 from aerobee.broker.pop.notification import NotificationCalls
+from aerobee.broker.pop.pending_pops import ANY_QUEUE, PendingPops
 from aerobee.broker.pop.pop_calls import PopCalls
 from aerobee.broker.pop.pop_recovery import READ_COUNT, recover_pops, recovering_pops
 from aerobee.broker.pop.revive_log import ReviveLog
@@ -81,7 +81,7 @@ class Pop(Feature):
             store=store,
             cluster=identity.cluster,
             host=identity.store_host,
-            waiting=parts.held.by_queue,
+            waiting=parts.pending_pulls.by_queue,
             on_timer_messages=timer.on_messages if timer and store.config.timer_wheel_enable else None,
             make_records=parts.make_pop_records,
         )
@@ -94,12 +94,12 @@ class Pop(Feature):
             buffer=MergeBuffer() if config.enable_pop_buffer_merge else None,
         )
         self.waiting, self.notified = (
-            HeldPops(
+            PendingPops(
                 clock=clock,
                 call_soon=call_soon,
-                watch=parts.held,
+                watch=parts.pending_pulls,
                 bounds=parts.bounds,
-                access=parts.held.access,
+                access=parts.pending_pulls.access,
             )
             for _ in range(2)
         )
@@ -125,7 +125,7 @@ class Pop(Feature):
         store.on_arrival(self.notified.on_appended)
         store.on_arrival(self.reviver.on_appended, self._log.topic)
         parts.offsets.on_reset(self._offset_reset)
-        parts.held.on_release_all(self._release_waiting)
+        parts.pending_pulls.on_release_all(self._release_waiting)
         forget_plans = self._pops.forget_plans
         parts.topics.on_change(lambda _: forget_plans())
         parts.groups.on_change(forget_plans)

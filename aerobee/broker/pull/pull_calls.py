@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.pull.pull_service import (
     COUNT_MAX,
     Pull,
@@ -61,12 +61,12 @@ class PullCalls:
         self,
         *,
         service: PullService,
-        held: HeldPulls,
+        pending_pulls: PendingPulls,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """`spawn` makes a task that ends with the broker, for a held pull whose data is cold."""
         self._service = service
-        self._held = held
+        self._pending_pulls = pending_pulls
         self._spawn = spawn
 
     def handlers(self) -> dict[int, Handler]:
@@ -87,7 +87,7 @@ class PullCalls:
             ext = {"forbiddenType": str(refusal.forbidden_type)} if refusal.forbidden_type else {}
             return request.reply(refusal.code, remark=refusal.remark, ext=ext)
         if self._service.is_cold(pull):
-            access = self._held.access
+            access = self._pending_pulls.access
             return self._pull_cold(pull, request, rewrite, signed, 0 if access is None else access.seen)
         return self._answer(pull, request, self._service.read(pull, may_hold=True), rewrite, signed)
 
@@ -100,11 +100,11 @@ class PullCalls:
         version: int,
     ) -> Reply:
         outcome = await self._service.read_cold(pull, may_hold=True)
-        if self._held.access is not None:
-            self._held.access.require(pull.peer, signed or request, version)
+        if self._pending_pulls.access is not None:
+            self._pending_pulls.access.require(pull.peer, signed or request, version)
         return self._answer(pull, request, outcome, rewrite, signed)
 
-    def resume(self, held: HeldPull, rewrite: Rewrite | None = None) -> None:
+    def resume(self, held: PendingPull, rewrite: Rewrite | None = None) -> None:
         """Serve a pull that was held; it is answered now, whatever there is."""
         request = decode_frame(held.frame)
         try:
@@ -118,15 +118,15 @@ class PullCalls:
             reply = request.reply(code, remark=str(error), ext={})
         if reply is not None:
             held.peer.send(reply)
-            self._held.answered(held, reply.code)
+            self._pending_pulls.answered(held, reply.code)
 
     async def _resume_cold(
-        self, held: HeldPull, pull: Pull, request: RemotingCommand, rewrite: Rewrite | None
+        self, held: PendingPull, pull: Pull, request: RemotingCommand, rewrite: Rewrite | None
     ) -> None:
         try:
             outcome = await self._service.read_cold(pull, may_hold=False)
-            if self._held.access is not None:
-                self._held.access.require(pull.peer, held.asked(), held.version)
+            if self._pending_pulls.access is not None:
+                self._pending_pulls.access.require(pull.peer, held.asked(), held.version)
             reply = self._answer(pull, request, outcome, rewrite)
         except RemoteError as error:
             reply = request.reply(error.code, remark=error.remark, ext={})
@@ -134,7 +134,7 @@ class PullCalls:
             reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error), ext={})
         if reply is not None and pull.peer.is_open:
             pull.peer.send(reply)
-            self._held.answered(held, reply.code)
+            self._pending_pulls.answered(held, reply.code)
 
     def _answer(
         self,
@@ -147,7 +147,7 @@ class PullCalls:
         """The reply, or None when the pull is held from now on."""
         if outcome.hold_ms is not None:
             asked = pull.request
-            held = HeldPull(
+            held = PendingPull(
                 pull.peer,
                 encode_frame(request),
                 asked.group,
@@ -160,7 +160,7 @@ class PullCalls:
                 request.code,
                 signed,
             )
-            self._held.hold(held, outcome.hold_ms / 1000)
+            self._pending_pulls.hold(held, outcome.hold_ms / 1000)
             return None
         ext = {
             "suggestWhichBrokerId": str(outcome.suggested_broker_id),

@@ -19,7 +19,7 @@ from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.pull.held_pulls import HOLD_MS_MAX, HeldPulls
+from aerobee.broker.pull.pending_pulls import HOLD_MS_MAX, PendingPulls
 from aerobee.broker.state.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.refusal import FAQ
@@ -157,7 +157,7 @@ class PullService:
         consumers: ConsumerRegistry,
         offsets: ConsumerOffsets,
         stats: BrokerStats,
-        held: HeldPulls,
+        pending_pulls: PendingPulls,
         expressions: Expressions,
         filters: FilterTable | None = None,
         live: LiveConfig,
@@ -171,7 +171,7 @@ class PullService:
         self._consumers = consumers
         self._offsets = offsets
         self._stats = stats
-        self._held = held
+        self._pending_pulls = pending_pulls
         self._live = live
         self._identity = identity
         self._role = role
@@ -418,7 +418,7 @@ class PullService:
 
     def _hold_ms(self, peer: Peer, request: PullRequest, config: BrokerConfig) -> int | None:
         """How long the pull is held; None when it did not ask for that, or nothing more is held."""
-        if request.hold_ms is None or self._held.is_full_for(peer):
+        if request.hold_ms is None or self._pending_pulls.is_full_for(peer):
             return None
         if not config.long_polling_enable:
             return config.short_polling_time_mills

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from aerobee.broker.send.light_queue import names_light_queues
+from aerobee.broker.send.lmq import names_lmqs
 from aerobee.broker.state.feature import PutHook
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.errors import RecordInvalid, RemoteError
@@ -28,9 +28,7 @@ StoredCallback = Callable[[StoredMessage, dict[str, str], AppendResult], None]
 class RecordLog(Protocol):
     """Stores one message."""
 
-    def append(
-        self, message: StoredMessage, *, light_queues: Sequence[ConsumeQueue] = ()
-    ) -> AppendResult: ...
+    def append(self, message: StoredMessage, *, lmqs: Sequence[ConsumeQueue] = ()) -> AppendResult: ...
 
 
 class MessageLog(RecordLog, Protocol):
@@ -43,8 +41,8 @@ class MessageLog(RecordLog, Protocol):
     def next_offset(self, topic: str, queue_id: int) -> int: ...
 
 
-class LightDispatch(Protocol):
-    """Who knows light queues (light_queue.py)."""
+class LmqDispatch(Protocol):
+    """Who knows LMQs (lmq.py)."""
 
     def check(self, properties: Mapping[str, str]) -> object: ...
 
@@ -58,15 +56,15 @@ class MessageWriter:
         self,
         store: MessageLog,
         *,
-        light: LightDispatch | None = None,
+        lmqs: LmqDispatch | None = None,
         unserved: UnservedKinds | None = None,
     ) -> None:
-        """`light` lets messages with INNER_MULTI_DISPATCH be read from light queues, too. `unserved`: whose messages are refused."""
+        """`lmqs` lets messages with INNER_MULTI_DISPATCH be read from LMQs, too. `unserved`: whose messages are refused."""
         self._store = store
         self._hooks: list[tuple[PutHook, str, bool]] = []
         self._unserved = UnservedKinds() if unserved is None else unserved
         self._watchers: dict[str, StoredCallback] = {}
-        self._light = light
+        self._lmqs = lmqs
         self._throttle = LogThrottle(log, time.monotonic)
 
     def add_hook(self, hook: PutHook, feature: str = "", *, accepts_early: bool = False) -> None:
@@ -91,17 +89,17 @@ class MessageWriter:
                 if formed is not message and not is_accepted:
                     self._unserved.check(feature, accepts_early=accepts_early)
                 message = formed
-        if self._light is None or not names_light_queues(topic, properties):
+        if self._lmqs is None or not names_lmqs(topic, properties):
             result = self._store.append(message)
         elif message.topic != topic:
             # A hook put it aside: it enters them when it is delivered (Redelivery) or committed (put() again).
-            self._light.check(properties)
+            self._lmqs.check(properties)
             result = self._store.append(message)
         elif is_accepted:
-            result = append_accepted(self._store, self._light, message, self._throttle)
+            result = append_accepted(self._store, self._lmqs, message, self._throttle)
         else:
-            message, queues = self._light.prepare(message)
-            result = self._store.append(message, light_queues=queues)
+            message, queues = self._lmqs.prepare(message)
+            result = self._store.append(message, lmqs=queues)
         watcher = self._watchers.get(message.topic)
         if watcher is not None:
             watcher(message, properties, result)
@@ -109,16 +107,16 @@ class MessageWriter:
 
 
 def append_accepted(
-    store: RecordLog, light: LightDispatch, message: StoredMessage, throttle: LogThrottle
+    store: RecordLog, lmqs: LmqDispatch, message: StoredMessage, throttle: LogThrottle
 ) -> AppendResult:
-    """Append a message that names light queues and has waited, so that its producer was told that it is safe: what cannot enter them any
+    """Append a message that names LMQs and has waited, so that its producer was told that it is safe: what cannot enter them any
     more (there are too many) is in its topic alone. Raises what MessageStore.append raises."""
     text = message.properties
     try:
-        prepared, queues = light.prepare(message)
-        return store.append(prepared, light_queues=queues)
+        prepared, queues = lmqs.prepare(message)
+        return store.append(prepared, lmqs=queues)
     except (RemoteError, RecordInvalid) as error:
         topic = message.topic
-        throttle.warn(topic, "a message of %s that has waited is in no light queue: %s", topic, error)
+        throttle.warn(topic, "a message of %s that has waited is in no LMQ: %s", topic, error)
     message.properties = text
     return store.append(message)

@@ -188,7 +188,7 @@ class SendBackCalls:
             topic = self._topics.create_dead_letter_topic(group.group_name)
             queue_id = 0
             properties[DELAY] = "0"
-            for name in (MULTI_DISPATCH, MULTI_OFFSET):  # the light queues have the message already
+            for name in (MULTI_DISPATCH, MULTI_OFFSET):  # the LMQs have the message already
                 properties.pop(name, None)
         else:
             topic = self._topics.create_retry_topic(

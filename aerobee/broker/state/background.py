@@ -52,7 +52,7 @@ class Background:
 _UNDER_WAY: set[asyncio.Future[Any]] = set()  # held here until they end
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def shield(work: Coroutine[Any, Any, T]) -> T:
     """Await what must not be left half done when the peer that asked for it goes: the waiting ends then, the work does not."""
     task = asyncio.ensure_future(work)
     _UNDER_WAY.add(task)

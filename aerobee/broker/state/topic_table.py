@@ -159,7 +159,7 @@ class TopicTable:
 
     # --- changing
 
-    async def put_beside(self, configs: Iterable[TopicConfig], *, must_save: bool = True) -> None:
+    async def put_async(self, configs: Iterable[TopicConfig], *, must_save: bool = True) -> None:
         """Create or replace topics. In the table, and durable, on return. Raises UsageError, RemoteError (too many topics),
         StoreError; none of `configs` is taken then. Without `must_save` they live in memory when the disk refuses.
         """
@@ -208,7 +208,7 @@ class TopicTable:
 
         return put
 
-    async def delete_beside(self, topics: Iterable[str]) -> list[str]:
+    async def delete_async(self, topics: Iterable[str]) -> list[str]:
         """Forget topics, durable on return; their messages are the store's business. Returns those that existed.
 
         Raises StoreError; all of them are kept then.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aerobee.broker.consumer.offset_calls import UPPER, OffsetCalls
-from aerobee.broker.pull.held_pulls import HeldPulls
+from aerobee.broker.pull.pending_pulls import PendingPulls
 from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_header import LONG_NAMED
@@ -73,7 +73,7 @@ class StaticTopicCalls:
         sends: SendCalls,
         pulls: PullCalls,
         offsets: OffsetCalls,
-        held: HeldPulls,
+        pending_pulls: PendingPulls,
         brokers: Brokers,
         live: LiveConfig,
         identity: BrokerIdentity,
@@ -83,7 +83,7 @@ class StaticTopicCalls:
         self._sends = sends
         self._pulls = pulls
         self._offsets = offsets
-        self._held = held
+        self._pending_pulls = pending_pulls
         self._brokers = brokers
         self._live = live
         self._identity = identity
@@ -135,10 +135,10 @@ class StaticTopicCalls:
             log.warning("static topic %s is not changed: %s", config.topic_name, error)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         # Told to nameservers and caches with the topic, even when its own settings are the same.
-        await self._topics.put_beside((config,))
+        await self._topics.put_async((config,))
         # Pulls that wait at a queue which goes on elsewhere learn of it now, not at their deadline.
         for queue_id in (set() if before is None else set(before.led().values())) - set(now.led().values()):
-            self._held.release_queue(config.topic_name, queue_id)
+            self._pending_pulls.release_queue(config.topic_name, queue_id)
         log.info("static topic %s was set by %s: %s", config.topic_name, peer.address, mapping)
         return request.reply()
 

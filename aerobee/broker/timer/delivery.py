@@ -13,7 +13,7 @@ from collections.abc import Callable
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.send.message_writer import LightDispatch
+from aerobee.broker.send.message_writer import LmqDispatch
 from aerobee.broker.send.timer_properties import number, slot_time
 from aerobee.broker.state.property_names import (
     REAL_TOPIC,
@@ -58,11 +58,11 @@ class TimerDelivery:
         clock: Clock,
         existing_queue: ExistingQueue,
         set_back: ClockSetBack,
-        light: LightDispatch | None = None,
+        lmqs: LmqDispatch | None = None,
     ) -> None:
         self._set_back = set_back
         self._store = store
-        self._redelivery = Redelivery(store, existing_queue=existing_queue, light=light)
+        self._redelivery = Redelivery(store, existing_queue=existing_queue, lmqs=lmqs)
         self._progress = progress
         self._slots = slots
         self._messages = messages

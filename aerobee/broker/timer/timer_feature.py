@@ -64,7 +64,7 @@ class Timers(Feature):
             runs=parts.deliveries,
             existing_queue=parts.topics.existing_queue,
             warm=self._warm,
-            light=parts.light,
+            lmqs=parts.lmqs,
         )
         self._metrics_path = store.config.path("config", "timermetrics")
         self._saver = TimerSaver(

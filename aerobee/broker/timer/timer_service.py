@@ -18,7 +18,7 @@ from typing import Protocol
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
 from aerobee.broker.delay.redelivery import ExistingQueue, RedeliveryStore
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.send.message_writer import LightDispatch
+from aerobee.broker.send.message_writer import LmqDispatch
 from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.delivery import TimerDelivery
 from aerobee.broker.timer.enqueue import TimerEnqueue
@@ -58,7 +58,7 @@ class TimerService:
         runs: DeliveryRuns,
         existing_queue: ExistingQueue,
         warm: Callable[[list[int]], None] = lambda offsets: None,
-        light: LightDispatch | None = None,
+        lmqs: LmqDispatch | None = None,
     ) -> None:
         """`warm` is given the physical offsets of the next slot, to bring their records into memory."""
         self._clock = clock
@@ -86,7 +86,7 @@ class TimerService:
             clock=clock,
             existing_queue=existing_queue,
             set_back=set_back,
-            light=light,
+            lmqs=lmqs,
         )
         self._enqueue = TimerEnqueue(
             progress=self.progress,

@@ -90,19 +90,19 @@ class TransactionFastPath:
                 self._transaction_store.decisions_made()
 
 
-class LaterFastPath:
-    """seam.LaterHooks."""
+class DelayFastPath:
+    """seam.DelayHooks."""
 
     def __init__(
         self,
         *,
-        takes_later: Callable[[], bool],
+        takes_delayed: Callable[[], bool],
         appended: Callable[[str, int, int, int], None],
         timer_appended: Callable[[], None],
         timer_limits: Callable[[], tuple[int, int] | None],
     ) -> None:
         """`appended` takes (topic, queue id, the queue's new end, when its message is due, ms)."""
-        self.takes_later = takes_later
+        self.takes_delayed = takes_delayed
         self.timer_appended = timer_appended
         self.timer_limits = timer_limits
         self._appended = appended

@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.delay_levels import DelayLevels
-from aerobee.broker.fastpath.seam import LaterSettings, TransactionSettings
+from aerobee.broker.fastpath.seam import DelaySettings, TransactionSettings
 from aerobee.broker.metrics.metrics import Registry
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.state.config import LiveConfig
@@ -37,7 +37,7 @@ from aerobee.broker.state.topic_table import (
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
-from aerobee.broker.transaction.fast_path_hooks import LaterFastPath, TransactionFastPath
+from aerobee.broker.transaction.fast_path_hooks import DelayFastPath, TransactionFastPath
 from aerobee.broker.transaction.half_message import (
     TRANSACTION_GROUP,
     HalfMessage,
@@ -205,16 +205,16 @@ class Transactions(Feature):
         )
         return TransactionSettings(hooks=hooks, half_topic=self._topics.create_internal(HALF_TOPIC))
 
-    def later_settings(self) -> LaterSettings:
+    def delay_settings(self) -> DelaySettings:
         """For the fast path: messages with a delay level or a time."""
         timers = self._timers
-        hooks = LaterFastPath(
-            takes_later=self._takes_later,
+        hooks = DelayFastPath(
+            takes_delayed=self._takes_delayed,
             appended=self._schedule.on_appended,
             timer_appended=timers.on_messages if timers is not None else lambda: None,
             timer_limits=timers.limits if timers is not None else lambda: None,
         )
-        return LaterSettings(
+        return DelaySettings(
             hooks=hooks,
             schedule_topic=self._topics.create_internal(SCHEDULE_TOPIC),
             timer_topic=TopicConfig(WHEEL_TIMER_TOPIC, 1, 1),
@@ -230,7 +230,7 @@ class Transactions(Feature):
             or self._unserved.has(self.name)
         )
 
-    def _takes_later(self) -> bool:
+    def _takes_delayed(self) -> bool:
         unserved = self._unserved
         return not (
             self._live.value.enable_topic_message_type_check

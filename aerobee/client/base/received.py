@@ -35,7 +35,7 @@ from aerobee.message import (
 _HEAD_BYTES = HEAD_V4.size
 # What decoding looks at: total size, magic, queue offset, sys_flag, body size. The rest is read when asked for.
 _unpack_parts = struct.Struct(">II12xq8xi44xi").unpack_from
-LIGHT_PREFIX = "%LMQ%"  # queue 0 of such a topic is a light queue
+LMQ_PREFIX = "%LMQ%"  # queue 0 of such a topic is an LMQ
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
 _NO_CRC = 0  # of a message inside a batch: the batch's covers it
 _ENTRY_HEAD = struct.Struct(">iiiii")
@@ -286,7 +286,7 @@ def decode_messages(
     queue_topic = queue.topic
     expected = queue_topic.encode()
     topic_size = len(expected)
-    is_retry, is_light = queue_topic.startswith(RETRY_PREFIX), queue_topic.startswith(LIGHT_PREFIX)
+    is_retry, is_light = queue_topic.startswith(RETRY_PREFIX), queue_topic.startswith(LMQ_PREFIX)
     if take_records is not None and not is_retry and not is_light:
         messages, at = take_records(ReceivedMessage, data, queue, queue_topic)
     while at < end:
@@ -334,7 +334,7 @@ def decode_messages(
 
 
 def _light_offset(message: ReceivedMessage) -> int:
-    """A message's offset in the light queue where it was read; the record has that of its own topic."""
+    """A message's offset in the LMQ where it was read; the record has that of its own topic."""
     names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
     offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
     for name, offset in zip(names, offsets, strict=False):

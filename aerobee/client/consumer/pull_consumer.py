@@ -19,7 +19,7 @@ from aerobee.client.base.checks import check_queues, check_seconds, check_whole_
 from aerobee.client.base.config import ClientConfig, MessageModel, PullConsumerConfig
 from aerobee.client.base.observer import ConsumeObserver, begin_consume
 from aerobee.client.base.publish_route import TopicRoute, subscribe_queues
-from aerobee.client.base.received import LIGHT_PREFIX, ReceivedMessage
+from aerobee.client.base.received import LMQ_PREFIX, ReceivedMessage
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
 from aerobee.client.consumer.consumer_trace import consumer_tracer
@@ -220,8 +220,8 @@ class PullConsumer:
         self._first.know(wanted)
         version = self._clock.now_ms()
         for topic in sorted({queue.topic for queue in wanted}):
-            if topic.startswith(LIGHT_PREFIX):
-                # A light queue stands in no route; its broker registers a topic of its own name.
+            if topic.startswith(LMQ_PREFIX):
+                # An LMQ stands in no route; its broker registers a topic of its own name.
                 for queue in wanted:
                     await self._session.routes.get(queue.broker_name)
             else:

@@ -25,7 +25,7 @@ from aerobee.client.session.send_header import STATUS, Ids, SendTemplate
 from aerobee.client.session.send_replies import take_send_replies
 from aerobee.errors import ConfigError
 from aerobee.message import Message, MessageQueue
-from aerobee.quick_init import open_twin
+from aerobee.quick_init import open_counterpart
 
 native: ModuleType | None
 try:
@@ -82,7 +82,7 @@ def native_codec() -> Codec:
         NATIVE,
         lambda ids: native.UniqueIds(ids.prefix, ids.counter, month_bounds_ms),
         native.SendTemplate,
-        native.SendReplies(SendResult, open_twin(SendResult), MessageQueue, STATUS),
+        native.SendReplies(SendResult, open_counterpart(SendResult), MessageQueue, STATUS),
         partial(decode_messages, take_records=native.take_records),
     )
 

@@ -17,7 +17,7 @@ from random import Random
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.base.lost_peers import LostPeers
 from aerobee.client.base.publish_route import TopicRoute
-from aerobee.client.base.received import LIGHT_PREFIX
+from aerobee.client.base.received import LMQ_PREFIX
 from aerobee.client.base.tasks import Tasks
 from aerobee.client.base.unique_id import UniqueIds
 from aerobee.client.session.codec import choose_codec
@@ -356,8 +356,8 @@ class Session:
         try:
             return await self.invoke(address, command)
         except AerobeeError as error:
-            # A light queue stands in no route: its broker has a topic of its own name.
-            topic = queue.broker_name if queue.topic.startswith(LIGHT_PREFIX) else queue.topic
+            # An LMQ stands in no route: its broker has a topic of its own name.
+            topic = queue.broker_name if queue.topic.startswith(LMQ_PREFIX) else queue.topic
             if not is_not_executed(error) or not await self._refreshed(topic):
                 raise
             moved = self.routes.any_address_of(self.routes.leader_of(queue))

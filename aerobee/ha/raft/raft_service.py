@@ -278,7 +278,7 @@ class RaftService:
                 asked.fail(QuorumBusy("what became of the change is unknown: ask again"))
 
         # The tick that ends a step makes all its proposals durable at once.
-        return lambda replica, now_ms: replica.propose_later(data, on_done)
+        return lambda replica, now_ms: replica.propose_deferred(data, on_done)
 
     def _reading(self, asked: _Asked) -> Input:
         def on_ready(is_confirmed: bool) -> None:
@@ -343,15 +343,15 @@ class RaftService:
 class _Asked:
     """A caller that waits. answer() and fail() are called in the thread; the caller wakes up on the loop."""
 
-    def __init__(self, answer_later: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, answer_deferred: Callable[[Callable[[], None]], None]) -> None:
         self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._answer_later = answer_later
+        self._answer_deferred = answer_deferred
 
     def answer(self, result: object) -> None:
-        self._answer_later(lambda: None if self.future.done() else self.future.set_result(result))
+        self._answer_deferred(lambda: None if self.future.done() else self.future.set_result(result))
 
     def fail(self, error: Exception) -> None:
-        self._answer_later(lambda: self.fail_now(error))
+        self._answer_deferred(lambda: self.fail_now(error))
 
     def fail_now(self, error: Exception) -> None:
         if not self.future.done():

@@ -1,6 +1,6 @@
 """A node with its storage and its state machine, in the one right order. The network is its owner's.
 
-Every input but propose_later() ends in the same steps, repeated until nothing is left to do; what that adds goes with the next:
+Every input but propose_deferred() ends in the same steps, repeated until nothing is left to do; what that adds goes with the next:
 
     make durable  ->  tell the node  ->  send  ->  restore, apply  ->  answer proposals and reads  ->  snapshot
 
@@ -98,11 +98,11 @@ class Replica:
             self._work(now_ms)
 
     def propose(self, data: bytes, on_done: Callable[[Outcome, object], None], now_ms: float) -> None:
-        """propose_later() and what follows from it."""
-        self.propose_later(data, on_done)
+        """propose_deferred() and what follows from it."""
+        self.propose_deferred(data, on_done)
         self._work(now_ms)
 
-    def propose_later(self, data: bytes, on_done: Callable[[Outcome, object], None]) -> None:
+    def propose_deferred(self, data: bytes, on_done: Callable[[Outcome, object], None]) -> None:
         """Have a command applied; `on_done` gets what became of it, and its result. Raises what RaftNode.propose does.
 
         Made durable and sent with the next input or tick: as many as come before that share one sync and one message.

@@ -8,7 +8,7 @@ order, and the native fast path (native/) mirrors it:
        All that can fail is here: StoreFull, StoreNotWritable, RecordInvalid, struct.error. Nothing has changed then.
     2. Lay out: queue offset = queue.max_offset, physical offset = what place() returned.
     3. Write: the record's bytes, then `log.end`, then the queue's entry and `max_offset`, then the index entries (those
-       of a burst at its end, into memory first: KeyIndex.put_run_later). Log record first: a consumer that sees the
+       of a burst at its end, into memory first: KeyIndex.put_run_deferred). Log record first: a consumer that sees the
        entry reads the record at once, and recovery makes missing entries from the log but can never do the reverse.
        Nothing in this step may fail. Should it, by an error of ours, the store takes no more messages, so that a frame
        that is in the log is never stored again.
@@ -142,21 +142,19 @@ class LogAppender:
 
     # -- whole messages
 
-    def append(
-        self, messages: Sequence[StoredMessage], *, light_queues: Sequence[ConsumeQueue] = ()
-    ) -> AppendResult:
+    def append(self, messages: Sequence[StoredMessage], *, lmqs: Sequence[ConsumeQueue] = ()) -> AppendResult:
         """Write messages of one queue back to back in one log file, with their entries; all or nothing.
 
-        `light_queues` get an entry of a single message, too. Raises StoreFull, StoreNotWritable, RecordInvalid.
+        `lmqs` get an entry of a single message, too. Raises StoreFull, StoreNotWritable, RecordInvalid.
         """
         self.check_writable()
         now_ms = self.store_time_now()
-        if not light_queues and any(MULTI_OFFSET_TEXT in message.properties for message in messages):
+        if not lmqs and any(MULTI_OFFSET_TEXT in message.properties for message in messages):
             messages = [without_light_offsets(message) for message in messages]
         queue = self._queues.any(messages[0].topic, messages[0].queue_id)
         records = [self._lay_out(message, queue, now_ms) for message in messages]
         has_entry = messages[0].sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
-        return self.append_records(queue, records, now_ms, has_entry=has_entry, light_queues=light_queues)
+        return self.append_records(queue, records, now_ms, has_entry=has_entry, lmqs=lmqs)
 
     def _lay_out(self, message: StoredMessage, queue: AnyQueue, now_ms: int) -> LaidOut:
         if (
@@ -195,7 +193,7 @@ class LogAppender:
         now_ms: int,
         *,
         has_entry: bool = True,
-        light_queues: Sequence[ConsumeQueue] = (),
+        lmqs: Sequence[ConsumeQueue] = (),
     ) -> AppendResult:
         """Write laid out records of one queue back to back; their offsets are set here, `now_ms` is in them.
 
@@ -210,8 +208,8 @@ class LogAppender:
             self.index.make_room(key_count, now_ms)
         if has_entry:
             queue.ensure_room(len(records))
-        for light in light_queues:
-            light.ensure_room(1)
+        for lmq in lmqs:
+            lmq.ensure_room(1)
         start = self.log.place(sum(sizes))
         first = queue_offset = queue.max_offset if has_entry else 0
         offsets = tuple(accumulate(sizes[:-1], initial=start))
@@ -224,8 +222,8 @@ class LogAppender:
             for laid_out, offset, size in zip(records, offsets, sizes, strict=True):
                 if has_entry:
                     _add_entry(queue, laid_out, offset, size, now_ms)
-                for light in light_queues:
-                    _add_entry(light, laid_out, offset, size, now_ms)
+                for lmq in lmqs:
+                    _add_entry(lmq, laid_out, offset, size, now_ms)
             self.index.put_run(
                 [(value, at) for laid_out, at in zip(records, offsets, strict=True) for value in laid_out.key_hashes],
                 now_ms,
@@ -245,8 +243,8 @@ class LogAppender:
         for laid_out in records if has_entry else ():
             next_offset += laid_out.batch_size
             self._show(queue, next_offset, laid_out.tags_code)
-        for light in light_queues:
-            self._show(light, light.max_offset, records[0].tags_code)
+        for lmq in lmqs:
+            self._show(lmq, lmq.max_offset, records[0].tags_code)
         return AppendResult(start, sum(sizes), first, now_ms, offsets)
 
     # -- bursts: many records that share their origin
@@ -266,7 +264,7 @@ class LogAppender:
                 assert _SIZE.unpack_from(log.buffer, offset - log.base) == (size,)
         if entries := self._index_entries:
             self._index_entries = []
-            self.index.put_run_later(entries, now_ms)
+            self.index.put_run_deferred(entries, now_ms)
 
     def append_parts(
         self,

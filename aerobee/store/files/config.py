@@ -107,11 +107,11 @@ class StoreConfig:
         60_000  # ms after which every queue is flushed, however little is new
     )
 
-    enable_lmq: bool = False  # light queues, with enableMultiDispatch
+    enable_lmq: bool = False  # LMQs, with enableMultiDispatch
     enable_multi_dispatch: bool = (
-        False  # a message enters the light queues that its property INNER_MULTI_DISPATCH names, too
+        False  # a message enters the LMQs that its property INNER_MULTI_DISPATCH names, too
     )
-    max_lmq_consume_queue_num: int = 20_000  # light queues of a broker
+    max_lmq_consume_queue_num: int = 20_000  # LMQs of a broker
     enable_consume_queue_ext: bool = False  # entries with store time and filter bits
     mapped_file_size_consume_queue_ext: int = (
         48 * 1024 * 1024
@@ -285,8 +285,8 @@ class StoreConfig:
             split_address(self.ha_master_address, "haMasterAddress")
 
     @property
-    def dispatches_light_queues(self) -> bool:
-        """Whether messages may be read from light queues, too (enableLmq and enableMultiDispatch)."""
+    def dispatches_lmqs(self) -> bool:
+        """Whether messages may be read from LMQs, too (enableLmq and enableMultiDispatch)."""
         return self.enable_lmq and self.enable_multi_dispatch
 
     @property

@@ -32,9 +32,9 @@ class KeyIndex:
         self.is_enabled = config.message_index_enable
         self.fault = ""  # why it was let go of
         self._files: list[IndexFile] = []
-        self._later: list[tuple[int, int]] = []  # what put_run_later() was given last, of records that
-        self._later_ms = 0  # were stored at this time at the latest, and
-        self._later_until_ms = 0  # before this one: they have the same seconds in their entries
+        self._later: list[tuple[int, int]] = []  # what put_run_deferred() was given last, of records that
+        self._deferred_ms = 0  # were stored at this time at the latest, and
+        self._deferred_until_ms = 0  # before this one: they have the same seconds in their entries
         self.unsynced_names = False
         self._strays: list[str] = []  # files that load() left out
         self._config = config
@@ -187,30 +187,30 @@ class KeyIndex:
         if entries and self.is_enabled:
             self.files[-1].put_run(entries, store_timestamp)
 
-    def put_run_later(self, entries: list[tuple[int, int]], store_timestamp: int) -> None:
+    def put_run_deferred(self, entries: list[tuple[int, int]], store_timestamp: int) -> None:
         """put_run() of entries, not before `store_timestamp` of those before, that may wait in memory: until somebody looks
         at the files (a query, a flush, whoever else puts entries), until there are LATER_ENTRIES, or a second is over.
 
         What the files hold then is the same: for bursts of one message the file's numbers are written once in many. A crash
         loses what waits, and recovery makes it again from the log. Keeps the list.
         """
-        if store_timestamp < self._later_until_ms:
+        if store_timestamp < self._deferred_until_ms:
             self._later += entries
-            self._later_ms = store_timestamp
+            self._deferred_ms = store_timestamp
             if len(self._later) >= LATER_ENTRIES:
                 self._put_waiting()
         elif self.is_enabled:
             file = self.files[-1]
             self._later = entries
-            self._later_ms = store_timestamp
+            self._deferred_ms = store_timestamp
             passed_ms = store_timestamp - file.begin_timestamp
             # The entry that begins a file sets the time from which seconds are counted: only its own moment waits with it.
             is_counted = not file.is_empty and file.begin_timestamp > 0 and passed_ms >= 0
-            self._later_until_ms = store_timestamp + (1000 - passed_ms % 1000 if is_counted else 1)
+            self._deferred_until_ms = store_timestamp + (1000 - passed_ms % 1000 if is_counted else 1)
 
     def _put_waiting(self) -> None:
-        entries, self._later, self._later_until_ms = self._later, [], 0
-        self._files[-1].put_run(entries, self._later_ms)
+        entries, self._later, self._deferred_until_ms = self._later, [], 0
+        self._files[-1].put_run(entries, self._deferred_ms)
 
     def put_timed_run(self, entries: Sequence[tuple[int, int]], times: Sequence[int]) -> None:
         """put_run() of entries that have store times of their own, ms."""

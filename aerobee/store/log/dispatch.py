@@ -29,9 +29,9 @@ from aerobee.store.files.zeros import is_zero
 
 SECTOR_BYTES = 512
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-LIGHT_PREFIX = "%LMQ%"
+LMQ_PREFIX = "%LMQ%"
 # Topics whose queues are never batch queues: copies of a batch record that lie there keep its sysFlag.
-_ORDINARY_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, LIGHT_PREFIX, SCHEDULE_TOPIC, "rmq_sys_", "RMQ_SYS_")
+_ORDINARY_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX, SCHEDULE_TOPIC, "rmq_sys_", "RMQ_SYS_")
 BATCH_MESSAGES_MAX = 0x7FFF  # an entry of a batch queue has 16 bits for it
 NUMBER_CHARS_MAX = 10  # of a 32-bit number
 _HEAD = struct.Struct(">IIIiiqqiq")

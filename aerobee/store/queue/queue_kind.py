@@ -47,7 +47,7 @@ def copy_to_batch(source: ConsumeQueue, target: BatchConsumeQueue, record_at: Re
             )
 
 
-def copy_to_ordinary(source: BatchConsumeQueue, target: ConsumeQueue, record_at: RecordAt) -> None:
+def copy_to_simple(source: BatchConsumeQueue, target: ConsumeQueue, record_at: RecordAt) -> None:
     """Write an entry for each entry of `source`, all of which hold one message (holds_single_messages()). As copy_to_batch()."""
     target.start_at(source.min_offset)
     for entry in source.all_entries():

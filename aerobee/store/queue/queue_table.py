@@ -14,7 +14,7 @@ from aerobee.errors import RecordInvalid
 from aerobee.message import decode_properties, encode_properties
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.dispatch import (
-    LIGHT_PREFIX,
+    LMQ_PREFIX,
     SCHEDULE_TOPIC,
     DispatchRecord,
     entry_tags_code,
@@ -26,12 +26,12 @@ from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue, BatchEntr
 from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.extended_queue import Bitmap, ExtendedQueue, QueueExtension
 from aerobee.store.queue.queue_files import QUEUE_ID_MAX, FilePool, check_component
-from aerobee.store.queue.queue_kind import RecordAt, copy_to_batch, copy_to_ordinary, kind_for
+from aerobee.store.queue.queue_kind import RecordAt, copy_to_batch, copy_to_simple, kind_for
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 MULTI_DISPATCH, MULTI_OFFSET = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 MULTI_OFFSET_TEXT = MULTI_OFFSET.encode()
-LIGHT_QUEUE_ID = 0
+LMQ_QUEUE_ID = 0
 
 
 class QueueTable:
@@ -48,7 +48,7 @@ class QueueTable:
         self.queues: dict[tuple[str, int], AnyQueue] = {}
         self._config = config
         self._pool = pool
-        self._ordinary_dir = config.path("consumequeue")
+        self._simple_dir = config.path("consumequeue")
         self._batch_dir = config.path("batchconsumequeue")
         self.batch_topics: set[str] = set()
         self.delay_levels_ms = config.delay_levels_ms()
@@ -65,7 +65,7 @@ class QueueTable:
         have had, 0 when nothing is known.
         """
         disk = self._pool.disk
-        for directory in (self._ordinary_dir, self._batch_dir):
+        for directory in (self._simple_dir, self._batch_dir):
             for topic in disk.list_dir(directory):
                 for name in disk.list_dir(os.path.join(directory, topic)):
                     if not name.isdecimal() or not is_queue_name(topic, int(name)):
@@ -123,7 +123,7 @@ class QueueTable:
                 self._config.mapper_file_size_batch_consume_queue,
                 self._pool,
             )
-        directory = os.path.join(self._ordinary_dir, topic, str(queue_id))
+        directory = os.path.join(self._simple_dir, topic, str(queue_id))
         size = self._config.mapped_file_size_consume_queue
         if self._has_extensions:
             extension_dir = os.path.join(self._extension_dir, topic, str(queue_id))
@@ -149,15 +149,13 @@ class QueueTable:
         return entry_tags_code(topic, properties, store_timestamp, self.delay_levels_ms)
 
     def light_records(self, record: DispatchRecord, properties: dict[str, str]) -> Iterator[DispatchRecord]:
-        """The record once more for each light queue that has an entry of it."""
-        if not self._config.dispatches_light_queues or MULTI_DISPATCH not in properties:
+        """The record once more for each LMQ that has an entry of it."""
+        if not self._config.dispatches_lmqs or MULTI_DISPATCH not in properties:
             return
         names, offsets = properties[MULTI_DISPATCH].split(","), properties.get(MULTI_OFFSET, "").split(",")
         for name, offset in zip(names, offsets, strict=False):
-            if name.startswith(LIGHT_PREFIX) and offset.isdecimal() and len(offset) < 19:
-                yield dataclasses.replace(
-                    record, topic=name, queue_id=LIGHT_QUEUE_ID, queue_offset=int(offset)
-                )
+            if name.startswith(LMQ_PREFIX) and offset.isdecimal() and len(offset) < 19:
+                yield dataclasses.replace(record, topic=name, queue_id=LMQ_QUEUE_ID, queue_offset=int(offset))
 
     def of_record(self, record: DispatchRecord) -> AnyQueue | None:
         """The queue for a record's entry, of the kind that the record needs; made, changed or emptied when it is not.
@@ -234,7 +232,7 @@ class QueueTable:
             if not is_empty and isinstance(queue, ConsumeQueue) and isinstance(new, BatchConsumeQueue):
                 copy_to_batch(queue, new, self._record_at)
             elif not is_empty and isinstance(queue, BatchConsumeQueue) and isinstance(new, ConsumeQueue):
-                copy_to_ordinary(queue, new, self._record_at)
+                copy_to_simple(queue, new, self._record_at)
         except BaseException:
             new.unsynced_from = -1
             new.clear()
@@ -248,7 +246,7 @@ class QueueTable:
         return new
 
     def _parent_of(self, queue: AnyQueue) -> str:
-        return self._batch_dir if queue.is_batch else self._ordinary_dir
+        return self._batch_dir if queue.is_batch else self._simple_dir
 
     def redispatch(
         self, record: DispatchRecord, properties: dict[str, str], *, after_gap: bool = False
@@ -392,7 +390,7 @@ class QueueTable:
     def remove_directories(self, topics: Iterable[str]) -> None:
         """Remove the directories of topics that have no queues any more."""
         for topic in topics:
-            for parent in (self._ordinary_dir, self._batch_dir, self._extension_dir):
+            for parent in (self._simple_dir, self._batch_dir, self._extension_dir):
                 self._remove_directory(parent, topic)
 
     def _remove_directory(self, parent: str, topic: str) -> None:
@@ -414,7 +412,7 @@ def is_queue_name(topic: str, queue_id: int) -> bool:
 
 
 def without_light_offsets(message: StoredMessage) -> StoredMessage:
-    """A message that gets no entry in light queues says nothing of places in them: recovery would write entries there, over
+    """A message that gets no entry in LMQs says nothing of places in them: recovery would write entries there, over
     those of others. Clients can send the property, and a copy (a retry, a delayed message) has that of its original."""
     if MULTI_OFFSET_TEXT not in message.properties:
         return message

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from aerobee.message import decode_properties
-from aerobee.store.log.dispatch import LIGHT_PREFIX, DispatchRecord, message_count
+from aerobee.store.log.dispatch import LMQ_PREFIX, DispatchRecord, message_count
 from aerobee.store.log.log_scanner import LogScanner
 from aerobee.store.queue.batch_consume_queue import NO_SIZE, BatchConsumeQueue
 from aerobee.store.queue.queue_bounds import Key, QueueBounds
@@ -119,7 +119,7 @@ class QueueRebuild:
                 for entry in queue.entries_from(queue.min_offset, 1 << 31)
             )
             return 0 if wrong else None
-        if key[0].startswith(LIGHT_PREFIX):
+        if key[0].startswith(LMQ_PREFIX):
             return None
         for offset, physical_offset in queue.first_entries():
             if self._scanner.is_far_from_record(physical_offset):
@@ -170,7 +170,7 @@ class QueueRebuild:
         record = self._scanner.alone(entry[0]).record
         if record is None or record.size != entry[1]:
             return False
-        is_light = key[0].startswith(LIGHT_PREFIX)  # its entries lead to records of other queues
+        is_light = key[0].startswith(LMQ_PREFIX)  # its entries lead to records of other queues
         return is_light or (record.topic, record.queue_id, record.queue_offset) == (*key, offset)
 
     def _damaged(self, start: int, stop: int, reason: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from aerobee.message import decode_properties
-from aerobee.store.log.dispatch import LIGHT_PREFIX, DispatchRecord, batch_size_of, is_batch_record
+from aerobee.store.log.dispatch import LMQ_PREFIX, DispatchRecord, batch_size_of, is_batch_record
 from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.queue.consume_queue import FILLER_SIZE
 from aerobee.store.queue.queue_table import AnyQueue, is_queue_name
@@ -162,7 +162,7 @@ class QueueClaims:
             found = [
                 claim
                 for key, queue in self._queues.items()
-                if not key[0].startswith(LIGHT_PREFIX)  # their entries lead to records of other queues
+                if not key[0].startswith(LMQ_PREFIX)  # their entries lead to records of other queues
                 for claim in _entries_in(key, queue, *place)
             ]
             self._claims = place, sorted(found)

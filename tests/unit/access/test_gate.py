@@ -144,7 +144,7 @@ def needed(code: int, body: dict[str, Any] | None = None, **ext: str) -> list[st
         (needed(SEND, b="t", topic="mine"), ["Pub on Topic:t"]),
         (needed(RequestCode.SEND_MESSAGE, topic="t", b="mine"), ["Pub on Topic:t"]),
         (needed(RequestCode.RECALL_MESSAGE, topic="t", b="mine"), ["Pub on Topic:t"]),
-        # the light queues that a message enters
+        # the LMQs that a message enters
         (
             needed(SEND, b="t", i="INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02", properties="TAGS\x01a\x02"),
             ["Pub on Topic:t", "Pub on Topic:%LMQ%a", "Pub on Topic:%LMQ%b"],

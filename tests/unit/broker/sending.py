@@ -12,8 +12,8 @@ import pytest
 
 from aerobee.access.gate import Gate
 from aerobee.broker.admission.ack import AckPolicy
-from aerobee.broker.admission.held_access import HeldAccess
 from aerobee.broker.admission.overload import Overload
+from aerobee.broker.admission.pending_access import PendingAccess
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
@@ -23,7 +23,7 @@ from aerobee.broker.fastpath.choice import PYTHON, BackendChoice, choose_backend
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.pull.pull_calls import PullCalls
 from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.send.delay_level import delay_level_hook
@@ -121,21 +121,21 @@ class Sending:
         self.from_threads: list[Callable[[], None]] = []
         access = None
         if self.gate is not None:
-            access = HeldAccess(
+            access = PendingAccess(
                 self.gate.look_again,
                 clock=self.clock,
                 call_soon=self.soon.append,
                 call_from_thread=self.from_threads.append,
             )
             self.gate.on_change(access.changed)
-        self.held = HeldPulls(
+        self.pending_pulls = PendingPulls(
             access=access,
             clock=self.clock,
             call_soon=self.soon.append,
             record_at=record_reader(self.store.queues, self.store.log),
             requests=self.requests,
         )
-        self.store.on_arrival(self.held.on_appended)
+        self.store.on_arrival(self.pending_pulls.on_appended)
         self.ack = AckPolicy(
             store=self.store,
             clock=self.clock,
@@ -174,7 +174,7 @@ class Sending:
 
     def _make_pulls(self) -> None:
         self.offsets = ConsumerOffsets(clock=self.clock)
-        self.offsets.on_reset(self.held.reset)
+        self.offsets.on_reset(self.pending_pulls.reset)
         self.consumers = ConsumerRegistry(clock=self.clock, call_soon=lambda run: run())
         self.spawned: list[Coroutine[Any, Any, None]] = []
         reading = PullService(
@@ -184,14 +184,14 @@ class Sending:
             consumers=self.consumers,
             offsets=self.offsets,
             stats=self.stats,
-            held=self.held,
+            pending_pulls=self.pending_pulls,
             expressions=Expressions(),
             live=self.live,
             identity=self.identity,
             role=self.role,
             clock=self.clock,
         )
-        self.pulls = PullCalls(service=reading, held=self.held, spawn=self.spawned.append)
+        self.pulls = PullCalls(service=reading, pending_pulls=self.pending_pulls, spawn=self.spawned.append)
 
     def _make_fast_path(self, choice: BackendChoice | None) -> None:
         self.fast_path = FastPath(
@@ -204,7 +204,7 @@ class Sending:
             requests=self.requests,
             ack=self.ack,
             overload=self.overload,
-            held=self.held,
+            pending_pulls=self.pending_pulls,
             resume_pull=lambda pull: self.resume(pull),
             live=self.live,
             identity=self.identity,
@@ -214,7 +214,7 @@ class Sending:
             access=None if self.gate is None else FrameAccess(self.gate),
         )
 
-    def resume(self, pull: HeldPull) -> None:
+    def resume(self, pull: PendingPull) -> None:
         """What the fast path calls for a held pull that it cannot answer."""
         self.pulls.resume(pull)
 

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.broker.pop.held_pops import ANY_QUEUE, HeldPop, HeldPops, _Place
-from aerobee.broker.pull.held_pulls import HeldPull, HeldPulls
+from aerobee.broker.pop.pending_pops import ANY_QUEUE, PendingPop, PendingPops, _Place
+from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.state.closed_peers import LEAVING_AT_ONCE, ClosedPeers
 from aerobee.clock import ManualClock
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
-from tests.unit.broker.test_held_access import NoWatch
+from tests.unit.broker.test_pending_access import NoWatch
 
 COUNT = 2_000
 
@@ -27,26 +27,26 @@ def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count[0] += 1
         return self is other
 
-    for kind in (HeldPull, _Place):
+    for kind in (PendingPull, _Place):
         identity_hash = object.__hash__
         monkeypatch.setattr(kind, "__eq__", compared, raising=False)
         monkeypatch.setattr(kind, "__hash__", identity_hash, raising=False)
     return count
 
 
-def held_pulls(clock: ManualClock, soon: list[Callable[[], None]], peers: list[FakePeer]) -> HeldPulls:
+def pending_pulls(clock: ManualClock, soon: list[Callable[[], None]], peers: list[FakePeer]) -> PendingPulls:
     """COUNT pulls at one queue, of each peer in turn."""
-    held = HeldPulls(clock=clock, call_soon=soon.append)
+    held = PendingPulls(clock=clock, call_soon=soon.append)
     for number in range(COUNT):
         peer = cast(Any, peers[number % len(peers)])
-        pull = HeldPull(peer, b"frame", "g", "t", 0, 7, None, None, lambda pull: None, 11)
+        pull = PendingPull(peer, b"frame", "g", "t", 0, 7, None, None, lambda pull: None, 11)
         held.hold(pull, 15)
     return held
 
 
 def test_a_connection_with_many_pulls_closes_in_one_pass(comparisons: list[int]) -> None:
     gone, stays = FakePeer(), FakePeer()
-    held = held_pulls(ManualClock(), [], [gone, stays])
+    held = pending_pulls(ManualClock(), [], [gone, stays])
     gone.close()
     assert held.count == COUNT // 2
     assert [pull.peer for pull in held.by_queue["t", 0]] == [stays] * (COUNT // 2)
@@ -61,7 +61,7 @@ def test_a_queue_that_is_released_or_reset_costs_one_pass(comparisons: list[int]
         lambda held: held.reset("g", "t", 0),
         lambda held: held.end(),
     ):
-        held = held_pulls(ManualClock(), [], [FakePeer()])
+        held = pending_pulls(ManualClock(), [], [FakePeer()])
         release(held)
         assert (held.count, held.by_queue) == (0, {})
     assert comparisons[0] < COUNT
@@ -69,18 +69,18 @@ def test_a_queue_that_is_released_or_reset_costs_one_pass(comparisons: list[int]
 
 def test_pulls_that_expire_together_cost_one_pass(comparisons: list[int]) -> None:
     clock = ManualClock()
-    held = held_pulls(clock, [], [FakePeer()])
+    held = pending_pulls(clock, [], [FakePeer()])
     clock.advance(16)
     assert (held.count, held.by_queue) == (0, {})
     assert comparisons[0] < COUNT
 
 
 def test_a_connection_with_pops_of_many_groups_closes_in_one_pass(comparisons: list[int]) -> None:
-    pops = HeldPops(clock=ManualClock(), call_soon=lambda run: None, watch=NoWatch())
+    pops = PendingPops(clock=ManualClock(), call_soon=lambda run: None, watch=NoWatch())
     peer, other = FakePeer(), FakePeer()
     for number in range(COUNT):
         whose = cast(Any, peer if number else other)
-        call = HeldPop(
+        call = PendingPop(
             whose, RemotingCommand(200050), "t", f"g{number}", ANY_QUEUE, None, 15_000, lambda *call: None
         )
         assert pops.hold(call, 15, [("t", queue_id) for queue_id in range(2)])

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
-from aerobee.broker.fastpath.seam import LaterSettings
+from aerobee.broker.fastpath.seam import DelaySettings
 from aerobee.broker.state.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
-from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
+from aerobee.broker.transaction.fast_path_hooks import DelayFastPath
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
 from tests.fuzz.fastpath_bursts import ODD_VALUES, TOPICS, framed, mutated
@@ -53,13 +53,13 @@ class World(Counterpart):
         super().__init__(path, name, **settings)
         self.clock.advance(NOW_MS / 1000 - self.clock.now_ms() / 1000)
         self.limits: tuple[int, int] | None = (1_000, 259_200_000)
-        hooks = LaterFastPath(
-            takes_later=lambda: True,
+        hooks = DelayFastPath(
+            takes_delayed=lambda: True,
             appended=lambda *what: self.told.append(what),
             timer_appended=lambda: self.told.append(("timer",)),
             timer_limits=lambda: self.limits,
         )
-        self.fast_path._later = LaterSettings(
+        self.fast_path._delayed = DelaySettings(
             hooks=hooks,
             schedule_topic=TopicConfig(SCHEDULE_TOPIC, 18, 18),
             timer_topic=TopicConfig(WHEEL_TIMER_TOPIC, 1, 1),

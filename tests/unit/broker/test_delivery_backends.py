@@ -147,7 +147,7 @@ class World(Counterpart):
             store=self.store,
             topics=self.topics,
             stats=self.stats,
-            waiting=self.held.by_queue,
+            waiting=self.pending_pulls.by_queue,
             choice=choose_backend(name),
         )
         self.redelivery = Redelivery(self.store, existing_queue=self.topics.existing_queue)
@@ -158,7 +158,7 @@ class World(Counterpart):
             at = rng.choice(self.sources) + 90
             self.store.log.segments[0].file.buffer[at] ^= 1
         self.store.flush_now()
-        self.held.by_queue[("TopicNormal", 1)] = []  # announced, though nobody takes it
+        self.pending_pulls.by_queue[("TopicNormal", 1)] = []  # announced, though nobody takes it
         self.store.on_arrival(lambda topic, queue, end, code: self.told.append((topic, queue, end, code)))
         self.clock.advance(2.5)
 

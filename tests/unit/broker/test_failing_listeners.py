@@ -25,7 +25,7 @@ def sending_by(way: str, path: Path, fault: Exception) -> Sending:
         raise fault
 
     sending.store.on_arrival(fail)
-    sending.held.watch("TopicNormal", 1)  # so that this queue's messages are announced
+    sending.pending_pulls.watch("TopicNormal", 1)  # so that this queue's messages are announced
     return sending
 
 

@@ -20,7 +20,7 @@ from aerobee.access.resource import Action, Resource, topic
 from aerobee.access.users import MemoryTable, User, Users, disabled
 from aerobee.broker.fastpath.access import GUARDED_FIELDS, FrameAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.fastpath.families import Family
+from aerobee.broker.fastpath.frame_handlers import FrameHandler
 from aerobee.broker.fastpath.pop import PopBursts
 from aerobee.errors import AerobeeError
 from aerobee.message import pack_host
@@ -415,6 +415,6 @@ def test_what_a_request_needs_is_said_by_the_fields_that_grants_are_known_by() -
 
 def test_each_code_that_a_family_serves_is_guarded(world: World) -> None:
     backend = world.sending.fast_path._backend
-    families: list[Family] = getattr(backend, "_families", [])
-    served = {code for family in families for code in family.serves}
+    handlers: list[FrameHandler] = getattr(backend, "_handlers", [])
+    served = {code for handler in handlers for code in handler.serves}
     assert served <= set(GUARDED_FIELDS)

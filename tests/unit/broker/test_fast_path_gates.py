@@ -11,10 +11,10 @@ import pytest
 
 from aerobee.broker.admission.ack import Replicated
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.fastpath.seam import BurstResult, LaterSettings, TransactionSettings
+from aerobee.broker.fastpath.seam import BurstResult, DelaySettings, TransactionSettings
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.role import Role
-from aerobee.broker.transaction.fast_path_hooks import LaterFastPath
+from aerobee.broker.transaction.fast_path_hooks import DelayFastPath
 from aerobee.errors import StoreFull
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -181,10 +181,10 @@ def test_a_failing_schedule_listener_stops_no_delayed_message(tmp_path: Path) ->
     def fail(topic: str, queue_id: int, end: int, due_ms: int) -> None:
         raise KeyError("the schedule's own fault")
 
-    hooks = LaterFastPath(
-        takes_later=lambda: True, appended=fail, timer_appended=lambda: None, timer_limits=lambda: None
+    hooks = DelayFastPath(
+        takes_delayed=lambda: True, appended=fail, timer_appended=lambda: None, timer_limits=lambda: None
     )
-    sending.fast_path._later = LaterSettings(
+    sending.fast_path._delayed = DelaySettings(
         hooks=hooks,
         schedule_topic=TopicConfig("SCHEDULE_TOPIC_XXXX", 18, 18),
         timer_topic=TopicConfig("rmq_sys_wheel_timer", 1, 1),

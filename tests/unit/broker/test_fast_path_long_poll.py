@@ -11,7 +11,7 @@ from aerobee.broker.fastpath import long_poll
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.fastpath.long_poll import answer_released
 from aerobee.broker.fastpath.seam import BurstResult
-from aerobee.broker.pull import held_pulls
+from aerobee.broker.pull import pending_pulls
 from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.errors import StoreError
@@ -58,12 +58,16 @@ def test_a_released_pull_is_answered_as_the_handler_does(
     request.serialize_type, request.code = kind, code
     connection, other = poll(pulling, request), FakePeer()
     assert pulling.pull(other, request) is None
-    assert (pulling.held.count, connection.written) == (2, [])
+    assert (pulling.pending_pulls.count, connection.written) == (2, [])
     pulling.send(2)
     pulling.run_soon()
     expected = pulling.pull(FakePeer(), request)
     assert connection.replies() == other.replies() == [expected]
-    assert (pulling.held.count, pulling.held.frames_bytes, pulling.held.by_queue) == (0, 0, {})
+    assert (
+        pulling.pending_pulls.count,
+        pulling.pending_pulls.frames_bytes,
+        pulling.pending_pulls.by_queue,
+    ) == (0, 0, {})
 
 
 def test_a_message_behind_the_pull_in_one_read_answers_it(pulling: Pulling) -> None:
@@ -88,7 +92,7 @@ def test_only_a_message_that_matches_releases_it(pulling: Pulling, filtered: dic
     pulling.fast_path.burst(second, data, 0)  # type: ignore[arg-type]
     pulling.run_soon()
     assert first.written == second.written == []
-    assert pulling.held.count == 2
+    assert pulling.pending_pulls.count == 2
     pulling.send(tag="TagC")
     pulling.run_soon()
     for connection in (first, second):
@@ -157,7 +161,7 @@ def test_what_the_fast_path_does_not_answer_is_for_the_handler(
 def test_without_room_it_is_answered_at_once(
     pulling: Pulling, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(held_pulls, limit, 1)
+    monkeypatch.setattr(pending_pulls, limit, 1)
     held = poll(pulling, pull_request(3, flags=WAITS))
     refused = poll(pulling, pull_request(3, flags=WAITS))
     assert held.written == []
@@ -227,13 +231,13 @@ def test_a_pull_that_cannot_be_answered_costs_its_own_connection_only(
     monkeypatch.setattr(bad, "failed", failures.append, raising=False)
     resume = pulling.pulls.resume
 
-    def resume_good(pull: held_pulls.HeldPull) -> None:
+    def resume_good(pull: pending_pulls.PendingPull) -> None:
         if pull.peer is bad:
             raise OSError("the mapping is gone")
         resume(pull)
 
     monkeypatch.setattr(pulling, "resume", resume_good)
-    pulling.held.answer_first(list)
+    pulling.pending_pulls.answer_first(list)
     pulling.send(1)
     pulling.run_soon()
     assert [type(failure) for failure in failures] == [OSError]
@@ -248,7 +252,7 @@ def test_a_store_that_cannot_be_read_is_an_answer_to_what_waited(
     def fail(*_: object, **__: object) -> None:
         raise StoreError("the entry has no record")
 
-    pulling.held.answer_first(list)
+    pulling.pending_pulls.answer_first(list)
     pulling.send(1)
     monkeypatch.setattr(pulling.store, "get_messages", fail)
     pulling.run_soon()
@@ -264,7 +268,7 @@ def test_a_pull_that_arrives_with_a_message_wakes_no_other(pulling: Pulling) -> 
     data = encode_frame(pull_request(4, flags=WAITS, subscription="TagC")) + send_frame()
     assert pulling.fast_path.burst(other, data, 0) == len(data)  # type: ignore[arg-type]
     pulling.run_soon()
-    assert (held.replies(), pulling.held.count) == ([], 2)
+    assert (held.replies(), pulling.pending_pulls.count) == ([], 2)
 
 
 def test_a_sql_pull_is_shown_the_messages_of_its_own_burst(pulling: Pulling) -> None:

@@ -213,7 +213,7 @@ def test_a_burst_begins_at_its_position(sending: Sending) -> None:
         ("timer", send_frame(properties="UNIQ_KEY\x01U\x02TIMER_DELAY_MS\x013\x02")),
         ("transaction", send_frame(properties="UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02", f="4")),
         ("transaction flag", send_frame(f="4")),
-        ("light queues", send_frame(properties="UNIQ_KEY\x01U\x02INNER_MULTI_DISPATCH\x01%LMQ%a\x02")),
+        ("LMQs", send_frame(properties="UNIQ_KEY\x01U\x02INNER_MULTI_DISPATCH\x01%LMQ%a\x02")),
         ("no unique key", send_frame(properties="WAIT\x01true\x02")),
         ("no properties", send_frame(i=None)),
         ("unique key with a quote", send_frame(properties='UNIQ_KEY\x01a"b\x02')),

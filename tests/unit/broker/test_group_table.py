@@ -123,9 +123,9 @@ async def test_what_is_asked_for_takes_effect_when_it_is_durable() -> None:
     table.on_change(lambda: told.append(file.value is not None))
     file.failure = StoreError("the disk is full")
     for change in (
-        table.put_beside((SubscriptionGroupConfig("g"),)),
-        table.set_readable_beside("TOOLS_CONSUMER", "T", False),
-        table.delete_beside("TOOLS_CONSUMER"),
+        table.put_async((SubscriptionGroupConfig("g"),)),
+        table.set_readable_async("TOOLS_CONSUMER", "T", False),
+        table.delete_async("TOOLS_CONSUMER"),
     ):
         with pytest.raises(StoreError):
             await change
@@ -135,12 +135,12 @@ async def test_what_is_asked_for_takes_effect_when_it_is_durable() -> None:
     assert table.data_version.counter == 0
     assert told == []
     file.failure = None
-    await table.put_beside((SubscriptionGroupConfig("g"),))
-    await table.set_readable_beside("g", "T", False)
-    await table.set_readable_beside("g", "T", False)
+    await table.put_async((SubscriptionGroupConfig("g"),))
+    await table.set_readable_async("g", "T", False)
+    await table.set_readable_async("g", "T", False)
     assert not table.is_readable("g", "T")
     assert told == [True, True]
     assert file.value == table.wrapper().to_dict()
-    await table.delete_beside("g")
+    await table.delete_async("g")
     assert table.get("g") is None
     assert table.forbidden == {}

@@ -161,7 +161,7 @@ def test_a_held_sql_pull_is_answered_by_the_first_message_that_matches(tmp_path:
     assert pulling.pull(connection, request) is None
     pulling.send(tag="TagA")
     pulling.run_soon()
-    assert pulling.held.count == 1
+    assert pulling.pending_pulls.count == 1
     assert connection.replies() == []
     pulling.send(tag="TagB")
     pulling.run_soon()
@@ -183,14 +183,14 @@ def test_the_offset_in_the_header_is_committed_once(pulling: Pulling) -> None:
 def test_a_held_pull_is_answered_by_the_message_it_waits_for(pulling: Pulling) -> None:
     connection = FakePeer()
     assert pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION, opaque=77)) is None
-    assert pulling.held.count == 1
+    assert pulling.pending_pulls.count == 1
     pulling.send(5)
     pulling.run_soon()
     (reply,) = connection.replies()
     assert (reply.code, reply.opaque) == (0, 77)
     assert len(list(decode_records(reply.body))) == 5, "a burst is answered as one"
-    assert pulling.held.count == 0
-    assert not pulling.held.by_queue
+    assert pulling.pending_pulls.count == 0
+    assert not pulling.pending_pulls.by_queue
 
 
 def test_a_message_that_does_not_match_leaves_the_pull_held(pulling: Pulling) -> None:
@@ -239,7 +239,7 @@ def test_a_closed_connection_takes_its_held_pulls_along(pulling: Pulling) -> Non
     for each in (connection, other):
         pulling.pull(each, pull_request(flags=SUSPEND | SUBSCRIPTION))
     connection.close()
-    assert pulling.held.count == 1
+    assert pulling.pending_pulls.count == 1
     pulling.send()
     pulling.run_soon()
     assert connection.written == []
@@ -264,8 +264,8 @@ def test_a_reset_reaches_a_held_pull_at_once(pulling: Pulling) -> None:
 def test_everything_held_is_answered_when_the_broker_stops(pulling: Pulling) -> None:
     connection = FakePeer()
     pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION))
-    pulling.held.end()
-    pulling.held.release_all()
+    pulling.pending_pulls.end()
+    pulling.pending_pulls.release_all()
     assert [reply.code for reply in connection.replies()] == [19]
     assert pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION)) is not None
 
@@ -300,9 +300,11 @@ def test_a_held_sql_pull_hears_of_each_message_once_and_of_several_at_once(tmp_p
     for _ in range(3):
         pulling.send(tag="TagA")
         pulling.run_soon()
-    assert (pulling.held.count, connection.replies()) == (1, []), "each was tested, and none is for it"
+    assert (pulling.pending_pulls.count, connection.replies()) == (1, []), (
+        "each was tested, and none is for it"
+    )
     # A slave's notice may stand for more than one message: the pull looks at all of them itself.
-    pulling.held.on_appended("TopicNormal", 1, 5, 0)
+    pulling.pending_pulls.on_appended("TopicNormal", 1, 5, 0)
     pulling.run_soon()
     (reply,) = connection.replies()
     assert (reply.code, reply.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "3")

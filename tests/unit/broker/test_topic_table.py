@@ -68,10 +68,10 @@ async def test_each_change_grows_the_version_and_is_on_disk_before_it_is_told(tm
         return found
 
     topics.on_change(lambda _: seen.append("TopicA" in saved("topicConfigTable")))
-    await topics.put_beside((TopicConfig("TopicA"),))
+    await topics.put_async((TopicConfig("TopicA"),))
     assert topics.data_version.counter == 1
-    assert await topics.delete_beside(("TopicA", "Unknown")) == ["TopicA"]
-    assert await topics.delete_beside(("TopicA",)) == []
+    assert await topics.delete_async(("TopicA", "Unknown")) == ["TopicA"]
+    assert await topics.delete_async(("TopicA",)) == []
     assert topics.data_version.counter == 2
     assert seen == [True, False]
     assert saved("topicConfigTable") == {}
@@ -90,8 +90,8 @@ async def test_deletions_are_where_the_log_ends_when_the_topic_goes(tmp_path: Pa
 
     file = Slow(tmp_path / "topics.json", disk=RealDisk())
     topics = TopicTable(file=file, clock=ManualClock(), log_end=lambda: end)
-    await topics.put_beside((TopicConfig("TopicA"), TopicConfig("TopicB")))
-    await topics.delete_beside(("TopicA",))
+    await topics.put_async((TopicConfig("TopicA"), TopicConfig("TopicB")))
+    await topics.delete_async(("TopicA",))
     assert topics.deleted == {"TopicA": 114}
     await topics.settled()
     again = TopicTable(file=ConfigFile(tmp_path / "topics.json", disk=RealDisk()), clock=ManualClock())
@@ -108,7 +108,7 @@ async def test_a_change_that_cannot_be_saved_did_not_happen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics = table(tmp_path / "topics.json")
-    await topics.put_beside((TopicConfig("TopicA"),))
+    await topics.put_async((TopicConfig("TopicA"),))
     version = topics.data_version
 
     def refuse(self: ConfigFile, value: object) -> None:
@@ -116,9 +116,9 @@ async def test_a_change_that_cannot_be_saved_did_not_happen(
 
     monkeypatch.setattr(ConfigFile, "write", refuse)
     with pytest.raises(StoreError):
-        await topics.put_beside((TopicConfig("TopicB"),))
+        await topics.put_async((TopicConfig("TopicB"),))
     with pytest.raises(StoreError):
-        await topics.delete_beside(("TopicA",))
+        await topics.delete_async(("TopicA",))
     told: list[object] = []
     topics.create_then(TopicConfig("TopicC"), told.append)
     await topics.settled()
@@ -156,7 +156,7 @@ async def test_who_waits_for_a_topic_fails_alone(tmp_path: Path) -> None:
     topics.create_then(TopicConfig("B"), seen.append)
     await topics.settled()
     assert seen == [None]
-    await topics.put_beside((TopicConfig("C"),))
+    await topics.put_async((TopicConfig("C"),))
     assert set(topics.topics) == {"A", "B", "C"}
 
 
@@ -173,12 +173,12 @@ async def test_retry_topics_with_messages_are_made_again(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "t" * 128])
 async def test_illegal_names_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
-        await table(tmp_path / "topics.json").put_beside((TopicConfig(name),))
+        await table(tmp_path / "topics.json").put_async((TopicConfig(name),))
 
 
 async def test_an_order_configuration_changes_no_version(tmp_path: Path) -> None:
     topics = table(tmp_path / "topics.json")
-    await topics.put_beside((TopicConfig("TopicA"),))
+    await topics.put_async((TopicConfig("TopicA"),))
     version = topics.data_version
     topics.mark_order_topics({"TopicA": "broker-a:4", "Unknown": "x:1"})
     assert topics.topics["TopicA"].order
@@ -209,7 +209,7 @@ async def test_topics_that_are_made_at_once_share_a_write(tmp_path: Path) -> Non
     told: list[str] = []
     topics.on_change(lambda configs: told.extend(config.topic_name for config in configs))
     wanted = {f"Topic{number}" for number in range(50)}
-    await asyncio.gather(*(topics.put_beside((TopicConfig(name),)) for name in wanted))
+    await asyncio.gather(*(topics.put_async((TopicConfig(name),)) for name in wanted))
     assert set(topics.topics) == wanted == set(told) == names_in(tmp_path / "topics.json")
     assert len(told) == 50
     assert file.writes <= 3
@@ -219,7 +219,7 @@ async def test_topics_that_are_made_at_once_share_a_write(tmp_path: Path) -> Non
 async def test_the_table_may_change_while_a_thread_writes_it(tmp_path: Path) -> None:
     file = CountingFile(tmp_path / "topics.json")
     topics = TopicTable(file=file, clock=ManualClock())
-    await topics.put_beside((TopicConfig("Old"),))
+    await topics.put_async((TopicConfig("Old"),))
     is_writing, may_write = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -228,7 +228,7 @@ async def test_the_table_may_change_while_a_thread_writes_it(tmp_path: Path) -> 
         may_write.wait()
 
     file.before_write = hold
-    making = asyncio.create_task(topics.put_beside((TopicConfig("Beside"),)))
+    making = asyncio.create_task(topics.put_async((TopicConfig("Beside"),)))
     await asyncio.to_thread(is_writing.wait)
     assert "Beside" not in topics.topics, "nobody sees what is not on the disk"
     may_write.set()
@@ -248,11 +248,11 @@ async def test_topics_that_cannot_be_saved_are_not_made(tmp_path: Path) -> None:
 
     file.before_write = refuse
     results = await asyncio.gather(
-        *(topics.put_beside((TopicConfig(f"Topic{number}"),)) for number in range(5)), return_exceptions=True
+        *(topics.put_async((TopicConfig(f"Topic{number}"),)) for number in range(5)), return_exceptions=True
     )
     assert [type(result) for result in results] == [StoreError] * 5
     file.before_write = lambda: None
-    await topics.put_beside((TopicConfig("Later"),))
+    await topics.put_async((TopicConfig("Later"),))
     assert set(topics.topics) == {"Later"} == names_in(tmp_path / "topics.json")
 
 
@@ -264,7 +264,7 @@ async def test_topics_of_the_broker_itself_live_in_memory_when_the_disk_refuses(
         raise StoreError("no space left")
 
     file.before_write = refuse
-    await topics.put_beside((TopicConfig("%RETRY%g"),), must_save=False)
+    await topics.put_async((TopicConfig("%RETRY%g"),), must_save=False)
     topics.create_dead_letter_topic("g")
     await topics.settled()
     assert set(topics.topics) == {"%RETRY%g", "%DLQ%g"}

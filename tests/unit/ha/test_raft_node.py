@@ -284,7 +284,7 @@ def test_a_deferred_proposal_of_an_old_leader_is_replaced() -> None:
         )
     assert replica.node.is_leader
     last = replica.node.log.last_index
-    replica.propose_later(b"mine", lambda outcome, result: done.append(outcome))
+    replica.propose_deferred(b"mine", lambda outcome, result: done.append(outcome))
     entries = tuple(
         Entry(last + 1 + number, 3, _COMMAND, data) for number, data in enumerate((b"theirs", b"and"))
     )

@@ -42,7 +42,7 @@ def test_entries_that_waited_leave_the_same_files(seed: int) -> None:
             if not index.has_room(len(entries)):
                 index.make_room(len(entries), now_ms)
         at_once.put_run(entries, now_ms)
-        deferred.put_run_later(list(entries), now_ms)
+        deferred.put_run_deferred(list(entries), now_ms)
         if rng.random() < 0.05:
             assert contents(deferred) == contents(at_once)
         now_ms += rng.choice((0, 0, 0, 1, 1, 300, 999, 1_000, 1_001))
@@ -53,10 +53,10 @@ def test_entries_that_waited_leave_the_same_files(seed: int) -> None:
 def test_whoever_looks_finds_what_waits() -> None:
     index = new_index(SimulatedDisk(random.Random(1)))
     index.make_room(3, BEGIN_MS)
-    index.put_run_later([(7, 100)], BEGIN_MS)
-    index.put_run_later([(8, 200)], BEGIN_MS + 5)
+    index.put_run_deferred([(7, 100)], BEGIN_MS)
+    index.put_run_deferred([(8, 200)], BEGIN_MS + 5)
     assert index.last_physical_offset == 200
-    index.put_run_later([(9, 300)], BEGIN_MS + 6)
+    index.put_run_deferred([(9, 300)], BEGIN_MS + 6)
     assert index.unsynced_from() == 100
     assert index.last_timestamp == BEGIN_MS + 6
 
@@ -66,18 +66,18 @@ def test_no_more_than_a_bounded_number_waits() -> None:
     index = new_index(disk)
     index.make_room(2 * LATER_ENTRIES, BEGIN_MS)
     file = index.files[-1]
-    index.put_run_later([(1, 0)], BEGIN_MS)
-    index.put_run_later([(2, 1)], BEGIN_MS + 1)  # the file has begun: its seconds can be counted
+    index.put_run_deferred([(1, 0)], BEGIN_MS)
+    index.put_run_deferred([(2, 1)], BEGIN_MS + 1)  # the file has begun: its seconds can be counted
     assert file.count == 2
     for number in range(2, LATER_ENTRIES):
-        index.put_run_later([(number, number)], BEGIN_MS + 1)
+        index.put_run_deferred([(number, number)], BEGIN_MS + 1)
     assert file.count == 2
-    index.put_run_later([(5, LATER_ENTRIES), (6, LATER_ENTRIES)], BEGIN_MS + 1)
+    index.put_run_deferred([(5, LATER_ENTRIES), (6, LATER_ENTRIES)], BEGIN_MS + 1)
     assert file.count >= 1 + LATER_ENTRIES
 
 
 def test_an_index_that_is_off_keeps_nothing() -> None:
     config = StoreConfig(store_path_root_dir="/store", message_index_enable=False)
     index = KeyIndex(config, SimulatedDisk(random.Random(1)))
-    index.put_run_later([(1, 1)], BEGIN_MS)
+    index.put_run_deferred([(1, 1)], BEGIN_MS)
     assert index.files == []

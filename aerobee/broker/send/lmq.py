@@ -1,13 +1,13 @@
-"""Light queues (LMQ): one stored message that is read from several queues, by one entry in each.
+"""LMQs: one stored message that is read from several queues, by one entry in each.
 
 Follows MultiDispatch and the LMQ parts of ConsumeQueueStore of RocketMQ. With enableLmq and enableMultiDispatch a message
 with the property INNER_MULTI_DISPATCH = `%LMQ%a,%LMQ%b` is stored once in its own topic; the broker adds
 INNER_MULTI_QUEUE_OFFSET, its offsets in these queues (`7,0`), and writes their entries, which point to the same record.
-A light queue is queue 0 of a topic of its name, which needs no creation and stands in no route: clients address the broker.
+An LMQ is queue 0 of a topic of its name, which needs no creation and stands in no route: clients address the broker.
 
 A message that waits (a level, a time, a half message) enters them when it is delivered or committed; a retry never does.
 
-What always holds: an entry of a light queue is written in the same step as the message's own, and recovery writes both
+What always holds: an entry of an LMQ is written in the same step as the message's own, and recovery writes both
 again from the two properties (store/queue/queue_table.py).
 """
 
@@ -27,32 +27,32 @@ from aerobee.message import (
 )
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
-from aerobee.store.log.dispatch import LIGHT_PREFIX
+from aerobee.store.log.dispatch import LMQ_PREFIX
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.consume_queue import ConsumeQueue
-from aerobee.store.queue.queue_table import LIGHT_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
+from aerobee.store.queue.queue_table import LMQ_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
 
 QUEUES_OF_A_MESSAGE_MAX = 1_000
 
 
-class LightQueueEntries:
-    """Chooses the light queues of a message: what a MessageWriter asks (LightDispatch)."""
+class LmqEntries:
+    """Chooses the LMQs of a message: what a MessageWriter asks (LmqDispatch)."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
     def count(self) -> int:
-        """How many light queues there are."""
-        return sum(1 for topic, _ in self._store.queues if topic.startswith(LIGHT_PREFIX))
+        """How many LMQs there are."""
+        return sum(1 for topic, _ in self._store.queues if topic.startswith(LMQ_PREFIX))
 
     def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]:
-        """The message with its offsets in light queues, and these queues. Raises RemoteError."""
+        """The message with its offsets in LMQs, and these queues. Raises RemoteError."""
         properties = decode_properties(message.properties.decode(errors="surrogateescape"))
         names = self.check(properties)
         queues = []
         for name in names:
-            queue = self._store.queue(name, LIGHT_QUEUE_ID)
+            queue = self._store.queue(name, LMQ_QUEUE_ID)
             assert isinstance(queue, ConsumeQueue)
             queues.append(queue)
         properties[MULTI_DISPATCH] = ",".join(names)
@@ -61,7 +61,7 @@ class LightQueueEntries:
         return message, queues
 
     def check(self, properties: Mapping[str, str]) -> list[str]:
-        """The names of a message's light queues. Raises RemoteError when it cannot enter them."""
+        """The names of a message's LMQs. Raises RemoteError when it cannot enter them."""
         names = [name for name in dict.fromkeys(properties.get(MULTI_DISPATCH, "").split(",")) if name]
         if len(names) > QUEUES_OF_A_MESSAGE_MAX:
             raise RemoteError(
@@ -69,28 +69,28 @@ class LightQueueEntries:
                 f"{MULTI_DISPATCH} names {len(names)} queues, at most {QUEUES_OF_A_MESSAGE_MAX} are allowed",
             )
         for name in names:
-            if light_topic(name) is None:
+            if lmq_topic(name) is None:
                 raise RemoteError(
                     ResponseCode.MESSAGE_ILLEGAL,
-                    f"{MULTI_DISPATCH} names {name[:80]!r}: write {LIGHT_PREFIX}NAME, "
+                    f"{MULTI_DISPATCH} names {name[:80]!r}: write {LMQ_PREFIX}NAME, "
                     f"letters, digits, _, -, % and |, at most {TOPIC_BYTES_MAX} characters",
                 )
-        new = sum(1 for name in names if (name, LIGHT_QUEUE_ID) not in self._store.queues)
+        new = sum(1 for name in names if (name, LMQ_QUEUE_ID) not in self._store.queues)
         limit = self._store.config.max_lmq_consume_queue_num
         if new and self.count() + new > limit:
             raise RemoteError(
                 ResponseCode.LMQ_QUOTA_EXCEEDED,
-                f"there are {self.count()} light queues, maxLmqConsumeQueueNum allows {limit}",
+                f"there are {self.count()} LMQs, maxLmqConsumeQueueNum allows {limit}",
             )
         return names
 
 
-class LightQueues(Feature):
+class LmqFeature(Feature):
     """Tells how many there are."""
 
-    name = "light queues"
+    name = "LMQs"
 
-    def __init__(self, entries: LightQueueEntries | None) -> None:
+    def __init__(self, entries: LmqEntries | None) -> None:
         """None: this broker has none."""
         self._entries = entries
 
@@ -98,17 +98,17 @@ class LightQueues(Feature):
         return {} if self._entries is None else {"lmqNum": str(self._entries.count())}
 
 
-def names_light_queues(topic: str, properties: Mapping[str, str]) -> bool:
-    """Whether a message of this topic enters the light queues that it names (MultiDispatchUtils.isNeedHandleMultiDispatch)."""
+def names_lmqs(topic: str, properties: Mapping[str, str]) -> bool:
+    """Whether a message of this topic enters the LMQs that it names (MultiDispatchUtils.isNeedHandleMultiDispatch)."""
     return MULTI_DISPATCH in properties and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
-def light_entries(store: MessageStore) -> LightQueueEntries | None:
-    """Who chooses light queues at this store's broker; None where it has none."""
-    return LightQueueEntries(store) if store.config.dispatches_light_queues else None
+def lmq_entries(store: MessageStore) -> LmqEntries | None:
+    """Who chooses LMQs at this store's broker; None where it has none."""
+    return LmqEntries(store) if store.config.dispatches_lmqs else None
 
 
-def light_topic(name: str) -> TopicConfig | None:
-    """The settings that every light queue has as a topic; None for other names."""
-    is_legal = len(LIGHT_PREFIX) < len(name) <= TOPIC_BYTES_MAX and LEGAL_NAME.match(name)
-    return TopicConfig(name, 1, 1) if is_legal and name.startswith(LIGHT_PREFIX) else None
+def lmq_topic(name: str) -> TopicConfig | None:
+    """The settings that every LMQ has as a topic; None for other names."""
+    is_legal = len(LMQ_PREFIX) < len(name) <= TOPIC_BYTES_MAX and LEGAL_NAME.match(name)
+    return TopicConfig(name, 1, 1) if is_legal and name.startswith(LMQ_PREFIX) else None

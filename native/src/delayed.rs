@@ -1,5 +1,5 @@
 //! Messages with a delay level or a time, as send.py stores them with the hooks of aerobee/broker/send/delay_level.py and
-//! aerobee/broker/timer/timer_hook.py (aerobee/broker/fastpath/later.py is the definition): in the queue of their level of
+//! aerobee/broker/timer/timer_hook.py (aerobee/broker/fastpath/delayed.py is the definition): in the queue of their level of
 //! SCHEDULE_TOPIC_XXXX, with the time at which they are due in the queue entry, or in queue 0 of rmq_sys_wheel_timer.
 
 use std::collections::HashSet;
@@ -11,12 +11,12 @@ use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::record::Message;
 use crate::send::SEND_MESSAGE_V2;
 use crate::shared::{
-    Answer, Burst, Family, Form, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared,
+    Answer, Burst, FrameHandler, Form, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared,
 };
 use crate::text::{NameSet, is_alphanumeric, read_properties};
 
-/// The family. Its hooks are LaterHooks of aerobee/broker/fastpath/seam.py.
-pub struct Later {
+/// The family. Its hooks are DelayHooks of aerobee/broker/fastpath/seam.py.
+pub struct Delayed {
     hooks: Py<PyAny>,
     schedule_topic: Py<PyAny>,
     timer_topic: Py<PyAny>,
@@ -57,7 +57,7 @@ enum Due {
     Slot(i64),
 }
 
-impl Family for Later {
+impl FrameHandler for Delayed {
     fn codes(&self) -> &'static [i64] {
         &[SEND_MESSAGE_V2]
     }
@@ -90,7 +90,7 @@ impl Family for Later {
     }
 }
 
-impl Later {
+impl Delayed {
     pub fn new(
         hooks: Py<PyAny>,
         schedule_topic: Py<PyAny>,
@@ -119,7 +119,7 @@ impl Later {
         if self.turn.as_ref().is_none_or(|turn| turn.burst != burst.number) {
             let py = burst.writing.py;
             let hooks = self.hooks.bind(py);
-            let is_allowed = hooks.call_method0(intern!(py, "takes_later")).and_then(|is| is.is_truthy());
+            let is_allowed = hooks.call_method0(intern!(py, "takes_delayed")).and_then(|is| is.is_truthy());
             let limits = hooks.call_method0(intern!(py, "timer_limits")).and_then(|limits| limits.extract());
             self.turn = Some(Turn {
                 burst: burst.number,

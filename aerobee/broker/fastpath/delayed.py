@@ -12,19 +12,19 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from aerobee.broker.fastpath.families import Answer, Serve
+from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
     NOT_BATCH,
     ORDINARY_SYS_FLAG,
     UNREADABLE,
-    NotOrdinary,
+    FallBackToHandler,
     Request,
     born_time,
     number,
     read_pairs,
     repeated_names,
 )
-from aerobee.broker.fastpath.seam import LaterSettings
+from aerobee.broker.fastpath.seam import DelaySettings
 from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
@@ -50,7 +50,7 @@ _CLOSE = "\x02"  # ends a pair of a properties text
 _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 
-def later_special_properties(ordinary: frozenset[str]) -> frozenset[str]:
+def delay_special_properties(ordinary: frozenset[str]) -> frozenset[str]:
     """Properties of messages for later that are for the handlers; `ordinary` are those of ordinary messages."""
     return (ordinary - _DELAYS) | {REAL_QUEUE_ID}  # a second one would be the broker's
 
@@ -68,18 +68,18 @@ class _Turn(NamedTuple):
 _Due = tuple[int, int, int]
 
 
-class Later:
+class Delayed:
     """The family."""
 
     is_send = True
 
-    def __init__(self, shared: Shared, settings: LaterSettings, special_properties: frozenset[str]) -> None:
+    def __init__(self, shared: Shared, settings: DelaySettings, special_properties: frozenset[str]) -> None:
         """`special_properties` are those of ordinary messages."""
         self._shared = shared
         self._hooks = settings.hooks
         self._broker_name = settings.broker_name
         self._delays_ms = settings.delays_ms
-        self._special_properties = later_special_properties(special_properties)
+        self._special_properties = delay_special_properties(special_properties)
         self._schedule_topic = FastTopic(settings.schedule_topic)
         self._timer_topic = FastTopic(settings.timer_topic)
         self._turn = _Turn(-1, False, None, set())
@@ -92,14 +92,14 @@ class Later:
 
     @property
     def serves(self) -> Mapping[int, Serve]:
-        """As Family.serves."""
+        """As FrameHandler.serves."""
         return dict.fromkeys((RequestCode.SEND_MESSAGE_V2.value,), self.serve)
 
     def serve(self, request: Request) -> Answer:
         """As Serve."""
         shared = self._shared
         if request.command is not None:
-            raise NotOrdinary
+            raise FallBackToHandler
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
             # First what tells half messages apart: nothing else of them is read here.
@@ -143,7 +143,7 @@ class Later:
             born_timestamp = born_time(born_timestamp)
             stored_queue = self._stored_queue(stored, level)
         except UNREADABLE as error:
-            raise NotOrdinary from error
+            raise FallBackToHandler from error
         queue_offset, offset = shared.append(
             stored, stored_queue, body, properties, hashes, entry_code if level else tag_code, flag, sys_flag,
             born_timestamp, tries,
@@ -160,7 +160,7 @@ class Later:
         """What holds for this burst, asked once in it."""
         if self._turn.burst != self._shared.number:
             hooks = self._hooks
-            self._turn = _Turn(self._shared.number, hooks.takes_later(), hooks.timer_limits(), set())
+            self._turn = _Turn(self._shared.number, hooks.takes_delayed(), hooks.timer_limits(), set())
         return self._turn
 
     def _due(self, turn: _Turn, delay: str, text: str) -> _Due:

@@ -12,7 +12,7 @@ from aerobee.remoting import fastjson
 ENTRIES_PER_TURN = 500  # some milliseconds
 
 
-async def dumps_in_turns(
+async def dump_sliced(
     before: Mapping[str, Any],
     key: str,
     entries: Iterable[tuple[str, Mapping[str, Any]]],

@@ -8,7 +8,7 @@ shutdown), and then leaves both tables. A pull whose filter refuses a new messag
 of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
 its first message. Those that a message releases go to the fast path first (`answer_first`), RELEASED_AT_ONCE at a time; what it
 leaves, and every other release, is resumed by whoever held the pull. Where access control is on, one whose user may not pull any more
-is refused before that (held_access.py).
+is refused before that (pending_access.py).
 
 Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
 releases its held pulls at once.
@@ -21,7 +21,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from aerobee.broker.admission.held_access import HeldAccess, refuse
+from aerobee.broker.admission.pending_access import PendingAccess, refuse
 from aerobee.broker.state.bounds import Bounds
 from aerobee.clock import Clock, Timer
 from aerobee.errors import RemoteError
@@ -36,7 +36,7 @@ FRAMES_BYTES_MAX = 256 << 20  # the same, for all their requests together
 RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others have their turn in between
 
 
-class HeldPull:
+class PendingPull:
     """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
     `frame` is the encoded request, `code` its code, `since` when it began to wait; `resume` runs it again, not to be held. `offset`: of the next message of its queue that it
@@ -71,7 +71,7 @@ class HeldPull:
         offset: int,
         tag_codes: frozenset[int] | None,
         accept: Callable[[bytes], bool] | None,
-        resume: Callable[[HeldPull], None],
+        resume: Callable[[PendingPull], None],
         code: int,
         signed: RemotingCommand | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class HeldPull:
         return self.signed or decode_frame(self.frame)
 
 
-class HeldPulls:
+class PendingPulls:
     """The pulls that wait. Belongs to the event loop.
 
     `by_queue` may be looked at by the fast path, to skip the notice for queues that nobody waits at.
@@ -110,7 +110,7 @@ class HeldPulls:
         record_at: Callable[[str, int, int], bytes | None] = lambda topic, queue_id, offset: None,
         bounds: Bounds | None = None,
         requests: RequestStats | None = None,
-        access: HeldAccess | None = None,
+        access: PendingAccess | None = None,
     ) -> None:
         """`record_at` gives the record of (topic, queue id, queue offset): pulls with `accept` are woken by it.
 
@@ -125,21 +125,21 @@ class HeldPulls:
         self._record_at = record_at
         self._clock = clock
         self._call_soon = call_soon
-        self._deadlines: list[tuple[float, int, HeldPull]] = []
+        self._deadlines: list[tuple[float, int, PendingPull]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
         self._timer_due = 0.0
-        self._released: list[HeldPull] = []
-        self._connections: dict[Peer, set[HeldPull]] = {}
-        self.by_queue: dict[tuple[str, int], list[HeldPull]] = {}
+        self._released: list[PendingPull] = []
+        self._connections: dict[Peer, set[PendingPull]] = {}
+        self.by_queue: dict[tuple[str, int], list[PendingPull]] = {}
         self._watched: Counter[tuple[str, int]] = Counter()
         self._others: list[Callable[[], None]] = []
         self.count = 0
         self.frames_bytes = 0
         self.accepting = True  # false while the broker stops: nothing is held any more
-        self._answer: Callable[[list[HeldPull]], list[HeldPull]] = list
+        self._answer: Callable[[list[PendingPull]], list[PendingPull]] = list
 
-    def answer_first(self, answer: Callable[[list[HeldPull]], list[HeldPull]]) -> None:
+    def answer_first(self, answer: Callable[[list[PendingPull]], list[PendingPull]]) -> None:
         """Let `answer` serve what it can of the pulls that messages release; those it returns are resumed."""
         self._answer = answer
 
@@ -176,7 +176,7 @@ class HeldPulls:
         self._bounds.reached("clientPollsMax", f"{len(pulls)} pulls of it wait already", peer.address)
         return True
 
-    def hold(self, pull: HeldPull, hold_s: float) -> None:
+    def hold(self, pull: PendingPull, hold_s: float) -> None:
         """Hold a pull for at most `hold_s` seconds."""
         self.by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
         pulls = self._connections.get(pull.peer)
@@ -194,7 +194,7 @@ class HeldPulls:
         if self._timer is None or due < self._timer_due:
             self._arm()
 
-    def answered(self, pull: HeldPull, response_code: int) -> None:
+    def answered(self, pull: PendingPull, response_code: int) -> None:
         """Count a pull that waited and has its answer."""
         if pull.since is not None:
             elapsed_s = self._clock.monotonic() - pull.since
@@ -206,7 +206,7 @@ class HeldPulls:
         if waiting is None:
             return
         record: bytes | None = None  # read once for all who test it
-        stay: list[HeldPull] = []
+        stay: list[PendingPull] = []
         for pull in waiting:
             if record is None and pull.accept is not None:
                 record = self._record_at(topic, queue_id, max_offset - 1)
@@ -217,7 +217,7 @@ class HeldPulls:
             waiting[:] = stay
             self._drop_empty((topic, queue_id))
 
-    def show(self, pull: HeldPull, max_offset: int, tags_code: int) -> None:
+    def show(self, pull: PendingPull, max_offset: int, tags_code: int) -> None:
         """Tell one pull alone of a message that was announced before it was held."""
         key = pull.topic, pull.queue_id
         record = self._record_at(*key, max_offset - 1) if pull.accept is not None else None
@@ -225,7 +225,7 @@ class HeldPulls:
             self.by_queue[key].remove(pull)
             self._drop_empty(key)
 
-    def _release_for(self, pull: HeldPull, max_offset: int, tags_code: int, record: bytes | None) -> bool:
+    def _release_for(self, pull: PendingPull, max_offset: int, tags_code: int, record: bytes | None) -> bool:
         """Release the pull if the message before `max_offset` may be for it; its place in its queue is the caller's."""
         is_next = pull.offset == max_offset - 1
         pull.offset = max_offset
@@ -253,12 +253,12 @@ class HeldPulls:
         """Answer what is held at one queue: it is read elsewhere from now on."""
         self._release_all(list(self.by_queue.get((topic, queue_id), ())))
 
-    def everything(self) -> list[HeldPull]:
-        """As HeldTable."""
+    def everything(self) -> list[PendingPull]:
+        """As PendingTable."""
         return [pull for pulls in self._connections.values() for pull in pulls]
 
-    def look_again(self, held: Sequence[HeldPull]) -> None:
-        """As HeldTable."""
+    def look_again(self, held: Sequence[PendingPull]) -> None:
+        """As PendingTable."""
         if self.access is None:
             return
         refused = self.access.refusals([pull for pull in held if pull.is_held])
@@ -276,12 +276,12 @@ class HeldPulls:
             self._timer.cancel()
             self._timer = None
 
-    def _release_all(self, pulls: Sequence[HeldPull]) -> None:
+    def _release_all(self, pulls: Sequence[PendingPull]) -> None:
         self._forget_all(pulls)
         for pull in pulls:
             self._run_soon(pull)
 
-    def _run_soon(self, pull: HeldPull) -> None:
+    def _run_soon(self, pull: PendingPull) -> None:
         self._released.append(pull)
         if len(self._released) == 1:
             self._call_soon(self._run_released)
@@ -303,12 +303,12 @@ class HeldPulls:
             except Exception as error:
                 pull.peer.failed(error)  # the other pulls are answered all the same
 
-    def _refuse(self, refused: Mapping[HeldPull, RemoteError]) -> None:
+    def _refuse(self, refused: Mapping[PendingPull, RemoteError]) -> None:
         for pull, refusal in refused.items():
             refuse(pull, refusal)
             self.answered(pull, refusal.code)
 
-    def _forget_all(self, pulls: Sequence[HeldPull]) -> None:
+    def _forget_all(self, pulls: Sequence[PendingPull]) -> None:
         for pull in pulls:
             self._unhold(pull)
         # Each queue once: taken out one by one, thousands at one queue would be moved up for each of them.
@@ -321,7 +321,7 @@ class HeldPulls:
         if not self.by_queue[key] and key not in self._watched:
             del self.by_queue[key]
 
-    def _unhold(self, pull: HeldPull) -> None:
+    def _unhold(self, pull: PendingPull) -> None:
         """Forget all but its place in its queue."""
         pull.is_held = False
         self.count -= 1
@@ -351,7 +351,7 @@ class HeldPulls:
     def _expire(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
-        expired: list[HeldPull] = []
+        expired: list[PendingPull] = []
         while self._deadlines and (self._deadlines[0][0] <= now or not self._deadlines[0][2].is_held):
             pull = heapq.heappop(self._deadlines)[2]
             if pull.is_held:

@@ -5,7 +5,7 @@ wakes one call of each group that waits there, for a pop takes what it finds and
 message in a group's retry topic wakes a call of that group. Calls leave in the order in which they came. Releases of one
 pass of the event loop run together after it, so that a burst of sends is answered with one full pop.
 
-Where access control is on, a call whose user may not make it any more is refused, and gets nothing (held_access.py).
+Where access control is on, a call whose user may not make it any more is refused, and gets nothing (pending_access.py).
 
 What always holds: each call is released exactly once (message, deadline, close of its connection, shutdown). A call whose
 filter refuses the message stays. At most WAITING_MAX calls wait, and WAITING_OF_KEY_MAX of one group and topic; one more is
@@ -19,7 +19,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from aerobee.broker.admission.held_access import HeldAccess, refuse
+from aerobee.broker.admission.pending_access import PendingAccess, refuse
 from aerobee.broker.pop.engine import PopWant
 from aerobee.broker.state.bounds import Bounds
 from aerobee.clock import Clock, Timer
@@ -35,14 +35,14 @@ Key = tuple[str, str]  # topic, group
 
 
 class QueueWatch(Protocol):
-    """Who makes sure that messages of a queue are announced (HeldPulls)."""
+    """Who makes sure that messages of a queue are announced (PendingPulls)."""
 
     def watch(self, topic: str, queue_id: int) -> None: ...
 
     def unwatch(self, topic: str, queue_id: int) -> None: ...
 
 
-class HeldPop:
+class PendingPop:
     """One held call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again. `version`: as Held."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class HeldPop:
         queue_id: int,
         tag_codes: frozenset[int] | None,
         until_ms: int,
-        resume: Callable[[HeldPop, bool], None],
+        resume: Callable[[PendingPop, bool], None],
     ) -> None:
         self.peer = peer
         self.request = request
@@ -101,10 +101,10 @@ class _Place:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.watched: dict[tuple[str, int], None] = {}
-        self.calls: dict[HeldPop, None] = {}
+        self.calls: dict[PendingPop, None] = {}
 
 
-class HeldPops:
+class PendingPops:
     """The calls that wait. Belongs to the event loop."""
 
     def __init__(
@@ -114,7 +114,7 @@ class HeldPops:
         call_soon: Callable[[Callable[[], None]], object],
         watch: QueueWatch,
         bounds: Bounds | None = None,
-        access: HeldAccess | None = None,
+        access: PendingAccess | None = None,
     ) -> None:
         """`bounds` say how many calls of one peer may wait. `access`: access control is on."""
         self.access = access
@@ -126,11 +126,11 @@ class HeldPops:
         self._watch = watch
         self._places: dict[Key, _Place] = {}
         self._by_queue: dict[tuple[str, int], OrderedSet[_Place]] = {}
-        self._connections: dict[Peer, set[HeldPop]] = {}
-        self._deadlines: list[tuple[float, int, HeldPop]] = []
+        self._connections: dict[Peer, set[PendingPop]] = {}
+        self._deadlines: list[tuple[float, int, PendingPop]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
-        self._released: list[tuple[HeldPop, bool]] = []
+        self._released: list[tuple[PendingPop, bool]] = []
         self.count = 0
 
     def waiting(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> int:
@@ -142,7 +142,7 @@ class HeldPops:
             1 for call in place.calls if ANY_QUEUE in (queue_id, call.queue_id) or call.queue_id == queue_id
         )
 
-    def hold(self, call: HeldPop, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
+    def hold(self, call: PendingPop, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
         """Hold a call; `queues` are those whose messages it may get. False: too many wait already."""
         key = (call.topic, call.group)
         place = self._places.get(key)
@@ -197,12 +197,12 @@ class HeldPops:
                     self._release(call, timed_out=False)
                     return
 
-    def everything(self) -> list[HeldPop]:
-        """As HeldTable."""
+    def everything(self) -> list[PendingPop]:
+        """As PendingTable."""
         return [call for calls in self._connections.values() for call in calls]
 
-    def look_again(self, held: Sequence[HeldPop]) -> None:
-        """As HeldTable."""
+    def look_again(self, held: Sequence[PendingPop]) -> None:
+        """As PendingTable."""
         if self.access is None:
             return
         refused = self.access.refusals([call for call in held if call.waits])
@@ -222,7 +222,7 @@ class HeldPops:
             self._timer.cancel()
             self._timer = None
 
-    def _release(self, call: HeldPop, *, timed_out: bool) -> None:
+    def _release(self, call: PendingPop, *, timed_out: bool) -> None:
         self._forget(call)
         self._released.append((call, timed_out))
         if len(self._released) == 1:
@@ -245,7 +245,7 @@ class HeldPops:
             for call in list(place.calls):
                 self._release(call, timed_out=False)
 
-    def _forget(self, call: HeldPop) -> None:
+    def _forget(self, call: PendingPop) -> None:
         call.waits = False
         self.count -= 1
         place = self._places[(call.topic, call.group)]

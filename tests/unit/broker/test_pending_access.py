@@ -12,9 +12,9 @@ from aerobee.access.gate import Gate
 from aerobee.access.keepers import UserKeeper
 from aerobee.access.policies import SUBJECT_PREFIX
 from aerobee.access.users import MemoryTable, User, Users, disabled
-from aerobee.broker.admission.held_access import PAUSE_S, SLICE_COUNT, HeldAccess
+from aerobee.broker.admission.pending_access import PAUSE_S, SLICE_COUNT, PendingAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.pop.held_pops import ANY_QUEUE, HeldPop, HeldPops
+from aerobee.broker.pop.pending_pops import ANY_QUEUE, PendingPop, PendingPops
 from aerobee.broker.pull.pull_calls import SUBSCRIPTION, SUSPEND
 from aerobee.clock import ManualClock
 from aerobee.errors import RemoteError
@@ -103,12 +103,16 @@ def test_who_may_not_pull_any_more_is_refused_at_once(
     held.run_soon()
     ((found, remark, body),) = answers(alice)
     assert (found, body, said in remark) == (16, b"", True), remark
-    assert (held.held.count, answers(root)) == (1, [])
+    assert (held.pending_pulls.count, answers(root)) == (1, [])
     held.send()
     held.run_soon()
     assert len(answers(alice)) == 1
     assert [found for found, _, _ in answers(root)] == [0]
-    assert (held.held.count, held.held.frames_bytes, held.held.by_queue) == (0, 0, {})
+    assert (held.pending_pulls.count, held.pending_pulls.frames_bytes, held.pending_pulls.by_queue) == (
+        0,
+        0,
+        {},
+    )
 
 
 @pytest.mark.parametrize("way", ["message", "deadline", "reset", "end"])
@@ -120,9 +124,9 @@ def test_whatever_releases_a_pull_before_the_loop_knows_it_gets_no_message(held:
         held.clock.advance(15)
         held.clock.advance(1)
     elif way == "reset":
-        held.held.reset("group", "TopicNormal", 1)
+        held.pending_pulls.reset("group", "TopicNormal", 1)
     if way == "end":
-        held.held.end()
+        held.pending_pulls.end()
     else:
         held.send()
     held.run_soon()
@@ -130,14 +134,14 @@ def test_whatever_releases_a_pull_before_the_loop_knows_it_gets_no_message(held:
     assert len(answers(root)) == 1
     held.run_told()
     held.run_soon()
-    assert (len(answers(alice)), held.held.count) == (1, 0)
+    assert (len(answers(alice)), held.pending_pulls.count) == (1, 0)
 
 
 def test_a_pull_that_comes_before_the_loop_knows_is_looked_at_again(held: Held) -> None:
     """The gate was asked before the change, perhaps, which a thread makes at any time."""
     held.users.put(User("bob", "bobsecret"))
     alice = held.hold(ALICE, fast=True)
-    access, asked = held.held.access, []
+    access, asked = held.pending_pulls.access, []
     assert access is not None
     assert access.seen != access.changes
     refusal_of = access._refusal_of
@@ -154,8 +158,8 @@ def test_who_is_let_in_after_a_change_is_not_looked_at_again(held: Held) -> None
     held.users.put(User("bob", "bobsecret"))
     held.run_told()
     alice = held.hold(ALICE, fast=True)
-    assert held.held.access is not None
-    held.held.access._refusal_of = lambda peer, request: RemoteError(16, "asked")
+    assert held.pending_pulls.access is not None
+    held.pending_pulls.access._refusal_of = lambda peer, request: RemoteError(16, "asked")
     held.send()
     held.run_soon()
     assert [found for found, _, _ in answers(alice)] == [0]
@@ -165,10 +169,10 @@ def test_thousands_are_looked_at_in_slices_and_changes_together(held: Held) -> N
     peers = [held.hold(ALICE, fast=True) for _ in range(2 * SLICE_COUNT + 10)]
     held.users.put(disabled(held.users.users["alice"]))
     held.run_told()
-    counts = [held.held.count]
+    counts = [held.pending_pulls.count]
     while held.soon:
         held.soon.pop(0)()
-        counts.append(held.held.count)
+        counts.append(held.pending_pulls.count)
     assert counts[:3] == [SLICE_COUNT + 10, 10, 0]
     assert all(len(answers(peer)) == 1 for peer in peers)
     # The next change is near: it is looked at when the pause is over, and others meanwhile with it.
@@ -197,7 +201,7 @@ def test_a_pull_of_a_static_topic_is_looked_at_as_it_was_signed(held: Held) -> N
     held.users.put(User("bob", "bobsecret"))
     held.run_told()
     held.run_soon()
-    assert (answers(peer), held.held.count) == ([], 1)
+    assert (answers(peer), held.pending_pulls.count) == ([], 1)
     held.users.remove("alice")
     held.clock.advance(PAUSE_S)
     held.run_told()
@@ -218,7 +222,7 @@ def test_a_pull_that_waits_for_the_disk_is_looked_at_behind_it(held: Held) -> No
 
 def test_a_fault_while_a_request_is_looked_at_ends_its_connection_alone(held: Held) -> None:
     alice, root = held.hold(ALICE, fast=True), held.hold(ROOT, fast=True)
-    access = held.held.access
+    access = held.pending_pulls.access
     assert access is not None
     refusal_of = access._refusal_of
 
@@ -231,7 +235,7 @@ def test_a_fault_while_a_request_is_looked_at_ends_its_connection_alone(held: He
     held.users.put(User("bob", "bobsecret"))
     held.run_told()
     held.run_soon()
-    assert (len(alice.failures), root.failures, held.held.count) == (1, [], 1)
+    assert (len(alice.failures), root.failures, held.pending_pulls.count) == (1, [], 1)
 
 
 class NoWatch:
@@ -247,21 +251,21 @@ class Pops:
         self.soon: list[Callable[[], None]] = []
         self.refused: set[str] = set()
         clock = ManualClock()
-        self.access = HeldAccess(
+        self.access = PendingAccess(
             lambda peer, request: RemoteError(16, "no") if request.text("who") in self.refused else None,
             clock=clock,
             call_soon=self.soon.append,
             call_from_thread=self.soon.append,
         )
-        self.pops = HeldPops(clock=clock, call_soon=self.soon.append, watch=NoWatch(), access=self.access)
+        self.pops = PendingPops(clock=clock, call_soon=self.soon.append, watch=NoWatch(), access=self.access)
         self.served: list[str] = []
         self.peers = {who: FakePeer() for who in ("alice", "bob")}
         for who, peer in self.peers.items():
             request = RemotingCommand(200050, {"who": who})
-            call = HeldPop(peer, request, "t", "g", ANY_QUEUE, None, 15_000, self.resume)  # type: ignore[arg-type]
+            call = PendingPop(peer, request, "t", "g", ANY_QUEUE, None, 15_000, self.resume)  # type: ignore[arg-type]
             assert self.pops.hold(call, 15, [("t", 0)])
 
-    def resume(self, call: HeldPop, timed_out: bool) -> None:
+    def resume(self, call: PendingPop, timed_out: bool) -> None:
         self.served.append(call.request.text("who"))
 
     def run_soon(self) -> None:

@@ -1,4 +1,4 @@
-"""What a family of frames is: the frames of one kind, which it takes when they are ordinary. A core."""
+"""What a frame handler is: the frames of one kind, which it takes when they are ordinary. A core."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from aerobee.broker.fastpath.topic import FastQueue
 # message; the recall handle of a timer message, else empty.
 Answer = tuple[FastQueue, int, str, str, bool, str]
 
-# Serves one frame; returns the answer to a send, None when the family answers itself. Raises NotOrdinary, and has changed nothing
+# Serves one frame; returns the answer to a send, None when the family answers itself. Raises FallBackToHandler, and has changed nothing
 # then; any other exception is a fault: the frame may be written.
 Serve = Callable[[Request], Answer | None]
 
 
-class Family(Protocol):
+class FrameHandler(Protocol):
     """A family takes what is ordinary and leaves the rest, before it has written a byte.
 
     One that still has something to do when a burst has ended adds it to Shared.at_end.

@@ -27,7 +27,7 @@ RefusalOf = Callable[[Peer, RemotingCommand], RemoteError | None]
 
 
 class Held(Protocol):
-    """A request that waits. `version` is HeldAccess.seen of when it came, or .changes of its last look."""
+    """A request that waits. `version` is PendingAccess.seen of when it came, or .changes of its last look."""
 
     peer: Peer
     version: int
@@ -40,7 +40,7 @@ class Held(Protocol):
 H = TypeVar("H", bound=Held)
 
 
-class HeldTable(Protocol[H]):
+class PendingTable(Protocol[H]):
     """Where requests wait."""
 
     def everything(self) -> list[H]: ...
@@ -50,7 +50,7 @@ class HeldTable(Protocol[H]):
         ...
 
 
-class HeldAccess:
+class PendingAccess:
     """Belongs to the event loop, but for `changed`."""
 
     def __init__(
@@ -70,8 +70,8 @@ class HeldAccess:
         self._is_told = False  # the loop knows, or will, that there was a change
         self.changes = 0  # no value comes twice
         self.seen = 0  # `changes` as of this pass of the loop: what the gate lets in meanwhile is no newer
-        self._tables: list[HeldTable[Held]] = []
-        self._left: list[tuple[HeldTable[Held], list[Held]]] = []
+        self._tables: list[PendingTable[Held]] = []
+        self._left: list[tuple[PendingTable[Held], list[Held]]] = []
         self._looked = 0  # `changes` of the look at all of them that is under way, or was the last
         self._is_looking = False
         self._is_stopped = False
@@ -79,7 +79,7 @@ class HeldAccess:
         self._began = 0.0
         self._may_begin = 0.0
 
-    def add(self, table: HeldTable[H]) -> None:
+    def add(self, table: PendingTable[H]) -> None:
         """Look at these, too."""
         self._tables.append(table)  # type: ignore[arg-type]  # it gets back what it gave
 
