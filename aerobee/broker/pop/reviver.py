@@ -113,7 +113,17 @@ class Reviver:
             settled = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
             self._queues[queue_id] = ReviveQueue(-1 if settled is None else settled)
             self._starts[queue_id] = self._store.max_offset(self._topic, queue_id)
+        if self._offsets.counts_cut_off and self._copied_from >= 0:
+            self._copied_from = min([self._copied_from, *self._first_unsettled()])
         self._run_soon()
+
+    def _first_unsettled(self) -> Iterator[int]:
+        """Physical offsets of the first records that are not settled. A cut took them back (cut_revivals.py): what was copied for them and
+        for those behind them lies behind them."""
+        for queue_id, queue in self._queues.items():
+            low = max(queue.next_offset, self._store.min_offset(self._topic, queue_id))
+            for record in self._records(self._topic, queue_id, low, low + 1):
+                yield record.physical_offset
 
     def forget(self, copied_from: int) -> None:
         """Another broker has revived meanwhile: look again at what was copied. `copied_from` as in the constructor."""

@@ -17,6 +17,7 @@ from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.replication.cut_progress import CutProgress
+from aerobee.broker.replication.cut_revivals import CutRevivals
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.transaction.half_message import TRANSACTION_GROUP
@@ -51,11 +52,13 @@ class AfterCut:
         disk: Disk,
         clock: Clock,
         config_file: Callable[[str], ConfigFile],
+        revive_topic: str,
         on_cut: Callable[[int], None] = lambda log_offset: None,
     ) -> None:
         """`config_file` gives a file of the store's config directory by its name. `on_cut` is called with where the log ends now,
         before anything else: it forgets what is only in memory."""
         self._on_cut = on_cut
+        self._revive_topic = revive_topic
         self._store = store
         self._escaped = escaped
         self._topics = topics
@@ -81,6 +84,7 @@ class AfterCut:
         progress = CutProgress(
             offsets=self._offsets,
             levels=self._schedule.offsets,
+            revivals=CutRevivals(store, self._offsets, self._revive_topic),
             read_record=store.read_record,
             disk=self._disk,
             directory=os.path.join(store.config.store_path_root_dir, CUT_DIRECTORY),

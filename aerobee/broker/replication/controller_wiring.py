@@ -8,6 +8,7 @@ from typing import NamedTuple
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.pop.revive_log import revive_topic
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
@@ -74,6 +75,7 @@ def make_controller_mode(
         disk=disk,
         clock=clock,
         config_file=parts.config_file,
+        revive_topic=revive_topic(parts.identity.cluster),
         on_cut=on_cut,
     )
     follower = AutoSwitchFollower(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import CK_TAG, CheckPoint, decode_check_point
+from aerobee.broker.replication.cut_revivals import CutRevivals
 from aerobee.errors import MalformedFrame, MalformedRecord
 from aerobee.message import RECORD_BYTES_MIN, Record, decode_record
 from aerobee.store.files.disk import Disk
@@ -32,12 +33,13 @@ class CutProgress:
 
     offsets: ConsumerOffsets
     levels: dict[int, int]  # delay level -> next queue offset to deliver
+    revivals: CutRevivals
     read_record: Callable[[int], bytes | None]  # a record of the log that is left, by its physical offset
     disk: Disk
     directory: str
 
     def lowering(self, log_offset: int) -> Iterator[None]:
-        """Lower group offsets and `levels` to the first message whose check point or delivery was cut off at `log_offset`.
+        """Lower group offsets, `levels` and revive queues to the first message whose check point, delivery or copy was cut off at `log_offset`.
 
         Yields after some milliseconds of work. Raises OSError, StoreError.
         """
@@ -46,9 +48,11 @@ class CutProgress:
                 yield
             if (point := _check_point(record)) is not None:
                 self._hand_out_again(point)
+            self.revivals.add(record, log_offset)
             source = delivery_mark(record.prepared_transaction_offset)  # its own inverse
             if 0 <= source < log_offset:
                 self._deliver_again(source)
+        yield from self.revivals.lowering()
 
     def _deliver_again(self, source: int) -> None:
         data = self.read_record(source)
@@ -113,4 +117,7 @@ def _pieces(disk: Disk, directory: str, log_offset: int) -> Iterator[str]:
         paths = [os.path.join(directory, name) for name in found]
         path = max(paths, key=lambda each: (disk.mtime_ms(each), each.count("-again")))
         yield path
-        at += int(os.path.basename(path).split("-")[1])
+        size = int(os.path.basename(path).split("-")[1])
+        if size <= 0:
+            return
+        at += size

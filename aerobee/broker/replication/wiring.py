@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.pop.revive_log import revive_topic
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.broker.replication.ha_listener import HaListener
@@ -115,6 +116,7 @@ def make_replication(
         disk=parts.disk,
         clock=clock,
         config_file=parts.config_file,
+        revive_topic=revive_topic(parts.identity.cluster),
         on_cut=on_cut,
     )
 

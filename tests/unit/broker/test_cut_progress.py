@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass, field
 
 import pytest
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import CK_TAG, CheckPoint
+from aerobee.broker.pop.revive_log import REVIVE_GROUP
 from aerobee.broker.replication.cut_progress import CutProgress
+from aerobee.broker.replication.cut_revivals import CutRevivals
 from aerobee.clock import ManualClock
 from aerobee.message import encode_properties, encode_record, pack_host
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.log.delivery_mark import delivery_mark
 from aerobee.store.log.dispatch import SCHEDULE_TOPIC
+from aerobee.store.log.stored_message import GetResult, GetStatus
 
+REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_c"
 START, DIRECTORY = 1_000, "/store/cut"
 BLANK = (24).to_bytes(4, "big") + bytes.fromhex("cbd43194") + bytes(16)
+
+
+@dataclass
+class LeftLog:
+    """What a cut left: records of the revive queues, and records by their physical offset."""
+
+    revive: dict[int, list[bytes]] = field(default_factory=dict)
+    records: dict[int, bytes] = field(default_factory=dict)
+
+    def get_messages(self, topic: str, queue_id: int, offset: int, *, count_max: int) -> GetResult:
+        assert topic == REVIVE_TOPIC
+        found = self.revive.get(queue_id, [])[offset : offset + min(count_max, 7)]
+        return GetResult(GetStatus.FOUND, offset + len(found), 0, 0, b"".join(found))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return len(self.revive.get(queue_id, []))
+
+    def read_record(self, offset: int, /) -> bytes | None:
+        return self.records.get(offset)
 
 
 def point(queue_id: int, start: int, group: str = "g") -> bytes:
@@ -54,7 +81,12 @@ def lowered(files: dict[str, bytes], before: dict[int, int]) -> dict[int, int]:
     for queue_id, offset in before.items():
         offsets.commit("g", "t", queue_id, offset)
     progress = CutProgress(
-        offsets=offsets, levels={}, read_record=lambda _: None, disk=disk, directory=DIRECTORY
+        offsets=offsets,
+        levels={},
+        revivals=CutRevivals(LeftLog(), offsets, REVIVE_TOPIC),
+        read_record=lambda _: None,
+        disk=disk,
+        directory=DIRECTORY,
     )
     for _ in progress.lowering(START):
         pass
@@ -114,6 +146,7 @@ def test_a_level_goes_back_to_the_first_message_whose_delivery_was_cut_off() -> 
     progress = CutProgress(
         offsets=ConsumerOffsets(clock=ManualClock()),
         levels=levels,
+        revivals=CutRevivals(LeftLog(), ConsumerOffsets(clock=ManualClock()), REVIVE_TOPIC),
         read_record=waiting.get,
         disk=disk,
         directory=DIRECTORY,
@@ -121,3 +154,70 @@ def test_a_level_goes_back_to_the_first_message_whose_delivery_was_cut_off() -> 
     for _ in progress.lowering(START):
         pass
     assert levels == {3: 3, 6: 9, 7: 1}
+
+
+def check_point(place: int, message: int, topic: str = "t", group: str = "g") -> bytes:
+    """A record of the revive topic at queue offset `place`: the message at an offset of queue 3 was handed out."""
+    found = CheckPoint(
+        topic=topic, group=group, queue_id=3, start_offset=message, offsets=(message,),
+        pop_time=place, invisible_ms=60_000, broker_name="b",
+    )  # fmt: skip
+    return record(found.encode(), CK_TAG, topic=REVIVE_TOPIC, queue_offset=place)
+
+
+def settled(left: LeftLog, before: dict[int, int], cut_off: bytes = b"") -> dict[int, int]:
+    """Offsets of the revive group by queue after a cut at START that took `cut_off`."""
+    disk = SimulatedDisk(random.Random(1))
+    disk.make_dirs(DIRECTORY)
+    disk.replace_file(f"{DIRECTORY}/{START:020d}-{len(cut_off)}", cut_off)
+    offsets = ConsumerOffsets(clock=ManualClock())
+    for queue_id, offset in before.items():
+        offsets.commit(REVIVE_GROUP, REVIVE_TOPIC, queue_id, offset)
+    revivals = CutRevivals(left, offsets, REVIVE_TOPIC)
+    progress = CutProgress(
+        offsets=offsets,
+        levels={},
+        revivals=revivals,
+        read_record=left.read_record,
+        disk=disk,
+        directory=DIRECTORY,
+    )
+    for _ in progress.lowering(START):
+        pass
+    return offsets.queues_of(REVIVE_GROUP, REVIVE_TOPIC)
+
+
+def test_the_record_that_comes_where_the_revive_queue_ends_now_is_not_passed_over() -> None:
+    """The offset of this group names the last record that was dealt with, not the next one."""
+    left = LeftLog({0: [check_point(place, 0) for place in range(5)]})
+    assert settled(left, {0: 5, 1: 0, 2: 9}) == {0: 4}
+
+
+def test_a_check_point_whose_copies_were_cut_off_is_dealt_with_again() -> None:
+    left = LeftLog(
+        {queue_id: [check_point(place, 100 + place) for place in range(300)] for queue_id in (0, 1)}
+    )
+    left.revive[1][250] = check_point(250, 20, group="other")
+    for place, message in ((100, 20), (200, 21)):
+        left.records[place] = record(b"x", topic="t", queue_id=3, queue_offset=message)
+    left.revive[0][40] = check_point(40, 20)
+    left.revive[0][200] = check_point(200, 20)  # handed out again: the newest one counts
+    left.revive[0][150] = check_point(150, 21)
+    copies = [
+        record(b"x", topic="%RETRY%g_t", transaction_offset=delivery_mark(place)) for place in (100, 200)
+    ]
+    elsewhere = record(
+        b"x", topic="%RETRY%g_t", transaction_offset=delivery_mark(START + 9)
+    )  # its message was cut off, too
+    assert settled(left, {0: 290, 1: 290}) == {0: 290, 1: 290}
+    assert settled(left, {0: 290, 1: 290}, elsewhere) == {0: 290, 1: 290}
+    assert settled(left, {0: 290, 1: 290}, copies[0]) == {0: 199, 1: 290}
+    assert settled(left, {0: 290, 1: 290}, b"".join(copies)) == {0: 149, 1: 290}
+
+
+def test_a_message_of_a_retry_topic_is_copied_again_there() -> None:
+    topic = "%RETRY%g+t"
+    left = LeftLog(
+        {0: [check_point(0, 7, topic)]}, {100: record(b"x", topic=topic, queue_id=3, queue_offset=7)}
+    )
+    assert settled(left, {0: 0}, record(b"x", topic=topic, transaction_offset=delivery_mark(100))) == {}
