@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from aerobee.client import Admin
-from aerobee.client.base.results import BrokerInfo, ConsumerProgress
+from aerobee.client.base.results import BrokerInfo, ConsumerProgress, QueueProgress
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.monitoring.lag_state import LagState, Sample, Window, drain_s, extended, judge, worst
+from aerobee.monitoring.lag_state import LagState, Sample, Verdict, Window, drain_s, extended, judge, worst
+from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 CALLS_AT_ONCE = 8
@@ -239,9 +240,8 @@ class Snapshot:
         judged = sorted(zip(verdicts, progress.queues, strict=True), key=lambda each: -each[1].lag)
         speaking = [verdict for verdict, row in judged if row.lag > 0] or verdicts
         look.state = worst(verdict.state for verdict in speaking)
-        look.reason = next(
-            (verdict.reason for verdict in speaking if verdict.state is look.state), "it never consumed"
-        )
+        worst_of = ((verdict, row) for verdict, row in judged if verdict.state is look.state)
+        look.reason = _headline(progress, next(worst_of, None))
         look.drain_s = drain_s(windows.values())
 
     async def _late_ms(self, progress: ConsumerProgress) -> int | None:
@@ -332,3 +332,15 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def _headline(progress: ConsumerProgress, worst_of: tuple[Verdict, QueueProgress] | None) -> str:
+    """The lag of the group, the sum over its queues, and why its state is what it is: the verdict on its worst queue."""
+    if worst_of is None:
+        return "it never consumed"
+    lags = [row.lag for row in progress.queues if row.lag > 0]
+    if not lags:
+        return "no lag"
+    verdict, row = worst_of
+    where = f"{row.queue.topic} at {row.queue.broker_name}, queue {row.queue.queue_id}"
+    return f"lag {plural(sum(lags), 'message')} in {plural(len(lags), 'queue')}; {where}: {verdict.reason}"

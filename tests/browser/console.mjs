@@ -17,6 +17,7 @@ const only = process.env.CONSOLE_ONLY;
 
 const profile = mkdtempSync(join(tmpdir(), "aerobee-chromium-"));
 const context = await chromium.launchPersistentContext(profile, {
+  timezoneId: "America/New_York",
   executablePath: process.env.CHROMIUM || "/usr/bin/chromium",
   headless: true,
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
@@ -140,6 +141,10 @@ const steps = {
     await open("group?name=slow", "Group slow");
     await page.locator("td", { hasText: "mixed" }).first().waitFor();
     await check("group", { shot: true });
+    await page.getByLabel("To", { exact: true }).fill("2026-11-21T10:00:00");
+    const byTime = await perform(page.getByRole("button", { name: "Look …" }), "Move group slow");
+    assert.match(byTime.command, /--to 2026-11-21T15:00:00\.000Z/); // the browser is in New York
+    await byTime.dialog.getByRole("button", { name: "Close" }).click();
     await page.getByLabel("To", { exact: true }).fill("latest");
     const { dialog, command } = await perform(page.getByRole("button", { name: "Look …" }), "Move group slow");
     assert.match(command, /aerobee offset reset slow --topic \S+ --to latest --yes/);

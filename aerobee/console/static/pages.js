@@ -3,7 +3,7 @@
 import { act } from "./action.js";
 import { get } from "./api.js";
 import { messageCard } from "./body.js";
-import { count, counted, failure, field, h, link, moment, paged, rate, route, span, state, table, tiles } from "./parts.js";
+import { count, counted, failure, field, h, link, moment, paged, rate, route, span, state, table, tiles, timeZone, typedMoment } from "./parts.js";
 
 const topicColumns = [
   ["Topic", (row) => link(row.name, "topic", { name: row.name })],
@@ -131,8 +131,8 @@ export async function group(parameters, place) {
     ], found.locks) : h("span"),
     h("h2", {}, "Move it to another place"),
     h("div", { class: "bar" }, field("Topic", topicInput), field("To", to),
-      act("operator", "Look …", `Move group ${name}`, "reset", () => ({ group: name, topic: topicInput.value, to: to.value }))),
-    h("p", { id: "to-help", class: "soft" }, "earliest, latest, offset:120, +100 or -100 messages from here, 2026-11-21T10:00:00, or 15m for 15 minutes ago"),
+      act("operator", "Look …", `Move group ${name}`, "reset", () => ({ group: name, topic: topicInput.value, to: typedMoment(to.value) }))),
+    h("p", { id: "to-help", class: "soft" }, "earliest, latest, offset:120, +100 or -100 messages from here, 2026-11-21T10:00:00 (", timeZone(), "), or 15m for 15 minutes ago"),
   );
 }
 
@@ -148,7 +148,7 @@ export async function messages(parameters, place) {
   place.replaceChildren(h("h1", {}, "Messages"), form, found);
   if (!parameters.what) return;
   const by = parameters.by || "id";
-  const value = by === "time" ? String(new Date(parameters.what.replace(" ", "T")).getTime()) : parameters.what;
+  const value = by === "time" ? String(new Date(typedMoment(parameters.what)).getTime()) : parameters.what;
   const answer = await get("messages", { topic: parameters.topic, [by]: value });
   found.replaceChildren(h("h2", {}, `${answer.messages.length} found`), ...answer.messages.map(messageCard));
 }

@@ -49,6 +49,18 @@ export function moment(ms) {
   return local.toISOString().replace("T", " ").slice(0, 23);
 }
 
+// A time that a person typed, in the time zone in which moment() shows times, as an unambiguous moment; other text as it is.
+export function typedMoment(text) {
+  const found = /^\s*(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d(?:\.\d+)?)?))?\s*$/.exec(text);
+  if (!found) return text;
+  const local = new Date(`${found[1]}T${found[2] || "00:00"}`);
+  return Number.isNaN(local.getTime()) ? text : local.toISOString();
+}
+
+export function timeZone() {
+  return Intl.DateTimeFormat().resolvedOptions().timeZone || "this browser's time zone";
+}
+
 const STATES = { OK: "good", WARN: "warn", REWIND: "warn", UNKNOWN: "soft" };
 
 export function state(value, reason) {
