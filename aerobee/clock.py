@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+MS_PER_HOUR = 3_600_000
+MS_PER_DAY = 24 * MS_PER_HOUR
+
 
 class Timer(Protocol):
     """A scheduled callback that can be taken back."""

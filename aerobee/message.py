@@ -26,6 +26,7 @@ from types import MappingProxyType
 
 from aerobee.errors import MalformedRecord, UsageError
 from aerobee.quick_init import quick_init
+from aerobee.record_head import FIXED_HEAD, HOST_V4_BYTES, HOST_V6_BYTES, RECORD_BYTES_MIN, TAIL
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB  # two-byte topic length, for topics of more than 127 bytes
@@ -69,14 +70,11 @@ PROPERTY_SEPARATOR = "\x02"
 LEGAL_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 _POP_RETRY_NAME = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]+\+[%|a-zA-Z0-9_-]+\Z")
 
-HEAD_V4 = struct.Struct(">IIIiiqqiq4siq4siiqi")  # up to and with body_size, both hosts IPv4
-RECORD_BYTES_MIN = HEAD_V4.size + 1 + 2
-_HEAD_FIXED = struct.Struct(">IIIiiqqiq")
 _LOW31 = bytes(c % 31 for c in range(256))
 _HIGH31 = bytes(c // 31 for c in range(256))
-_DIGITS31 = b"0123456789abcdefghijklmnopqrstu"
-_LOW31_DIGITS = bytes(_DIGITS31[c] for c in _LOW31)
-_HIGH31_DIGITS = bytes(_DIGITS31[c] for c in _HIGH31)
+DIGITS31 = b"0123456789abcdefghijklmnopqrstu"
+_LOW31_DIGITS = bytes(DIGITS31[c] for c in _LOW31)
+_HIGH31_DIGITS = bytes(DIGITS31[c] for c in _HIGH31)
 
 _DIGITS_AT_ONCE = 1_024
 KNOWN_TOPICS_MAX = 4096
@@ -299,18 +297,18 @@ def encode_record(
     if len(topic) > RETRY_TOPIC_BYTES_MAX:
         raise UsageError(f"topic takes {len(topic)} bytes, at most {RETRY_TOPIC_BYTES_MAX} are allowed")
     sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
-    if len(born_host) == 20:
+    if len(born_host) == HOST_V6_BYTES:
         sys_flag |= BORN_HOST_V6
-    if len(store_host) == 20:
+    if len(store_host) == HOST_V6_BYTES:
         sys_flag |= STORE_HOST_V6
     long_topic = len(topic) > TOPIC_BYTES_MAX
     total = (
-        _HEAD_FIXED.size + len(born_host) + 8 + len(store_host) + 4 + 8 + 4 + len(body)
+        FIXED_HEAD.size + len(born_host) + 8 + len(store_host) + TAIL.size + len(body)
         + (2 if long_topic else 1) + len(topic) + 2 + len(properties)
     )  # fmt: skip
     return b"".join(
         (
-            _HEAD_FIXED.pack(
+            FIXED_HEAD.pack(
                 total,
                 MAGIC_V2 if long_topic else MAGIC_V1,
                 zlib.crc32(body) & 0x7FFFFFFF,
@@ -324,7 +322,7 @@ def encode_record(
             born_host,
             store_timestamp.to_bytes(8, "big", signed=True),
             store_host,
-            struct.pack(">iqi", reconsume_times, prepared_transaction_offset, len(body)),
+            TAIL.pack(reconsume_times, prepared_transaction_offset, len(body)),
             body,
             len(topic).to_bytes(2 if long_topic else 1, "big"),
             topic,
@@ -340,7 +338,7 @@ def decode_record(data: bytes | memoryview, start: int = 0, *, check_crc: bool =
     if available < RECORD_BYTES_MIN:
         raise MalformedRecord(f"{available} bytes at {start} are less than the smallest record")
     total, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp = (
-        _HEAD_FIXED.unpack_from(data, start)
+        FIXED_HEAD.unpack_from(data, start)
     )
     if magic not in (MAGIC_V1, MAGIC_V2):
         raise MalformedRecord(f"magic {magic:#010x} at {start} is not a record's")
@@ -348,17 +346,17 @@ def decode_record(data: bytes | memoryview, start: int = 0, *, check_crc: bool =
         raise MalformedRecord(f"record at {start} claims {total} bytes of {available}")
     view = memoryview(data)[start : start + total]
     try:
-        at = _HEAD_FIXED.size
-        born_size = 20 if sys_flag & BORN_HOST_V6 else 8
-        store_size = 20 if sys_flag & STORE_HOST_V6 else 8
+        at = FIXED_HEAD.size
+        born_size = HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES
+        store_size = HOST_V6_BYTES if sys_flag & STORE_HOST_V6 else HOST_V4_BYTES
         born_host = unpack_host(bytes(view[at : at + born_size]))
         at += born_size
         (store_timestamp,) = struct.unpack_from(">q", view, at)
         at += 8
         store_host = unpack_host(bytes(view[at : at + store_size]))
         at += store_size
-        reconsume_times, prepared, body_size = struct.unpack_from(">iqi", view, at)
-        at += 16
+        reconsume_times, prepared, body_size = TAIL.unpack_from(view, at)
+        at += TAIL.size
         if body_size < 0 or at + body_size > total:
             raise MalformedRecord(f"record at {start} claims a body of {body_size} bytes")
         body = bytes(view[at : at + body_size])
@@ -427,6 +425,12 @@ def decode_properties(text: str) -> dict[str, str]:
         if separator and name and value:
             properties[name] = value
     return properties
+
+
+def wants_to_wait(pairs: Mapping[str, str]) -> bool:
+    """Whether the sender leaves it to the broker when it is answered; WAIT=false requests an answer immediately."""
+    wait = pairs.get("WAIT")
+    return wait is None or wait == "true" or wait.lower() == "true"
 
 
 def pack_host(ip: str, port: int) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from aerobee.clock import MS_PER_DAY
 from aerobee.errors import ConfigError
 
 DISABLE, PROM, OTLP_GRPC, LOG = "DISABLE", "PROM", "OTLP_GRPC", "LOG"
@@ -20,7 +21,6 @@ METRICS_START_KEYS = frozenset(
         "metricsInDelta", "metricsPromExporterHost", "metricsPromExporterPort",
     }
 )  # fmt: skip
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,9 @@ class MetricsConfig:
         _ = self.otlp_headers
         for key, value, low, high in (
             ("metricsPromExporterPort", self.metrics_prom_exporter_port, 0, 65_535),
-            ("metricGrpcExporterTimeOutInMills", self.metric_grpc_exporter_time_out_in_mills, 1, _DAY_MS),
-            ("metricGrpcExporterIntervalInMills", self.metric_grpc_exporter_interval_in_mills, 100, _DAY_MS),
-            ("metricLoggingExporterIntervalInMills", self.metric_logging_exporter_interval_in_mills, 100, _DAY_MS),
+            ("metricGrpcExporterTimeOutInMills", self.metric_grpc_exporter_time_out_in_mills, 1, MS_PER_DAY),
+            ("metricGrpcExporterIntervalInMills", self.metric_grpc_exporter_interval_in_mills, 100, MS_PER_DAY),
+            ("metricLoggingExporterIntervalInMills", self.metric_logging_exporter_interval_in_mills, 100, MS_PER_DAY),
             ("metricsExportBatchMaxDataPoints", self.metrics_export_batch_max_data_points, 1, 100_000),
         ):  # fmt: skip
             if not low <= value <= high:

@@ -16,6 +16,7 @@ from aerobee.access.addresses import Matches, pattern_of
 from aerobee.access.needs import Need
 from aerobee.access.resource import Action, ResourceType
 from aerobee.errors import ConfigError
+from aerobee.system_names import TRACE_TOPIC
 
 KEY_CHARS_MIN = 7
 PERMISSIONS: Mapping[str, frozenset[Action]] = {
@@ -26,7 +27,6 @@ PERMISSIONS: Mapping[str, frozenset[Action]] = {
     "PUB|SUB": frozenset({Action.PUB, Action.SUB}),
     "SUB|PUB": frozenset({Action.PUB, Action.SUB}),
 }
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 _FIELDS = frozenset(
     {
         "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms",

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aerobee.client import Admin, ReceivedMessage
-from aerobee.client.base.trace_record import TRACE_TOPIC
-from aerobee.clock import Clock
+from aerobee.clock import MS_PER_DAY, Clock
 from aerobee.console.placement_view import PlacementView
 from aerobee.console.snapshot import Snapshot, group_row, topic_row
 from aerobee.errors import (
@@ -24,11 +23,11 @@ from aerobee.ops.commands.trace import event_document
 from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
 from aerobee.ops.diagnosis.why_rules import findings
 from aerobee.ops.settings.setting_meanings import SettingMeaning, broker_settings
+from aerobee.system_names import TRACE_TOPIC
 
 BODY_MAX = 65_536  # bytes of a body that a page is given
 FOUND_MAX = 64
 LETTERS_MAX = 200
-DAY_MS = 86_400_000
 PAGE_ROWS = 100  # of a list that may be long
 NUMBER_DIGITS_MAX = 15
 
@@ -217,7 +216,9 @@ class Views:
 
     async def trace(self, query: Query) -> dict[str, Any]:
         now_ms = self._clock.now_ms()
-        events = await self._admin.trace(needed(query, "id"), trace_topic=TRACE_TOPIC, end_ms=now_ms + DAY_MS)
+        events = await self._admin.trace(
+            needed(query, "id"), trace_topic=TRACE_TOPIC, end_ms=now_ms + MS_PER_DAY
+        )
         return {"events": [event_document(event) for event in events]}
 
     async def why(self, query: Query) -> dict[str, Any]:

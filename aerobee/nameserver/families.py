@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from aerobee.clock import Clock, steady_ms
 from aerobee.monitoring.exposition import GAUGE, Family, joined, label_text
 from aerobee.nameserver.route_table import RouteTable
-
-MASTER_ID = 0
+from aerobee.remoting.protocol import MASTER_ID
 
 
 def nameserver_families(table: RouteTable, *, connections: int, clock: Clock) -> Iterator[Family]:

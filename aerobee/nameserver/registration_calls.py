@@ -35,11 +35,10 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.fastjson import REQUEST_DIALECT_BYTES_MAX
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.protocol import LISTENERS_FIELD, PART_FIELD
 from aerobee.remoting.wire_name import check_wire_name
 
 log = logging.getLogger("aerobee.nameserver")
-PART_FIELD = "aerobeePart"
-LISTENERS_FIELD = "aerobeeListeners"
 ZONE_FIELD = "__ZONE_NAME"
 NAME_CHARS_MAX = 255  # of clusters, brokers and zones
 ADDRESS_CHARS_MAX = 300  # a host name has up to 253

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.queue_mapping import QueueMappingInfo
+from aerobee.remoting.body.topic_config import PERM_WRITE
+from aerobee.remoting.protocol import MASTER_ID
 
-MASTER_ID = 0
-PERM_WRITE = 2
 PERM_READ_WRITE = 6
 TOPIC_FLAG_UNIT = 1
 TOPIC_FLAG_UNIT_SUB = 2

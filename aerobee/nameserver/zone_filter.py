@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from aerobee.nameserver.route_table import MASTER_ID, RouteView
+from aerobee.nameserver.route_table import RouteView
+from aerobee.remoting.protocol import MASTER_ID
 
 
 def filter_by_zone(route: RouteView, zone: str) -> RouteView:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aerobee.clock import Clock
+from aerobee.clock import MS_PER_HOUR, Clock
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.placement.apply_config import ApplyConfig
 from aerobee.placement.cluster import PlacementAdmin, Settings
@@ -33,7 +33,6 @@ from aerobee.words import plural
 
 FORWARD, BACK = "apply", "revert"
 FIFO = "FIFO"  # a message type of topics
-MS_PER_HOUR = 3_600_000
 CLOCK_SKEW_MAX_MS = 300_000  # of the machine that made the plan
 
 

@@ -15,12 +15,9 @@ from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.codes import RequestCode
+from aerobee.system_names import HALF_TOPIC, REVIVE_GROUP, REVIVE_PREFIX, SCHEDULE_TOPIC
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_GROUP = "CID_RMQ_SYS_TRANS"
-REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"  # and the cluster's name
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 CHECK_POINT_TAG = "ck"
 LEVEL_KEY = "scheduleMessageOffset_"
 LEVELS = 18

@@ -28,16 +28,16 @@ from aerobee.placement.model import Load
 from aerobee.placement.steps import ABSENT, State
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.pop_handle import retry_topic_v1, retry_topic_v2
-from aerobee.remoting.body.route import MASTER_ID, TopicRouteData
+from aerobee.remoting.body.route import TopicRouteData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE, SINGLE_TAG, TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import boolean_text
+from aerobee.remoting.protocol import MASTER_ID, TYPE_ATTRIBUTE
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 SYSTEM_GROUPS = ("CID_RMQ_SYS_", "TOOLS_", "SELF_TEST", "__MONITOR", "CID_ONS")
 CALLS_AT_ONCE = 32
-TYPE_ATTRIBUTE = "message.type"
 UNSPECIFIED = "UNSPECIFIED"  # a message type
 
 

@@ -7,8 +7,9 @@ import contextlib
 import logging
 
 from aerobee.client.base.results import QueueStats
+from aerobee.clock import MS_PER_HOUR
 from aerobee.errors import AerobeeError, RemoteError, TransportError
-from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, SHARDING_KEY, MessageQueue
 from aerobee.placement.cluster import PlacementAdmin, Settings
 from aerobee.placement.load_rows import LoadSample
 from aerobee.placement.steps import ABSENT, State
@@ -16,8 +17,6 @@ from aerobee.placement.steps import ABSENT, State
 log = logging.getLogger(__name__)
 
 TOPICS_AT_ONCE = 8
-SHARDING_KEY = "__SHARDINGKEY"
-MS_PER_HOUR = 3_600_000
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 
 

@@ -23,10 +23,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from aerobee.errors import StoreLocked
-from aerobee.store.files.disk import FileLock, MappedFile, WritableBuffer, replace_file
+from aerobee.store.files.disk import SECTOR_BYTES, FileLock, MappedFile, WritableBuffer, replace_file
 
 PAGE_BYTES = 4096
-SECTOR_BYTES = 512
 # Of the pages that were not synced, a power loss keeps so many whole; one part of several is chosen at each loss.
 SOME_KEPT = (0.4,)
 ALL_LOST_OR_SOME_KEPT = (0.0, 0.0, 0.4, 0.8)

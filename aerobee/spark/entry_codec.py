@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Protocol
 
-from aerobee.client.session.send_header import NOT_SENDABLE, RESERVED_PROPERTIES
+from aerobee.client.session.send_header import RESERVED_PROPERTIES
 from aerobee.errors import UsageError
 from aerobee.message import RETRY_PREFIX, check_topic_name
-from aerobee.spark.sink_rows import DEDUP_KEY
+from aerobee.property_names import DEDUP_KEY
+from aerobee.system_names import NOT_SENDABLE
 
 native: ModuleType | None
 try:

@@ -28,13 +28,14 @@ from rich.console import Console
 from rich.table import Table
 
 from aerobee.client.base.config import ClientConfig
+from aerobee.clock import MS_PER_HOUR
 from aerobee.errors import ConfigError
 from aerobee.message import MessageQueue
 from aerobee.monitoring.lag_state import SEVERITY, WINDOW_MS
 from aerobee.spark.lag_metrics import GROUPS_MAX as METRIC_GROUPS_MAX
 from aerobee.spark.lag_metrics import metrics_text
 from aerobee.spark.lag_page import COLUMNS, GROUPS_MAX, Span, page
-from aerobee.spark.lag_rows import LAG_FIELDS, MS_PER_HOUR, as_row, evaluate
+from aerobee.spark.lag_rows import LAG_FIELDS, as_row, evaluate
 from aerobee.spark.lag_sampler import sample_cluster
 from aerobee.spark.registration import register
 

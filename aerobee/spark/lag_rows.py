@@ -27,7 +27,6 @@ from aerobee.monitoring.lag_state import (
 )
 
 TOPIC, RETRY, DEAD = "topic", "retry", "dead"
-MS_PER_HOUR = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

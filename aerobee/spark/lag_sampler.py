@@ -14,12 +14,13 @@ from aerobee.client.admin.admin import Admin
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.base.results import QueueProgress
 from aerobee.client.sync import LoopThread
+from aerobee.clock import MS_PER_HOUR
 from aerobee.errors import AerobeeError, ConsumerNotOnline, RemoteError, TopicNotExist
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from aerobee.remoting.body.consumer_running_info import ConsumerRunningInfo
-from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.body.subscription import SubscriptionData
-from aerobee.spark.lag_rows import MS_PER_HOUR, LagSample
+from aerobee.remoting.protocol import BROADCASTING, MASTER_ID
+from aerobee.spark.lag_rows import LagSample
 
 GROUPS_AT_ONCE = 8
 LAGS_AT_ONCE = 16  # queues whose first unread message is looked up at a time
@@ -31,7 +32,6 @@ SYSTEM_GROUPS = (
     "__MONITOR_CONSUMER",
     "SELF_TEST",
 )
-BROADCASTING = "BROADCASTING"
 
 Wanted = dict[
     str, tuple[str, tuple[str, ...] | str]

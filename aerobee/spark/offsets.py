@@ -13,10 +13,10 @@ from typing import Any
 
 from aerobee.errors import ConfigError
 from aerobee.message import MessageQueue
+from aerobee.remoting.protocol import OFFSET_MAX
 
 EARLIEST = -2
 LATEST = -1
-OFFSET_MAX = 2**63 - 1  # what brokers and Spark's columns hold
 
 Offsets = dict[MessageQueue, int]
 OffsetTable = dict[str, dict[str, int]]  # what Spark keeps in the checkpoint

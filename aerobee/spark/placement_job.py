@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from aerobee.client.sync import LoopThread
+from aerobee.clock import MS_PER_HOUR
 from aerobee.errors import ConfigError, UsageError
 from aerobee.placement.load_rows import LOAD_FIELDS, LoadSample, QueueRate, model_of, read_capacities
 from aerobee.placement.load_sampler import LoadSampler
@@ -38,7 +39,6 @@ LOAD_SCHEMA = (
     "`groups` int, members string, is_ordered boolean, is_sharded boolean, pinned string, disk_total double, retention_ms bigint"
 )
 KEYS = ("broker", "topic", "queue_id")
-MS_PER_HOUR = 3_600_000
 HOURS_PER_WEEK = 168
 HOURS_KNOWN_MIN = 100  # of a week, for growth
 GROWTH_MAX = 3.0

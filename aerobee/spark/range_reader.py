@@ -14,13 +14,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from aerobee.client.consumer.queue_pull import FLAG_SUBSCRIPTION
 from aerobee.client.consumer.subscription import SQL_PREFIX, subscribe
 from aerobee.client.session.session import Session
 from aerobee.errors import AerobeeError, RemoteSystemError, RouteError, SystemBusy, remote_error
-from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import MASTER_ID, PULL_SUBSCRIPTION
 from aerobee.spark.data_loss import RETENTION, SHORTER, Loss, report
 from aerobee.spark.options import SourceOptions
 from aerobee.spark.pull_window import Cell, PullWindow
@@ -195,7 +194,7 @@ class RangeReader:
             "queueId": str(queue.queue_id),
             "queueOffset": str(cell.next_offset),
             "maxMsgNums": str(min(options.pull_count, cell.end - cell.next_offset)),
-            "sysFlag": str(FLAG_SUBSCRIPTION),
+            "sysFlag": str(PULL_SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": "0",
             "subVersion": "0",

@@ -9,9 +9,8 @@ from typing import Any
 
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import Message
+from aerobee.property_names import DEDUP_KEY
 from aerobee.quick_init import quick_init
-
-DEDUP_KEY = "DEDUP_KEY"
 
 
 class SinkError(AerobeeError):

@@ -13,8 +13,7 @@ import pytest
 
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.replication import keyed_connection, tls_connection
-from aerobee.broker.replication.classic_mode import SLAVES_MAX
-from aerobee.broker.replication.unproven_connections import UNPROVEN_MAX
+from aerobee.broker.replication.unproven_connections import SLAVES_MAX, UNPROVEN_MAX
 from aerobee.clock import SystemClock
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient

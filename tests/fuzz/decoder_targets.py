@@ -31,7 +31,6 @@ from aerobee.store.files.checkpoint import decode_checkpoint
 from aerobee.store.files.config import BATCH_QUEUE_ENTRY_BYTES
 from aerobee.store.index.index_file import HEADER_BYTES, INDEX_ENTRY_BYTES, IndexFile, key_hash
 from aerobee.store.log.dispatch import (
-    SCHEDULE_TOPIC,
     DispatchRecord,
     ScanKind,
     batch_size_of,
@@ -44,6 +43,7 @@ from aerobee.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from aerobee.store.queue.extended_queue import ExtendedQueue, QueueExtension
 from aerobee.store.queue.queue_files import FilePool
 from aerobee.store.timer.timer_checkpoint import decode_timer_checkpoint
+from aerobee.system_names import SCHEDULE_TOPIC
 
 BINARY = SerializeType.ROCKETMQ.value
 FRAME_BYTES_MAX = 4096

@@ -20,13 +20,12 @@ from aerobee.broker.pull.pending_pulls import PendingPull
 from aerobee.broker.state.ack_level import AckLevel
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.feature import PutHook
-from aerobee.broker.state.property_names import TIMER_REQUESTS, TRAN_MSG
-from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.timer_hook import TimerHook
 from aerobee.broker.transaction.fast_path_hooks import DelayFastPath
 from aerobee.broker.transaction.half_message import is_half, to_half
 from aerobee.broker.transaction.transaction_table import OpenTransaction
 from aerobee.errors import AerobeeError
+from aerobee.property_names import TIMER_REQUESTS, TRAN_MSG
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -37,6 +36,7 @@ from aerobee.remoting.request_stats import FAST_ROW_COUNT, FAST_ROWS, ROW_NUMBER
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.queue_table import AnyQueue
+from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from tests.fakes import FakePeer
 from tests.fuzz.fastpath_bursts import GROUPS, TOPICS, captured_groups, captured_topics
 from tests.fuzz.fastpath_guarded import AccessWorld

@@ -14,7 +14,6 @@ from aerobee.broker.acting.acting_master import ActingMaster
 from aerobee.broker.acting.escape_bridge import EscapeBridge, Escaping
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.state.role import Role
-from aerobee.broker.state.topic_table import HALF_TOPIC
 from aerobee.clock import SystemClock
 from aerobee.message import decode_records
 from aerobee.nameserver.config import NameServerConfig
@@ -25,6 +24,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads
+from aerobee.system_names import HALF_TOPIC
 from tests.integration.broker_calls import make_broker, pull_request, records_of, send_request
 from tests.integration.pop_requests import ack, pop
 from tests.integration.test_promotion import HALF, keys, stored

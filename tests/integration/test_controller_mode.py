@@ -17,7 +17,7 @@ from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_mode import NO_LEASE, AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ha_address_behind
-from aerobee.broker.replication.replica_claims import SLAVES_MAX
+from aerobee.broker.replication.unproven_connections import SLAVES_MAX
 from aerobee.broker.state.role import Role
 from aerobee.clock import SystemClock
 from aerobee.errors import ConfigError, StoreError

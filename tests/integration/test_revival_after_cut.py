@@ -11,9 +11,9 @@ import pytest
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.pop.check_point import CheckPoint
 from aerobee.broker.pop.pop_feature import Pop
-from aerobee.broker.pop.revive_log import REVIVE_GROUP
 from aerobee.broker.pop.revive_queue import ReviveQueue
 from aerobee.broker.replication.metadata_sync import MetadataSync
+from aerobee.system_names import REVIVE_GROUP
 from tests.integration.pop_requests import pop
 from tests.integration.test_replication import log_bytes, same
 from tests.integration.test_state_after_failover import (

@@ -13,7 +13,6 @@ import pytest
 
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.state.config import BrokerConfig
-from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.client import Admin, Producer
 from aerobee.clock import AdvancingClock
 from aerobee.errors import MessageIllegal, NoPermission, QueryNotFound, RemoteError, SendFailed, UsageError
@@ -23,6 +22,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.recall_handle import decode_recall_handle
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.timer.timer_checkpoint import decode_timer_checkpoint
+from aerobee.system_names import WHEEL_TIMER_TOPIC
 from aerobee.testing import LocalCluster
 from tests.captures import captured
 from tests.waiting import wait_until

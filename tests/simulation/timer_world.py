@@ -30,7 +30,7 @@ from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.role import Role, RoleState
-from aerobee.broker.state.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, TopicTable
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, StoreError
@@ -43,6 +43,7 @@ from aerobee.simulation.simulated_disk import PowerCut, SimulatedDisk
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 LEVELS = "1s 2s 4s"

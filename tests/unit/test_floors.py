@@ -4,7 +4,8 @@
     floor 3   broker/   nameserver/   placement/
     floor 2   client/   ha/        access/
     floor 1   remoting/ store/  monitoring/
-    floor 0   errors.py clock.py message.py network.py config.py metrics_config.py quick_init.py system.py
+    floor 0   errors.py clock.py message.py record_head.py property_names.py system_names.py network.py config.py metrics_config.py
+              quick_init.py system.py
 
 Imports only go down, packages on one floor do not import each other, and inside `aerobee` nothing imports through a
 package's `__init__`, except what only floor 4 and users see.
@@ -27,6 +28,9 @@ LAYERS: dict[str, int] = {
     "clock": 0,
     "thread_pool": 0,
     "message": 0,
+    "property_names": 0,
+    "record_head": 0,
+    "system_names": 0,
     "network": 0,
     "host_port": 0,
     "peer_hosts": 0,

@@ -24,7 +24,7 @@ from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, Consum
 from aerobee.broker.delay.escaped import EscapedDeliveries, parse_sources
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.replication.metadata_sync import MARK_FIELD, offsets_of
-from aerobee.broker.state.config import MASTER_ID, LiveConfig
+from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.role import Role, RoleState
 from aerobee.clock import Clock
@@ -35,6 +35,7 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from aerobee.broker.acting.level_progress import LevelProgress
 from aerobee.broker.acting.waiting import Waits, leaving, waiting_of_level, waiting_timers
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.state.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.store.log.delivery_mark import delivered_sources
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 AT_ONCE_MAX = 24  # first sends on their way

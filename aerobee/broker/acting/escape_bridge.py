@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from aerobee.broker.state.config import MASTER_ID, PERM_WRITE
+from aerobee.broker.state.config import PERM_WRITE
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RemoteError, RouteError
@@ -22,6 +22,7 @@ from aerobee.remoting.body.route import TopicRouteData
 from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import MASTER_ID
 
 log = logging.getLogger(__name__)
 SEND_TIMEOUT_S = 3.0

@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from aerobee.broker.membership.registration import Registration
 from aerobee.broker.state.config import LiveConfig
-from aerobee.broker.state.topic_table import SYSTEM_PREFIX
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.remoting.body.broker_member_group import BrokerMemberGroup
@@ -22,6 +21,7 @@ from aerobee.remoting.body.route import TopicRouteData
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.system_names import SYSTEM_PREFIX
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 1.0

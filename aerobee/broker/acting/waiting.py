@@ -12,7 +12,11 @@ from typing import NamedTuple, Protocol
 from aerobee.broker.acting.escape_bridge import Escaping
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.send.timer_properties import due_time, number
-from aerobee.broker.state.property_names import (
+from aerobee.broker.timer.delete_key import cancelled_key, waiting_keys
+from aerobee.clock import Clock
+from aerobee.errors import MalformedRecord
+from aerobee.message import TRANSACTION_PREPARED
+from aerobee.property_names import (
     DELAY,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
@@ -25,11 +29,7 @@ from aerobee.broker.state.property_names import (
     TIMER_ROLL_TIMES,
     TRANSACTION_ID,
 )
-from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC, SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
-from aerobee.broker.timer.delete_key import cancelled_key, waiting_keys
-from aerobee.clock import Clock
-from aerobee.errors import MalformedRecord
-from aerobee.message import TRANSACTION_PREPARED
+from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 
 LOOKS_PER_PASS = 500  # timer messages; then the event loop gets its turn
 _LEFT_OUT = frozenset(

@@ -30,9 +30,9 @@ from aerobee.remoting.body.message_queue import queue_to_dict
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.protocol import OFFSET_MAX
 from aerobee.store.message_store import MessageStore
 
-OFFSET_MAX = 2**63 - 1
 QUEUES_PER_TURN = 64  # of one scan, before other requests get their turn
 
 QueueStats = dict[str, int]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.state.topic_table import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import SCHEDULE_TOPIC
 
 VERSION_TEXT = "V5_5_0"  # the release whose protocol this broker speaks
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

@@ -18,7 +18,7 @@ from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.metrics.stats import TOPIC_PUT_NUMS, BrokerStats
 from aerobee.broker.replication.metadata_sync import LOG_END_FIELD
-from aerobee.broker.send.message_type import MIXED, TYPE_ATTRIBUTE
+from aerobee.broker.send.message_type import MIXED
 from aerobee.broker.state.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
 from aerobee.broker.state.background import shield
 from aerobee.broker.state.config import LiveConfig
@@ -33,17 +33,17 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.group_list import GroupList
 from aerobee.remoting.body.subscription import SubscriptionData
-from aerobee.remoting.body.topic_config import MULTI_TAG, SINGLE_TAG, TopicConfig
+from aerobee.remoting.body.topic_config import MULTI_TAG, PERM_MAX, SINGLE_TAG, TopicConfig
 from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.store.log.dispatch import LMQ_PREFIX
+from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 
-PERM_MAX = 7
 ILLEGAL_NAME_REMARK = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 TOPICS_PER_REQUEST_MAX = 1_000
 QUEUES_PER_TURN = 64  # of one 202, before others get their turn

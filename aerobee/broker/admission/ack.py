@@ -17,7 +17,7 @@ Follows CommitLog.handleDiskFlushAndHA and SendMessageProcessor.handlePutMessage
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -62,11 +62,6 @@ class ReplicationWatermark(Protocol):
     """How far enough replicas have the log. Its verdicts come in the order of offsets, each once, at once when known."""
 
     def when(self, offset: int, callback: Callable[[Replicated], None]) -> None: ...
-
-
-def wants_to_wait(properties: Mapping[str, str]) -> bool:
-    """Whether a sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
-    return properties.get("WAIT", "true").lower() == "true"
 
 
 class _Held:

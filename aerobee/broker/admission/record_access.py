@@ -12,20 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from aerobee.broker.state.property_names import REAL_TOPIC
-from aerobee.broker.state.topic_table import (
-    HALF_TOPIC,
-    SCHEDULE_TOPIC,
-    TRANS_CHECK_MAX_TIME_TOPIC,
-    WHEEL_TIMER_TOPIC,
-)
 from aerobee.errors import MalformedRecord
 from aerobee.message import Record, decode_record
+from aerobee.property_names import REAL_TOPIC
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
 from aerobee.store.queue.queue_table import MULTI_DISPATCH
+from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, WHEEL_TIMER_TOPIC
 
 # The broker's own topics: REAL_TOPIC of their records is written by the broker.
 _WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, WHEEL_TIMER_TOPIC})

@@ -53,19 +53,20 @@ from aerobee.broker.replication.wiring import make_replication
 from aerobee.broker.send.delay_level import delay_level_hook
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.unique_key import UniqueKeys
-from aerobee.broker.state.config import MASTER_ID, BrokerConfig
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.peer_brokers import PeerBrokers
 from aerobee.broker.state.role import RoleState, first_role
-from aerobee.broker.state.topic_table import SCHEDULE_TOPIC
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.host_port import join_address, split_address
 from aerobee.remoting.body_limits import BROKER_BODIES, MovingLimit, limit_bodies
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.remoting.unread_replies import UnreadReplies
 from aerobee.store.files.config import BrokerRole, StoreConfig
 from aerobee.store.read.reader import record_reader
+from aerobee.system_names import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
     from aerobee.broker.acting.acting_master import ActingMaster

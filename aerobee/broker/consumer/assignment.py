@@ -24,11 +24,11 @@ from aerobee.remoting.body.message_queue import queue_to_dict
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.protocol import ANY_QUEUE
 
 log = logging.getLogger(__name__)
 
 AVERAGE, AVERAGE_BY_CIRCLE = "AVG", "AVG_BY_CIRCLE"
-ANY_QUEUE = -1
 MODES_MAX = 20_000  # set by requests; each change writes them all
 
 Queues = Callable[[str], Awaitable[Sequence[MessageQueue]]]

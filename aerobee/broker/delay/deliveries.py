@@ -11,10 +11,11 @@ from aerobee.broker.fastpath.choice import BackendChoice
 from aerobee.broker.fastpath.results import DeliveryResult as NothingDelivered
 from aerobee.broker.fastpath.seam import DeliveryBackend, DeliveryResult, Looked, Stamp
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.state.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import NOT_SENDABLE, SYSTEM_PREFIX
 
 _NOTHING = NothingDelivered(0, (), None)
 

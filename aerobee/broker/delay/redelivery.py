@@ -18,7 +18,6 @@ from typing import Protocol
 
 from aerobee.broker.send.lmq import names_lmqs
 from aerobee.broker.send.message_writer import LmqDispatch, append_accepted
-from aerobee.broker.state.property_names import REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.errors import MalformedRecord
 from aerobee.log_throttle import LogThrottle
 from aerobee.message import (
@@ -26,12 +25,21 @@ from aerobee.message import (
     MAGIC_V1,
     MAGIC_V2,
     PROPERTIES_BYTES_MAX,
-    RECORD_BYTES_MIN,
     STORE_HOST_V6,
     TOPIC_BYTES_MAX,
     check_topic_name,
     decode_properties,
     tags_code,
+)
+from aerobee.property_names import INNER_PREFIX, REAL_QUEUE_ID, REAL_TOPIC
+from aerobee.record_head import (
+    FIXED_HEAD,
+    HOST_V4_BYTES,
+    HOST_V6_BYTES,
+    RECORD_BYTES_MIN,
+    TAIL,
+    field_at,
+    head_struct,
 )
 from aerobee.store.append.log_appender import LaidOut, LogAppender
 from aerobee.store.index.index_file import key_hash
@@ -42,11 +50,9 @@ from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.queue_table import AnyQueue
 
 log = logging.getLogger(__name__)
-_HEAD = struct.Struct(">IIIiiqqiq")
-_TAIL = struct.Struct(">iqi")  # tries, prepared offset, body size
 _TIME = struct.Struct(">q")
-_QUEUE_ID_AT = 12
-_INNER_PREFIX = "INNER_"  # LMQs and inner batches take the store's own way
+_QUEUE_AND_FLAG, _QUEUE_AND_FLAG_AT = head_struct("queue_id", "flag"), field_at("queue_id")
+_SIZE_AND_MAGIC = head_struct("size", "magic")
 
 
 ExistingQueue = Callable[[str, int], int]  # (topic, queue that it was sent to) -> queue that stores it
@@ -86,16 +92,16 @@ class WaitingMessage:
             raise MalformedRecord(f"{len(data)} bytes are less than the smallest record")
         self._data = data
         total, magic, _, _, self.flag, _, self.physical_offset, self.sys_flag, self.born_timestamp = (
-            _HEAD.unpack_from(data, 0)
+            FIXED_HEAD.unpack_from(data, 0)
         )
         try:
-            at = _HEAD.size
-            end = at + (20 if self.sys_flag & BORN_HOST_V6 else 8)
+            at = FIXED_HEAD.size
+            end = at + (HOST_V6_BYTES if self.sys_flag & BORN_HOST_V6 else HOST_V4_BYTES)
             self.born_host = data[at:end]
             (self.store_timestamp,) = _TIME.unpack_from(data, end)
-            at = end + 8 + (20 if self.sys_flag & STORE_HOST_V6 else 8)
-            self.reconsume_times, _, body_size = _TAIL.unpack_from(data, at)
-            at += _TAIL.size
+            at = end + 8 + (HOST_V6_BYTES if self.sys_flag & STORE_HOST_V6 else HOST_V4_BYTES)
+            self.reconsume_times, _, body_size = TAIL.unpack_from(data, at)
+            at += TAIL.size
             if body_size < 0 or at + body_size > len(data):
                 raise MalformedRecord(
                     f"the record at {self.physical_offset} claims a body of {body_size} bytes"
@@ -164,13 +170,16 @@ class WaitingMessage:
     def record(self, topic: bytes, text: bytes, store_host: bytes) -> bytearray | None:
         """The record under another topic, without its place and times; None when the store's host takes more room."""
         host_at = self._store_time_at + 8
-        if len(store_host) != (20 if self.sys_flag & STORE_HOST_V6 else 8) or len(topic) > TOPIC_BYTES_MAX:
+        if (
+            len(store_host) != (HOST_V6_BYTES if self.sys_flag & STORE_HOST_V6 else HOST_V4_BYTES)
+            or len(topic) > TOPIC_BYTES_MAX
+        ):
             return None
         record = bytearray(self._data[: self._body_end])
         record[host_at : host_at + len(store_host)] = store_host
         _TIME.pack_into(record, self._body_at - 12, delivery_mark(self.physical_offset))
         record += b"%c%b%b%b" % (len(topic), topic, len(text).to_bytes(2, "big"), text)
-        struct.pack_into(">II", record, 0, len(record), MAGIC_V1)
+        _SIZE_AND_MAGIC.pack_into(record, 0, len(record), MAGIC_V1)
         return record
 
     @property
@@ -206,13 +215,13 @@ class Redelivery:
         queue = store.queue(topic, queue_id)
         text = message.text(added)
         record = None
-        is_inner = any(name.startswith(_INNER_PREFIX) for name in message.properties)
+        is_inner = any(name.startswith(INNER_PREFIX) for name in message.properties)
         if not queue.is_batch and not is_inner:
             record = message.record(topic.encode(), text, store.store_host)
         if record is None or not isinstance(queue, ConsumeQueue):
             return topic, self._append(message, topic, queue_id, text).size
         now_ms = store.store_time_now()
-        struct.pack_into(">ii", record, _QUEUE_ID_AT, queue_id, message.flag)
+        _QUEUE_AND_FLAG.pack_into(record, _QUEUE_AND_FLAG_AT, queue_id, message.flag)
         _TIME.pack_into(record, message.store_time_at, now_ms)
         properties = message.properties
         hashes = [key_hash(f"{topic}#{key}") for key in index_texts(properties)]

@@ -26,15 +26,15 @@ from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, Redeliver
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import LmqDispatch
 from aerobee.broker.state.config_file import ConfigFile
-from aerobee.broker.state.property_names import REAL_TOPIC
-from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
+from aerobee.property_names import REAL_TOPIC
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.delivery_mark import delivered_sources
 from aerobee.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
+from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -32,11 +32,10 @@ from aerobee.broker.metrics.metrics import (
 )
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.replication.replication import ReplicationState
-from aerobee.broker.send.message_type import NORMAL, TYPE_ATTRIBUTE
+from aerobee.broker.send.message_type import NORMAL
 from aerobee.broker.state.config import parse_labels
 from aerobee.broker.state.producer_registry import ClientChannel
 from aerobee.broker.state.role import Role
-from aerobee.broker.state.topic_table import SCHEDULE_TOPIC
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.monitoring.exposition import (
     COUNTER,
@@ -50,7 +49,9 @@ from aerobee.monitoring.exposition import (
 )
 from aerobee.remoting.json_header import LANGUAGE_NAMES
 from aerobee.remoting.loop_watch import LoopWatch
+from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 from aerobee.remoting.request_stats import RequestStats
+from aerobee.system_names import SCHEDULE_TOPIC
 
 # Our name -> RocketMQ's.
 ROCKETMQ_NAMES = {

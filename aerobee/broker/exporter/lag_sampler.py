@@ -40,13 +40,13 @@ from aerobee.collector import hide_grown
 from aerobee.message import RETRY_PREFIX
 from aerobee.monitoring.exposition import label_text
 from aerobee.monitoring.lag_state import LagState, Sample, Window, drain_s, extended, judge
+from aerobee.monitoring.slices import SLICE_S
+from aerobee.remoting.protocol import BROADCASTING
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-SLICE_S = 0.001
 PAUSE_SLICES = 19  # a slice, then a pause of so many: 5 % of a core
-BROADCASTING = "BROADCASTING"  # offsets lie with the consumers, the broker knows nothing
 
 # Of what POP has handed out to a group of one topic, by queue: how many messages, and the offset of the first of them.
 HandedOut = dict[int, tuple[int, int]]

@@ -24,6 +24,7 @@ from aerobee.broker.send.send_header import (
     FAST_BATCH_HASHES_MAX,
 )
 from aerobee.message import MAGIC_V1, PROPERTIES_BYTES_MAX
+from aerobee.record_head import format_between
 from aerobee.store.queue.consume_queue import ENTRY
 
 _SIZE = struct.Struct(">H")
@@ -130,10 +131,13 @@ class Alike(NamedTuple):
         return b"".join(records), b"".join(entries), offsets
 
 
+_TO_FLAG = format_between("size", "physical_offset")
+
+
 @lru_cache(_LAYOUTS_KEPT)
 def _record_head(hosts_size: int) -> struct.Struct:
     """A record up to its body: size, magic, CRC, queue id, flag, queue offset, offset, hosts, body size."""
-    return struct.Struct(f">IIIiiqq{hosts_size}si")
+    return struct.Struct(f">{_TO_FLAG}{hosts_size}si")
 
 
 @lru_cache(_LAYOUTS_KEPT)
@@ -142,7 +146,7 @@ def _record(
 ) -> struct.Struct:
     """A whole record whose parts have these sizes."""
     return struct.Struct(
-        f">IIIiiqq{before_body_size}s{body_size}s{before_key_size}s{key_size}s{after_key_size}s"
+        f">{_TO_FLAG}{before_body_size}s{body_size}s{before_key_size}s{key_size}s{after_key_size}s"
     )
 
 

@@ -28,8 +28,9 @@ from aerobee.broker.fastpath.seam import DelaySettings
 from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
-from aerobee.broker.send.timer_properties import slot_time
-from aerobee.broker.state.property_names import (
+from aerobee.broker.send.timer_properties import DIGITS_MAX, slot_time
+from aerobee.message import PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
+from aerobee.property_names import (
     DELAY,
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -38,15 +39,12 @@ from aerobee.broker.state.property_names import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
 )
-from aerobee.message import PROPERTIES_BYTES_MAX
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
 LEVEL_MAX = 128
 _DELAYS = frozenset({DELAY, *TIMER_DELAYS})
-_DIGITS_MAX = 18
-_CLOSE = "\x02"  # ends a pair of a properties text
 _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 
@@ -127,7 +125,7 @@ class Delayed:
                 raise ValueError
             out_text = "" if level else f"{TIMER_OUT_MS}\x01{out_ms}\x02"
             properties = (
-                f"{text if text[-1] == _CLOSE else text + _CLOSE}{shared.own_properties}{out_text}"
+                f"{text if text[-1] == PROPERTY_SEPARATOR else text + PROPERTY_SEPARATOR}{shared.own_properties}{out_text}"
                 f"{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{queue.queue_id}\x02"
             ).encode()
             body = request.data[request.body_at : request.end]
@@ -165,7 +163,7 @@ class Delayed:
 
     def _due(self, turn: _Turn, delay: str, text: str) -> _Due:
         """When a message with such a property is due. Raises ValueError for what is not ordinary."""
-        if not turn.is_allowed or not (text.isascii() and text.isdigit()) or len(text) > _DIGITS_MAX:
+        if not turn.is_allowed or not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX:
             raise ValueError
         now_ms, value = self._shared.now_ms, int(text)
         if delay == DELAY:

@@ -24,28 +24,21 @@ from aerobee.broker.fastpath.seam import BackendSettings, Looked, Stamp
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.metrics.metrics import Latency
 from aerobee.broker.send.timer_properties import due_time, number
-from aerobee.broker.state.property_names import (
+from aerobee.message import BORN_HOST_V6, MAGIC_V1, PROPERTIES_BYTES_MAX, STORE_HOST_V6, java_hash
+from aerobee.property_names import (
+    INNER_PREFIX,
     TIMER_DELETE_KEY,
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
 )
-from aerobee.message import (
-    BORN_HOST_V6,
-    HEAD_V4,
-    MAGIC_V1,
-    PROPERTIES_BYTES_MAX,
-    RECORD_BYTES_MIN,
-    STORE_HOST_V6,
-    java_hash,
-)
+from aerobee.record_head import HEAD_V4, RECORD_BYTES_MIN
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.log.delivery_mark import delivery_mark
 from aerobee.store.message_store import MessageStore
 
 BURST_BYTES_MAX = 1 << 20  # a run that has written more ends: others are to have their turn
-_INNER_PREFIX = "INNER_"  # properties of LMQs and inner batches, which take the store's own way
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _SIZE = struct.Struct(">I")
 _TEXTS = bytes(byte for byte in range(256) if byte not in (1, 2))  # all but the separators
@@ -120,7 +113,7 @@ class PythonDelivery:
             store_timestamp, _, _, tries, _, body_size = rest
             body = record[HEAD_V4.size : HEAD_V4.size + body_size]
             if (
-                any(name.startswith(_INNER_PREFIX) for name in pairs)
+                any(name.startswith(INNER_PREFIX) for name in pairs)
                 or crc32(body) & 0x7FFFFFFF != crc
                 or len(self._store_host) != 8
             ):

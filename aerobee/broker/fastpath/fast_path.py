@@ -41,13 +41,13 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.metrics.metrics import EXACT_S, STEPPED_S, STEPS_A_S
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
-from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES, TYPE_ATTRIBUTE
+from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES
 from aerobee.broker.state.ack_level import ATTRIBUTE
 from aerobee.broker.state.config import PERM_WRITE, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.role import RoleState
-from aerobee.broker.state.topic_table import NOT_SENDABLE, SYSTEM_PREFIX, TopicTable
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock, SystemClock
 from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
@@ -59,8 +59,10 @@ from aerobee.remoting.frame import PREFIX_BYTES
 from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch
 from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Peer
+from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import NOT_SENDABLE, SYSTEM_PREFIX
 from aerobee.words import plural
 
 LINGER_S = 0.001  # while somebody copies the log: for so long turns may be told as one

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler
+from aerobee.broker.fastpath.request import REPLY_BYTES_MAX, UNREADABLE, FallBackToHandler
 from aerobee.broker.fastpath.seam import GuardSettings
 from aerobee.errors import FrameTooLarge
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 POP_START = (
     b'{"code":200'  # how the headers of these requests begin, as everybody writes them who sorts the names
 )
-REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _POP, _ACK = RequestCode.POP_MESSAGE.value, RequestCode.ACK_MESSAGE.value

@@ -21,15 +21,19 @@ from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, Reque
 from aerobee.broker.fastpath.results import PullResult
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings, PendingFrame
 from aerobee.broker.fastpath.shared import Shared
-from aerobee.broker.pull.pending_pulls import HOLD_MS_MAX
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION
 from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
+from aerobee.remoting.protocol import (
+    HOLD_MS_MAX,
+    PULL_COMMIT_OFFSET,
+    PULL_COUNT_MAX,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
 from aerobee.store.log.stored_message import GetStatus
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
-COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of sysFlag
-COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further
 AUTHORIZATIONS_MAX = 4096  # beyond it all are asked again: their keys hold texts of peers
 SQL_EXPRESSION = "SQL92"
 SQL_MARK = "\x00"  # in front of a request's expression of SQL92 in an AuthorizationKey
@@ -91,8 +95,8 @@ class Pulls:
         flags = number(ext["sysFlag"])
         authorization = self._authorization(request.code, ext, flags)
         queue_id, offset = number(ext["queueId"]), number(ext["queueOffset"])
-        count_max = min(max(1, number(ext["maxMsgNums"])), COUNT_MAX)
-        commit = number(ext["commitOffset"]) if flags & COMMIT_OFFSET else None
+        count_max = min(max(1, number(ext["maxMsgNums"])), PULL_COUNT_MAX)
+        commit = number(ext["commitOffset"]) if flags & PULL_COMMIT_OFFSET else None
         store = self._store
         queue = store.queues.get((authorization.topic, queue_id))
         if not 0 <= queue_id < authorization.queue_count or type(queue) is not ConsumeQueue:
@@ -100,7 +104,7 @@ class Pulls:
         low, high = queue.min_offset, queue.readable_max
         # One whose expression has no program is for the handler here, because it is so in the native backend.
         has_filter = authorization.accept is None or authorization.program is not None
-        if self._supports_long_poll and flags & SUSPEND and has_filter and offset == high > 0:
+        if self._supports_long_poll and flags & PULL_SUSPEND and has_filter and offset == high > 0:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
             held = (request.frame, hold_ms, request.code)
             return b"", _result(authorization, queue_id, offset, commit, held)
@@ -133,7 +137,7 @@ class Pulls:
         is_sql = expression_type == SQL_EXPRESSION
         if not is_sql and expression_type not in _TAG_EXPRESSIONS:
             raise ValueError
-        if flags & SUBSCRIPTION:
+        if flags & PULL_SUBSCRIPTION:
             subscription = ext.get("subscription", "")
             if type(subscription) is not str or subscription.startswith(SQL_MARK):
                 raise ValueError

@@ -28,7 +28,7 @@ from aerobee.broker.fastpath.delayed import Delayed
 from aerobee.broker.fastpath.frame_handlers import FrameHandler, Serve
 from aerobee.broker.fastpath.permits import FENCE
 from aerobee.broker.fastpath.pull import Pulls
-from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, Request
+from aerobee.broker.fastpath.request import REPLY_BYTES_MAX, UNREADABLE, FallBackToHandler, Request
 from aerobee.broker.fastpath.results import BurstResult
 from aerobee.broker.fastpath.seam import (
     Appended,
@@ -49,7 +49,6 @@ from aerobee.remoting.request_stats import Answers
 if TYPE_CHECKING:
     from aerobee.broker.fastpath.guard import Guard
 
-REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _unpack_words, _loads = _WORDS.unpack_from, orjson.loads
 _header_of = itemgetter("code", "flag", "opaque", "extFields")

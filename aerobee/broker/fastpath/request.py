@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import methodcaller
 from typing import Any
 
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull, StoreNotWritable, WireError
-from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
+from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, PROPERTY_SEPARATOR
 from aerobee.remoting.command import RemotingCommand
 
 ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
+REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 NOT_BATCH = frozenset({"false", "0", 0})
 # What reading a frame that is not ordinary raises.
 UNREADABLE = (
@@ -22,7 +23,6 @@ UNREADABLE = (
 NO_ROOM = (StoreFull, StoreNotWritable, RecordInvalid, struct.error, OverflowError)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NUMBER_CHARS_MAX = 20
-_CLOSE = "\x02"  # ends a pair of a properties text
 _NO_VALUE = "\x01\x02"
 _split_pair: Callable[[str], list[str]] = methodcaller("split", "\x01")  # into a name and its value
 
@@ -40,12 +40,12 @@ def read_pairs(text: str) -> dict[str, str]:
     """
     if not text:
         return {}
-    if text[-1] != _CLOSE:
-        text += _CLOSE
+    if text[-1] != PROPERTY_SEPARATOR:
+        text += PROPERTY_SEPARATOR
     if _NO_VALUE in text:
         raise ValueError
     # Raises ValueError for another number of separators. All of it in C.
-    return dict(map(_split_pair, text[:-1].split(_CLOSE)))
+    return dict(map(_split_pair, text[:-1].split(PROPERTY_SEPARATOR)))
 
 
 def repeated_names(text: str) -> list[str]:
@@ -107,9 +107,3 @@ def born_time(value: Any) -> int:
     """Read a born timestamp: the usual thirteen digits without a call. Raises as number(), AttributeError for no text."""
     is_plain = len(value) < 20 and value.isdigit() and value.isascii()
     return int(value) if is_plain else number(value)
-
-
-def wants_to_wait(pairs: Mapping[str, str]) -> bool:
-    """Whether the sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once."""
-    wait = pairs.get("WAIT")
-    return wait is None or wait == "true" or wait.lower() == "true"

@@ -23,8 +23,8 @@ from aerobee.broker.fastpath.request import (
 )
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import SMALL_BYTES
-from aerobee.broker.state.property_names import TIMER_REQUESTS
-from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX
+from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
+from aerobee.property_names import TIMER_REQUESTS
 from aerobee.remoting.codes import RequestCode
 from aerobee.store.queue.queue_table import MULTI_OFFSET
 
@@ -42,7 +42,6 @@ _WORDS: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(
     "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
 )
 _SEND_MESSAGE = RequestCode.SEND_MESSAGE.value
-_CLOSE = "\x02"  # ends a pair of a properties text
 
 
 class Sends:
@@ -83,7 +82,10 @@ class Sends:
             unique_key = pairs["UNIQ_KEY"]
             if not (unique_key.isalnum() and unique_key.isascii()):
                 raise ValueError
-            properties = ((text if text[-1] == _CLOSE else text + _CLOSE) + shared.own_properties).encode()
+            properties = (
+                (text if text[-1] == PROPERTY_SEPARATOR else text + PROPERTY_SEPARATOR)
+                + shared.own_properties
+            ).encode()
             body = request.data[request.body_at : request.end]
             if len(properties) > PROPERTIES_BYTES_MAX or len(body) > shared.store.config.max_message_size:
                 raise ValueError

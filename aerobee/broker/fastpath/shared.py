@@ -6,9 +6,10 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from aerobee.broker.fastpath.permits import HOLDS
-from aerobee.broker.fastpath.request import NO_ROOM, FallBackToHandler, number, wants_to_wait
+from aerobee.broker.fastpath.request import NO_ROOM, FallBackToHandler, number
 from aerobee.broker.fastpath.seam import Appended, Authorization, BackendSettings, HandedOut, PullResult
 from aerobee.broker.fastpath.topic import SMALL_BYTES, FastQueue, FastTopic
+from aerobee.message import wants_to_wait
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.store.log.record_layout import Origin

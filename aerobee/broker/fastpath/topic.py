@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aerobee.broker.metrics.metrics import SIZE_ENDS, size_class
-from aerobee.message import java_hash, tags_code
+from aerobee.message import DIGITS31, java_hash, tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
 SMALL_BYTES = SIZE_ENDS[0]  # larger records are counted by their size
 _TAG_CODES_KEPT = 4096
 _POW31 = [pow(31, n, 1 << 32) for n in range(128)]
-_DIGITS31 = b"0123456789abcdefghijklmnopqrstu"
-_LOW31 = bytes(_DIGITS31[char % 31] for char in range(256))
-_HIGH31 = bytes(_DIGITS31[char // 31] for char in range(256))
+_LOW31 = bytes(DIGITS31[char % 31] for char in range(256))
+_HIGH31 = bytes(DIGITS31[char // 31] for char in range(256))
 # The characters 0 to N, which are all that message ids have: counted from 0 each is one digit, and one number is enough.
 _ID_CHARS = bytes(range(ord("0"), ord("0") + 31))
-_ID31 = bytes.maketrans(_ID_CHARS, _DIGITS31)
+_ID31 = bytes.maketrans(_ID_CHARS, DIGITS31)
 _ID_STARTS = [ord("0") * sum(_POW31[:size]) for size in range(128)]  # what counting from 0 takes off, by size
 
 

@@ -26,7 +26,17 @@ from aerobee.broker.fastpath.seam import Transaction, TransactionSettings
 from aerobee.broker.fastpath.send import LETTERS
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
-from aerobee.broker.state.property_names import (
+from aerobee.message import (
+    BORN_HOST_V6,
+    MAGIC_V1,
+    PROPERTIES_BYTES_MAX,
+    PROPERTY_SEPARATOR,
+    STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
+from aerobee.property_names import (
     CHECK_TIMES,
     IMMUNITY,
     PREPARED_QUEUE_OFFSET,
@@ -36,20 +46,11 @@ from aerobee.broker.state.property_names import (
     TRAN_MSG,
     TRANSACTION_ID,
 )
-from aerobee.broker.state.topic_table import HALF_TOPIC
-from aerobee.message import (
-    BORN_HOST_V6,
-    HEAD_V4,
-    MAGIC_V1,
-    PROPERTIES_BYTES_MAX,
-    STORE_HOST_V6,
-    TRANSACTION_COMMIT,
-    TRANSACTION_PREPARED,
-    TRANSACTION_ROLLBACK,
-)
+from aerobee.record_head import HEAD_V4
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY
 from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.system_names import HALF_TOPIC
 
 _HALF_FIELD = bytes((len(HALF_TOPIC),)) + HALF_TOPIC.encode()
 _REAL_TOPIC = f"\x02{REAL_TOPIC}\x01".encode()
@@ -60,7 +61,6 @@ _NO_MARKS = "", ""  # neither KEYS nor TAGS
 _unpack_head = HEAD_V4.unpack_from
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _PREPARED, _COMMIT = str(TRANSACTION_PREPARED), str(TRANSACTION_COMMIT)
-_CLOSE = "\x02"  # ends a pair of a properties text
 _OWN = frozenset({TRANSACTION_ID, REAL_QUEUE_ID, CHECK_TIMES, PREPARED_QUEUE_OFFSET, IMMUNITY})
 
 
@@ -163,7 +163,7 @@ class Transactions:
             topic, queue = shared.find(topic_name, queue_text)
             waits = (shared.holds_replies or shared.holds_all) and shared.waits(pairs)
             stored = (
-                f"{text if text[-1] == _CLOSE else text + _CLOSE}{shared.own_properties}{TRANSACTION_ID}\x01"
+                f"{text if text[-1] == PROPERTY_SEPARATOR else text + PROPERTY_SEPARATOR}{shared.own_properties}{TRANSACTION_ID}\x01"
                 f"{unique_key}\x02{REAL_TOPIC}\x01{topic.name}\x02{REAL_QUEUE_ID}\x01{queue.queue_id}\x02"
             ).encode()
             body = request.data[request.body_at : request.end]

@@ -13,7 +13,6 @@ The expression's own names and texts never become source: they are constants, gi
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,17 +21,17 @@ from aerobee.broker.filter.sql92 import Node, Sql92Filter, to_floating, to_integ
 from aerobee.errors import MalformedRecord
 from aerobee.message import (
     BORN_HOST_V6,
-    HEAD_V4,
     MAGIC_V1,
     STORE_HOST_V6,
     decode_properties,
     decode_record,
     encode_properties,
 )
+from aerobee.record_head import HEAD_V4, field_at, field_end, head_struct
 
 SOURCE_CHARS_MAX = 4096  # of an expression; a longer one costs more to compile than it saves
 _LONG_ADDRESS = BORN_HOST_V6 | STORE_HOST_V6
-_BODY_SIZE = struct.Struct(">I")
+_BODY_SIZE = head_struct("body_size")
 
 RecordTest = Callable[[bytes], bool]
 
@@ -41,7 +40,7 @@ def test_text(record):
     at = 0
 {body}
 def test(record):
-    if record[39] & {long_address} or record[7] != {magic}:
+    if record[{sys_flag_byte_at}] & {long_address} or record[{magic_byte_at}] != {magic}:
         return slow_test(record)
     at = body_size(record, {body_size_at})[0] + {head}
     at += 2 + record[at]
@@ -95,7 +94,9 @@ def compile_test(compiled: Sql92Filter) -> CompiledTest:
         body=body,
         long_address=_LONG_ADDRESS,
         magic=MAGIC_V1 & 0xFF,
-        body_size_at=HEAD_V4.size - _BODY_SIZE.size,
+        sys_flag_byte_at=field_end("sys_flag") - 1,
+        magic_byte_at=field_end("magic") - 1,
+        body_size_at=field_at("body_size"),
         head=HEAD_V4.size,
     )
     exec(compile(source, "<filter>", "exec"), constants)

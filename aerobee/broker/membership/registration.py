@@ -33,6 +33,7 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.connection import Connection
+from aerobee.remoting.protocol import LISTENERS_FIELD, PART_FIELD
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,6 @@ RETRY_S = 1.0  # between tries at a nameserver that is down
 RECONNECT_S = 0.1  # after a lost connection; a nameserver that closes each one must not be hammered
 QUERY_TIMEOUT_S = 10.0
 UNREGISTER_TIMEOUT_S = 3.0
-LISTENERS_FIELD = "aerobeeListeners"  # name=ip:port,… of the named listeners; other nameservers ignore it
-PART_FIELD = "aerobeePart"  # topics that are not in this registration are in another
 MasterCallback = Callable[[str, str], None]
 
 

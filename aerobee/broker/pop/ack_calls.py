@@ -35,11 +35,11 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import INVISIBLE_MS_MAX
 from aerobee.store.files.config import StoreConfig
 
 BITS_BYTES_MAX = 64  # of one entry of a batch: 512 messages
 BATCH_MAX = 4_096  # entries of one batch
-INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
 HANDLE_AHEAD_MS_MAX = 2 * INVISIBLE_MS_MAX  # of a handle's end: with room for a clock that was put back
 _KNOWN_CHARS_MAX = HANDLE_CHARS_MAX - 24  # of a handle without its last token, a number
 

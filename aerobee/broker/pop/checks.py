@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from aerobee.broker.consumer.group_table import GroupTable, check_client_group
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
-from aerobee.broker.send.message_type import TYPE_ATTRIBUTE
 from aerobee.broker.state.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.refusal import FAQ
@@ -20,9 +19,9 @@ from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.protocol import ANY_QUEUE, TYPE_ATTRIBUTE
 
 Filter = tuple[frozenset[int] | None, Callable[[bytes], bool] | None]
-ANY_QUEUE = -1
 GRANTS_MAX = 10_000
 FILTERS_MAX = 1_000
 PRIORITY_TYPE = "PRIORITY"

@@ -28,6 +28,8 @@ from aerobee.broker.pop.order_info import OrderInfo
 from aerobee.broker.pop.revive_log import REVIVE_QUEUES, ReviveLog
 from aerobee.errors import RemoteError
 from aerobee.message import RETRY_PREFIX, decode_record, encode_properties, encode_record, pack_host
+from aerobee.property_names import POP_CK
+from aerobee.record_head import field_at, field_end, format_of, head_struct
 from aerobee.remoting.body.pop_handle import (
     NORMAL,
     ORDERED_REVIVE_QUEUE,
@@ -38,13 +40,13 @@ from aerobee.remoting.body.pop_handle import (
     real_topic,
 )
 from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.protocol import ANY_QUEUE
 from aerobee.store.log.stored_message import GetResult, GetStatus
 
 INIT_FROM_MIN, INIT_FROM_MAX = 0, 1
-POP_CK = "POP_CK"
-ANY_QUEUE = -1
-_SIZE = struct.Struct(">I")
-_QUEUE_OFFSET = struct.Struct(">q")
+_SIZE = head_struct("size")
+_QUEUE_OFFSET, _QUEUE_OFFSET_AT = head_struct("queue_offset"), field_at("queue_offset")
+_SIZE_AND_QUEUE_OFFSET = format_of("size", "queue_offset")
 _MOVED = frozenset(
     {
         GetStatus.OFFSET_TOO_SMALL,
@@ -530,7 +532,7 @@ def queue_offsets(body: bytes) -> tuple[int, ...]:
     end = len(body)
     (size,) = _SIZE.unpack_from(body)
     if size == end:
-        return _QUEUE_OFFSET.unpack_from(body, 20)
+        return _QUEUE_OFFSET.unpack_from(body, _QUEUE_OFFSET_AT)
     count, rest = divmod(end, size)
     if not rest:  # they may be alike: then one struct reads them all
         said = _alike(count, size).unpack(body)
@@ -539,7 +541,7 @@ def queue_offsets(body: bytes) -> tuple[int, ...]:
     found: list[int] = []
     at = 0
     while at < end:
-        found.append(_QUEUE_OFFSET.unpack_from(body, at + 20)[0])
+        found.append(_QUEUE_OFFSET.unpack_from(body, at + _QUEUE_OFFSET_AT)[0])
         at += _SIZE.unpack_from(body, at)[0]
     return tuple(found)
 
@@ -547,7 +549,7 @@ def queue_offsets(body: bytes) -> tuple[int, ...]:
 @lru_cache(maxsize=256)
 def _alike(count: int, size: int) -> struct.Struct:
     """Of records of one size: their sizes and queue offsets in turn."""
-    return struct.Struct(">" + f"I16xq{size - 28}x" * count)
+    return struct.Struct(">" + f"{_SIZE_AND_QUEUE_OFFSET}{size - field_end('queue_offset')}x" * count)
 
 
 def where(topic: str, group: str, handle: Handle) -> str:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine, PopWant
 from aerobee.broker.pop.pending_pops import PendingPop, PendingPops, queues_of
-from aerobee.broker.pop.pop_calls import HOLD_MS_MAX
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import HOLD_MS_MAX
 
 
 class NotificationCalls:

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aerobee.broker.consumer.consumer_offsets import SEPARATOR
 from aerobee.broker.pop.check_point import CLOCK_SLACK_MS
 from aerobee.errors import MalformedFrame
 from aerobee.remoting.body import json_fields
 
-SEPARATOR = "@"
 BLOCK_MAX = 63  # messages of one block: the bits of `cm`, a Java long that stays positive
 
 NOT_OURS = -2  # the block is another one by now

@@ -26,10 +26,10 @@ from aerobee.clock import Clock, Timer
 from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
+from aerobee.remoting.protocol import ANY_QUEUE
 
 WAITING_MAX = 100_000  # maxPopPollingSize
 WAITING_OF_KEY_MAX = 1_024  # popPollingSize
-ANY_QUEUE = -1
 
 Key = tuple[str, str]  # topic, group
 

@@ -15,7 +15,7 @@ from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.fastpath.pop import found_reply
 from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, born_time, number
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.pop.checks import ANY_QUEUE, PopChecks
+from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
 from aerobee.broker.pop.pending_pops import PendingPop, PendingPops, queues_of
 from aerobee.broker.pop.request_age import RequestAge
@@ -29,12 +29,10 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import ANY_QUEUE, HOLD_MS_MAX, INVISIBLE_MS_MAX, POP_COUNT_MAX
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import GetResult
 
-COUNT_MAX = 32  # messages of one pop
-INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
-HOLD_MS_MAX = 300_000
 PLANS_MAX = 1_024
 # What tells pops apart, beside when they were born.
 _FIELDS = (
@@ -272,10 +270,10 @@ class PopCalls:
         queue_id, count_max = request.integer("queueId"), request.integer("maxMsgNums")
         grant = self._checks.grant(group_name, topic_name, queue_id)
         topic = grant.topic
-        if not 0 < count_max <= COUNT_MAX:
+        if not 0 < count_max <= POP_COUNT_MAX:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
-                f"the broker[{self._live.value.broker_name}] pop message's num is {count_max}: 1 to {COUNT_MAX} are "
+                f"the broker[{self._live.value.broker_name}] pop message's num is {count_max}: 1 to {POP_COUNT_MAX} are "
                 "possible (maxMsgNums)",
             )
         invisible_ms = request.integer("invisibleTime") if with_times else 0

@@ -22,7 +22,7 @@ from aerobee.broker.pop.fast_path_hooks import PopFastPath
 from aerobee.broker.pop.invisible_calls import InvisibleCalls
 from aerobee.broker.pop.merge_buffer import MergeBuffer
 from aerobee.broker.pop.notification import NotificationCalls
-from aerobee.broker.pop.pending_pops import ANY_QUEUE, PendingPops
+from aerobee.broker.pop.pending_pops import PendingPops
 from aerobee.broker.pop.pop_calls import PopCalls
 from aerobee.broker.pop.pop_recovery import READ_COUNT, recover_pops, recovering_pops
 from aerobee.broker.pop.revive_log import ReviveLog
@@ -31,6 +31,7 @@ from aerobee.broker.state.feature import Feature
 from aerobee.clock import Timer, wall_wait_s
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting.peer import Handler
+from aerobee.remoting.protocol import ANY_QUEUE
 
 ORDER_FILE = "consumerOrderInfo.json"
 BUFFER_SCAN_S = 0.2

@@ -21,11 +21,11 @@ from aerobee.broker.pop.check_point import (
     decode_check_point,
 )
 from aerobee.broker.pop.in_flight import InFlightTable
-from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
-from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
+from aerobee.broker.pop.revive_log import REVIVE_QUEUES
 from aerobee.errors import MalformedFrame
 from aerobee.message import Record, decode_records, tags_code
 from aerobee.store.log.stored_message import GetResult, GetStatus
+from aerobee.system_names import REVIVE_GROUP, WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -19,14 +19,13 @@ from aerobee.broker.pop.check_point import (
     CheckPoint,
     CheckPointKey,
 )
-from aerobee.broker.state.topic_table import REVIVE_PREFIX, WHEEL_TIMER_TOPIC
 from aerobee.message import tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.append.own_records import OwnRecord, OwnRecords
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import REVIVE_PREFIX, WHEEL_TIMER_TOPIC
 
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 REVIVE_QUEUES = 8  # reviveQueueNum
 WRITTEN_MAX = 1_000_000
 IPV4_BYTES = 8  # of a packed host

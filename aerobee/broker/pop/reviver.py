@@ -17,7 +17,7 @@ from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pop.check_point import CLOCK_SLACK_MS, CheckPoint
 from aerobee.broker.pop.in_flight import InFlightTable
 from aerobee.broker.pop.retry import retry_message, retry_topic_of
-from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
+from aerobee.broker.pop.revive_log import REVIVE_QUEUES
 from aerobee.broker.pop.revive_queue import ReviveQueue
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.topic_table import TopicTable
@@ -27,6 +27,7 @@ from aerobee.message import Record, decode_record, decode_records
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.store.log.delivery_mark import delivery_mark
 from aerobee.store.log.stored_message import AppendResult, GetResult, GetStatus, StoredMessage
+from aerobee.system_names import REVIVE_GROUP
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.pull.pull_service import (
-    COUNT_MAX,
     Pull,
     PullOutcome,
     PullRefused,
@@ -24,11 +23,9 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import PULL_COMMIT_OFFSET, PULL_COUNT_MAX, PULL_SUBSCRIPTION, PULL_SUSPEND
 
 # sysFlag bits of a pull (PullSysFlag)
-COMMIT_OFFSET = 1
-SUSPEND = 2
-SUBSCRIPTION = 4
 CLASS_FILTER = 8
 
 # Changes the reply of a pull that was read, for a queue that the client knows by another number and other offsets.
@@ -38,17 +35,17 @@ Rewrite = Callable[[RemotingCommand], RemotingCommand]
 def parse_pull(request: RemotingCommand) -> PullRequest:
     """Read the fields of a pull. Raises MalformedFrame for one that is missing or not a number."""
     flags = request.integer("sysFlag", 0)
-    suspends = flags & SUSPEND and not request.is_oneway
+    suspends = flags & PULL_SUSPEND and not request.is_oneway
     return PullRequest(
         group=request.text("consumerGroup"),
         topic=request.text("topic"),
         queue_id=request.integer("queueId"),
         offset=request.integer("queueOffset"),
-        count_max=min(max(1, request.integer("maxMsgNums")), COUNT_MAX),
-        expression=request.text("subscription", "") if flags & SUBSCRIPTION else None,
+        count_max=min(max(1, request.integer("maxMsgNums")), PULL_COUNT_MAX),
+        expression=request.text("subscription", "") if flags & PULL_SUBSCRIPTION else None,
         expression_type=request.field("expressionType") or TYPE_TAG,
         subscription_version=request.integer("subVersion", 0),
-        commit_offset=request.integer("commitOffset") if flags & COMMIT_OFFSET else None,
+        commit_offset=request.integer("commitOffset") if flags & PULL_COMMIT_OFFSET else None,
         hold_ms=request.integer("suspendTimeoutMillis", 0) if suspends else None,
         is_lite=request.code == RequestCode.LITE_PULL_MESSAGE,
     )

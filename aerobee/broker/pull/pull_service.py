@@ -19,7 +19,7 @@ from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.pull.pending_pulls import HOLD_MS_MAX, PendingPulls
+from aerobee.broker.pull.pending_pulls import PendingPulls
 from aerobee.broker.state.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.refusal import FAQ
@@ -33,6 +33,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.peer import Peer
+from aerobee.remoting.protocol import HOLD_MS_MAX
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import GetResult, GetStatus
 from aerobee.store.queue.extended_queue import BitmapAccept
@@ -57,7 +58,6 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
     4,
     5,
 )
-COUNT_MAX = 1024  # messages of one reply whatever the client asks for; the store bounds them further
 
 
 class MessageReader(Protocol):

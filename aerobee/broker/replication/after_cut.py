@@ -25,9 +25,9 @@ from aerobee.clock import Clock
 from aerobee.errors import StoreError
 from aerobee.shared_task import SharedTask
 from aerobee.store.files.disk import Disk
-from aerobee.store.log.dispatch import SCHEDULE_TOPIC
 from aerobee.store.message_store import MessageStore
 from aerobee.store.recovery.log_cut import DIRECTORY as CUT_DIRECTORY
+from aerobee.system_names import SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
 

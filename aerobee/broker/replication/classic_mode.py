@@ -16,7 +16,7 @@ from aerobee.broker.replication.allowed_hosts import host_refusal
 from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
 from aerobee.broker.replication.replica_acks import ReplicaAcks, confirmed_by
-from aerobee.broker.replication.unproven_connections import one_too_many
+from aerobee.broker.replication.unproven_connections import SLAVES_MAX, one_too_many
 from aerobee.clock import Clock
 from aerobee.ordered_set import OrderedSet
 from aerobee.store.files.config import BrokerRole
@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # a broker without slaves, which follows nobody, loads neithe
     from aerobee.broker.replication.classic_slave import ClassicSlave
 
 log = logging.getLogger(__name__)
-SLAVES_MAX = 64  # connections at the HA port; each takes the log's bandwidth once
 
 
 class ClassicMode:

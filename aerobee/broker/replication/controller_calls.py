@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from aerobee.broker.replication.controller_agent import ControllerAgent
 from aerobee.broker.replication.controller_files import END_OF_LAST, Epochs
-from aerobee.broker.state.config import MASTER_ID
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.role import RoleState
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.store.message_store import MessageStore
 
 

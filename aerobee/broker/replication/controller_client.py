@@ -14,11 +14,11 @@ from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads_trusted
+from aerobee.remoting.protocol import BROKER_ID_MAX
 from aerobee.remoting.proven_client import prove
 
 log = logging.getLogger(__name__)
 TIMEOUT_S = 6.0  # a controller answers within 5 s, and an election waits for a lease
-ID_MAX = (1 << 31) - 1
 MEMBERS_MAX = 1_024
 
 
@@ -234,6 +234,6 @@ def _number(answer: RemotingCommand, field: str, default: int | None = None) -> 
 def _checked_number(value: object, what: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
         value = int(value)
-    if type(value) is not int or not 0 <= value <= ID_MAX:
-        raise MalformedFrame(f"{what} is {value!r:.40}, expected 0 to {ID_MAX}")
+    if type(value) is not int or not 0 <= value <= BROKER_ID_MAX:
+        raise MalformedFrame(f"{what} is {value!r:.40}, expected 0 to {BROKER_ID_MAX}")
     return value

@@ -17,10 +17,11 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import CK_TAG, CheckPoint, decode_check_point
 from aerobee.broker.replication.cut_revivals import CutRevivals
 from aerobee.errors import MalformedFrame, MalformedRecord
-from aerobee.message import RECORD_BYTES_MIN, Record, decode_record
+from aerobee.message import Record, decode_record
+from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.files.disk import Disk
 from aerobee.store.log.delivery_mark import delivery_mark
-from aerobee.store.log.dispatch import SCHEDULE_TOPIC
+from aerobee.system_names import SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
 

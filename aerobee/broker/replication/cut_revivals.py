@@ -17,11 +17,12 @@ from typing import Protocol
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import CK_TAG, CheckPoint, decode_check_point
 from aerobee.broker.pop.retry import retry_topic_of
-from aerobee.broker.pop.revive_log import REVIVE_GROUP, REVIVE_QUEUES
+from aerobee.broker.pop.revive_log import REVIVE_QUEUES
 from aerobee.errors import MalformedFrame, MalformedRecord
 from aerobee.message import RETRY_PREFIX, Record, decode_record, decode_records
 from aerobee.store.log.delivery_mark import delivery_mark
 from aerobee.store.log.stored_message import GetResult
+from aerobee.system_names import REVIVE_GROUP
 
 log = logging.getLogger(__name__)
 

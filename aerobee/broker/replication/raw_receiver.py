@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.errors import RecordInvalid
-from aerobee.message import MAGIC_BLANK, RECORD_BYTES_MIN
+from aerobee.message import MAGIC_BLANK
+from aerobee.record_head import RECORD_BYTES_MIN
+from aerobee.store.log.raw_records import RECORD_BYTES_MAX, WORD_BYTES
 from aerobee.store.message_store import MessageStore
-
-RECORD_BYTES_MAX = 64 << 20  # whatever the master's maxMessageSize is; a blank is never larger than a record
-_WORD_BYTES = 8  # size and magic
 
 
 class RawReceiver:
@@ -61,7 +60,7 @@ class RawReceiver:
         native, appender = self._native, self._store.raw_appender
         is_single = native is not None  # a run is one record: native code takes the ordinary ones behind it
         try:
-            while len(pending) - used >= _WORD_BYTES:
+            while len(pending) - used >= WORD_BYTES:
                 start = self._start + used
                 size = native.append(start, pending, used) if native is not None else 0
                 if not size:
@@ -89,10 +88,10 @@ class RawReceiver:
         """Bytes of the longest run of whole records from `begin` on that lies in one log file, or of the first record."""
         pending, at, end = self._pending, begin, len(self._pending)
         segment_size = self._store.log.segment_size
-        while end - at >= _WORD_BYTES:
+        while end - at >= WORD_BYTES:
             size = int.from_bytes(pending[at : at + 4], "big")
             is_blank = int.from_bytes(pending[at + 4 : at + 8], "big") == MAGIC_BLANK
-            if not (_WORD_BYTES if is_blank else RECORD_BYTES_MIN) <= size <= RECORD_BYTES_MAX:
+            if not (WORD_BYTES if is_blank else RECORD_BYTES_MIN) <= size <= RECORD_BYTES_MAX:
                 if at > begin:
                     break  # what is before it is good; the next call says what is wrong
                 raise RecordInvalid(f"the size field at {self._start + at} says {size}")

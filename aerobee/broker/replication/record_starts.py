@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aerobee.message import MAGIC_BLANK, RECORD_BYTES_MIN
+from aerobee.message import MAGIC_BLANK
+from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.log.commit_log import CommitLog
 
 NEAR_BYTES = 1 << 20  # of the newest file: with less in it, the file before it is walked, too

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aerobee.broker.replication.replica_hosts import ReplicaHosts
-from aerobee.broker.replication.unproven_connections import one_too_many
+from aerobee.broker.replication.unproven_connections import SLAVES_MAX, one_too_many
 from aerobee.clock import Clock
 from aerobee.ordered_set import OrderedSet
 
 if TYPE_CHECKING:
     from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
 
-SLAVES_MAX = 64  # connections at the HA port that stand for an id, and as many that do not yet
 # So long the first connection of an id may take to answer when the id is claimed again from its own host. From another host it is the
 # interval of heartbeats and this: RocketMQ's slaves answer nothing sooner when their log has not grown.
 ANSWER_S = 1.0

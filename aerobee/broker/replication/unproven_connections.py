@@ -18,6 +18,7 @@ from aerobee.ordered_set import OrderedSet
 
 log = logging.getLogger(__name__)
 UNPROVEN_MAX = 64
+SLAVES_MAX = 64  # proven connections that are sent the log, which takes its bandwidth once for each; as many that have not begun yet
 T = TypeVar("T")
 
 

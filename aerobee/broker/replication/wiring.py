@@ -17,10 +17,11 @@ from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import Replication
-from aerobee.broker.state.config import MASTER_ID, BrokerConfig
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.errors import ConfigError
 from aerobee.host_port import split_address
 from aerobee.network import Network
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.store.files.config import BrokerRole, StoreConfig
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from aerobee.broker.send.send_header import batch_pieces
 from aerobee.broker.state.feature import Feature
-from aerobee.broker.state.property_names import INNER_BASE, INNER_NUM
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.message import INNER_BATCH, NEED_UNWRAP, Record, decode_properties, encode_properties
+from aerobee.property_names import INNER_BASE, INNER_NUM
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.log.stored_message import StoredMessage
 

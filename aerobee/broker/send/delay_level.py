@@ -7,11 +7,11 @@ store gives its queue entry the time of delivery in place of the tag's hash. sch
 from __future__ import annotations
 
 from aerobee.broker.state.feature import PutHook
-from aerobee.broker.state.property_names import DELAY, REAL_QUEUE_ID, REAL_TOPIC
-from aerobee.broker.state.topic_table import SCHEDULE_TOPIC
 from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK, encode_properties
+from aerobee.property_names import DELAY, REAL_QUEUE_ID, REAL_TOPIC
 from aerobee.store.log.dispatch import index_texts
 from aerobee.store.log.stored_message import StoredMessage
+from aerobee.system_names import SCHEDULE_TOPIC
 
 
 def delay_level(properties: dict[str, str], level_count: int) -> int:

@@ -7,25 +7,23 @@ record to a hit records are stepped over one by one.
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Iterator
 
-from aerobee.broker.state.property_names import DEDUP_KEY
 from aerobee.errors import MalformedRecord
 from aerobee.message import BORN_HOST_V6, MAGIC_BLANK, Record, decode_record
+from aerobee.property_names import DEDUP_KEY
+from aerobee.record_head import FIXED_HEAD, HEAD_V4, HOST_V4_BYTES, HOST_V6_BYTES, field_at, head_struct
 from aerobee.store.files.disk import WritableBuffer
 from aerobee.store.log.commit_log import CommitLog, Segment
-from aerobee.store.log.dispatch import HEAD_BYTES
 
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 4 << 20  # of the log, searched between two pauses: about a millisecond
 STEPS_PER_PIECE = 4_096  # records
 RECORDS_PER_PIECE = 64  # with a key
-_SYS_FLAG, _SYS_FLAG_AT = struct.Struct(">i"), 36
+_SYS_FLAG, _SYS_FLAG_AT = head_struct("sys_flag"), field_at("sys_flag")
 _MARK = f"{DEDUP_KEY}\x01".encode()
-_SIZE_AND_MAGIC = struct.Struct(">II")
-_RECORD_BYTES_MIN = 88  # up to and with the body's size; a whole record is longer
+_SIZE_AND_MAGIC = head_struct("size", "magic")
 
 
 def keyed_records(log_files: CommitLog, start: int, end: int, *, since_ms: int) -> Iterator[Record | None]:
@@ -61,10 +59,10 @@ def _of_segment(segment: Segment, at: int, stop: int, since_ms: int) -> Iterator
             continue
         steps = 0
         while True:
-            if at + _RECORD_BYTES_MIN > stop:
+            if at + HEAD_V4.size > stop:
                 return
             size, magic = _SIZE_AND_MAGIC.unpack_from(data, at)
-            if magic == MAGIC_BLANK or size < _RECORD_BYTES_MIN:
+            if magic == MAGIC_BLANK or size < HEAD_V4.size:
                 return
             if hit < at + size:
                 break
@@ -90,7 +88,7 @@ def _of_segment(segment: Segment, at: int, stop: int, since_ms: int) -> Iterator
 def _stored_ms(data: WritableBuffer, at: int) -> int:
     """The store time of the record at `at`."""
     (sys_flag,) = _SYS_FLAG.unpack_from(data, at + _SYS_FLAG_AT)
-    place = at + HEAD_BYTES + (20 if sys_flag & BORN_HOST_V6 else 8)
+    place = at + FIXED_HEAD.size + (HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES)
     return int.from_bytes(data[place : place + 8], "big")
 
 

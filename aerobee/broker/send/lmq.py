@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aerobee.broker.state.feature import Feature
-from aerobee.broker.state.topic_table import SYSTEM_PREFIX
 from aerobee.errors import RemoteError
 from aerobee.message import (
     LEGAL_NAME,
@@ -27,11 +26,11 @@ from aerobee.message import (
 )
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
-from aerobee.store.log.dispatch import LMQ_PREFIX
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.queue_table import LMQ_QUEUE_ID, MULTI_DISPATCH, MULTI_OFFSET
+from aerobee.system_names import LMQ_PREFIX, SYSTEM_PREFIX
 
 QUEUES_OF_A_MESSAGE_MAX = 1_000
 

@@ -27,8 +27,8 @@ from aerobee.errors import RemoteError
 from aerobee.message import PRIORITY, PRIORITY_MAX, RETRY_PREFIX, SHARDING_KEY
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 
-TYPE_ATTRIBUTE = "message.type"
 NORMAL = "NORMAL"
 MIXED = "MIXED"
 LITE_TOPIC = "__LITE_TOPIC"

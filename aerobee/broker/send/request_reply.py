@@ -16,7 +16,6 @@ from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.feature import Feature
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.producer_registry import ProducerRegistry
-from aerobee.broker.state.property_names import REPLY_TO_CLIENT
 from aerobee.broker.state.refusal import store_refusal
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable, takes_client_sends
@@ -30,6 +29,7 @@ from aerobee.message import (
     pack_host,
     unpack_host,
 )
+from aerobee.property_names import REPLY_TO_CLIENT
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer

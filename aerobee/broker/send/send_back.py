@@ -22,15 +22,6 @@ from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
 from aerobee.broker.state.config import PERM_WRITE, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.property_names import (
-    DELAY,
-    TIMER_DELAY_MS,
-    TIMER_DELAYS,
-    TIMER_DEQUEUE_MS,
-    TIMER_ENQUEUE_MS,
-    TIMER_OUT_MS,
-    TIMER_ROLL_TIMES,
-)
 from aerobee.broker.state.refusal import FAQ, store_refusal
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
@@ -45,6 +36,15 @@ from aerobee.message import (
     encode_properties,
     next_try,
     pack_host,
+)
+from aerobee.property_names import (
+    DELAY,
+    TIMER_DELAY_MS,
+    TIMER_DELAYS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
 )
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig

@@ -20,9 +20,9 @@ from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import LEVEL_FIELD
 
 Rewrite = Callable[[RemotingCommand], RemotingCommand]
-LEVEL_FIELD = "aerobeeAck"  # of an answer: the level that was asked for by name
 
 
 class SendCalls:

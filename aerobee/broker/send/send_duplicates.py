@@ -21,14 +21,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aerobee.broker.state.config import LiveConfig
-from aerobee.broker.state.property_names import DEDUP_KEY
-from aerobee.broker.state.topic_table import HALF_TOPIC, OP_TOPIC
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, TRANSACTION_MASK, Record
+from aerobee.property_names import DEDUP_KEY
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.log.stored_message import AppendResult
+from aerobee.system_names import HALF_TOPIC, OP_TOPIC
 
 FEATURE = "deduplication"
 KEY_CHARS_MAX = 255

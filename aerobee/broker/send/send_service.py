@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from aerobee.broker.admission.ack import Shortage, wants_to_wait
+from aerobee.broker.admission.ack import Shortage
 from aerobee.broker.admission.overload import Overload
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
@@ -32,16 +32,9 @@ from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.state.ack_level import AckLevel, wanted_level
 from aerobee.broker.state.config import PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.property_names import (
-    DELAY,
-    PRODUCER_GROUP,
-    TIMER_DELETE_KEY,
-    TIMER_OUT_MS,
-    TRAN_MSG,
-)
 from aerobee.broker.state.refusal import FAQ, group_unknown
 from aerobee.broker.state.role import RoleState
-from aerobee.broker.state.topic_table import HALF_TOPIC, TopicTable, takes_client_sends
+from aerobee.broker.state.topic_table import TopicTable, takes_client_sends
 from aerobee.clock import Clock
 from aerobee.errors import (
     MalformedRecord,
@@ -60,6 +53,14 @@ from aerobee.message import (
     check_group_name,
     encode_properties,
     pack_host,
+    wants_to_wait,
+)
+from aerobee.property_names import (
+    DELAY,
+    PRODUCER_GROUP,
+    TIMER_DELETE_KEY,
+    TIMER_OUT_MS,
+    TRAN_MSG,
 )
 from aerobee.remoting.body.topic_config import MULTI_TAG, TopicConfig
 from aerobee.remoting.codes import ResponseCode
@@ -67,6 +68,7 @@ from aerobee.remoting.command import boolean_text
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.system_names import HALF_TOPIC
 
 
 @dataclass(slots=True)

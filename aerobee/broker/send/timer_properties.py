@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aerobee.broker.state.property_names import (
+from aerobee.property_names import (
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELAYS,
@@ -18,12 +18,12 @@ from aerobee.broker.state.property_names import (
     TIMER_ROLL_TIMES,
 )
 
-_DIGITS_MAX = 18
+DIGITS_MAX = 18
 
 
 def number(text: str | None) -> int | None:
     """A decimal number of a property, or None for what is not one."""
-    if text is None or len(text) > _DIGITS_MAX:
+    if text is None or len(text) > DIGITS_MAX:
         return None
     digits = text.removeprefix("-")
     return int(text) if digits.isascii() and digits.isdigit() else None

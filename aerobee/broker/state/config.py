@@ -20,8 +20,8 @@ from aerobee.errors import ConfigError
 from aerobee.host_port import join_address, split_address
 from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 from aerobee.metrics_config import MetricsConfig
+from aerobee.remoting.protocol import MASTER_ID
 
-MASTER_ID = 0
 INTERVAL_MS_MIN = 10  # of what is done again and again: at 0 it takes the event loop for itself
 TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999: a later one cannot be written as a date
 WARN, REFUSE = "warn", "refuse"  # what becomes of members that subscribe differently

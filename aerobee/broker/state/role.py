@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable
 from enum import Enum
 
-from aerobee.broker.state.config import MASTER_ID, BrokerConfig
+from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.store.files.config import BrokerRole
 
 _logger = logging.getLogger(__name__)

@@ -30,35 +30,24 @@ from aerobee.errors import StoreError, UsageError, WireError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.topic_config import BATCH, QUEUE_TYPE, SYS_FLAG_UNIT_SUBSCRIPTION, TopicConfig
+from aerobee.system_names import (
+    AUTO_CREATE_TEMPLATE,
+    BENCHMARK_TOPIC,
+    CLOUD_TRACE_PREFIX,
+    HALF_TOPIC,
+    NOT_SENDABLE,
+    OFFSET_MOVED_TOPIC,
+    OP_TOPIC,
+    REVIVE_PREFIX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_PREFIX,
+    TRACE_TOPIC,
+    WHEEL_TIMER_TOPIC,
+)
 
 log = logging.getLogger(__name__)
 
-AUTO_CREATE_TEMPLATE = "TBW102"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-BENCHMARK_TOPIC = "BenchmarkTest"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-WHEEL_TIMER_TOPIC = "rmq_sys_wheel_timer"
-SYSTEM_PREFIX = "rmq_sys_"
-REVIVE_PREFIX = f"{SYSTEM_PREFIX}REVIVE_LOG_"  # and the cluster's name
-CLOUD_TRACE_PREFIX = "rmq_sys_TRACE_DATA_"  # clients with the cloud channel write their traces to it
-# Answered with NO_PERMISSION when a client sends to them (TopicValidator).
-NOT_SENDABLE = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_TOPIC,
-        TRANS_CHECK_MAX_TIME_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-    }
-)
 _ALWAYS_SYSTEM = NOT_SENDABLE | {
     AUTO_CREATE_TEMPLATE,
     BENCHMARK_TOPIC,

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from aerobee.remoting.body.queue_mapping import Items, QueueMappingItem, find_item, next_item
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import PULL_COMMIT_OFFSET, PULL_SUSPEND
 
-COMMIT_OFFSET = 1  # sysFlag bits of a pull (PullSysFlag)
-SUSPEND = 2
 # Replies that carry offsets.
 _WITH_OFFSETS = frozenset(
     {
@@ -57,15 +56,15 @@ class PullTranslation:
             "maxMsgNums": str(count),
         }
         if not is_local:
-            flags &= ~(SUSPEND | COMMIT_OFFSET)
+            flags &= ~(PULL_SUSPEND | PULL_COMMIT_OFFSET)
             fields |= {"lo": "false", "bname": item.broker_name}
-        elif flags & COMMIT_OFFSET:
+        elif flags & PULL_COMMIT_OFFSET:
             commit = request.integer("commitOffset")
             if find_item(self.items, commit) is item and commit >= item.logic_offset:
                 fields["commitOffset"] = str(item.physical(commit))
             else:
                 flags &= (
-                    ~COMMIT_OFFSET
+                    ~PULL_COMMIT_OFFSET
                 )  # it belongs to another part; clients commit by UPDATE_CONSUMER_OFFSET as well
         fields["sysFlag"] = str(flags)
         return fields

@@ -32,15 +32,13 @@ from aerobee.broker.static_topic.pull_translation import PullTranslation
 from aerobee.errors import RemoteError, UsageError
 from aerobee.message import TRANSACTION_PREPARED
 from aerobee.remoting.body.queue_mapping import Items, QueueMapping, QueueMappingItem, find_item
-from aerobee.remoting.body.topic_config import MULTI_TAG, SINGLE_TAG, TopicConfig
+from aerobee.remoting.body.topic_config import MULTI_TAG, PERM_MAX, SINGLE_TAG, TopicConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import OFFSET_MAX
 
 log = logging.getLogger(__name__)
-
-OFFSET_MAX = (1 << 63) - 1
-PERM_MAX = 7
 
 
 class Brokers(Protocol):

@@ -16,19 +16,19 @@ from collections.abc import Mapping
 
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.send.timer_properties import number, slot_time
-from aerobee.broker.state.property_names import (
+from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
+from aerobee.broker.timer.timer_progress import TimerProgress
+from aerobee.broker.timer.waiting_slot import WaitingSlot
+from aerobee.clock import Clock, WallSteps
+from aerobee.property_names import (
     REAL_TOPIC,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_OUT_MS,
 )
-from aerobee.broker.state.topic_table import REVIVE_PREFIX
-from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
-from aerobee.broker.timer.timer_progress import TimerProgress
-from aerobee.broker.timer.waiting_slot import WaitingSlot
-from aerobee.clock import Clock, WallSteps
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DELETE, TimerUnit
+from aerobee.system_names import REVIVE_PREFIX
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from aerobee.broker.state.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_DELETE_OFFSET, UNIQUE_KEY
+from aerobee.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_DELETE_OFFSET, UNIQUE_KEY
 
 
 def written_key(topic: str, unique_key: str, *, with_topic: bool) -> str:

@@ -15,15 +15,6 @@ from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, Redeliver
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import LmqDispatch
 from aerobee.broker.send.timer_properties import number, slot_time
-from aerobee.broker.state.property_names import (
-    REAL_TOPIC,
-    TIMER_DELIVER_MS,
-    TIMER_DEQUEUE_MS,
-    TIMER_ENQUEUE_MS,
-    TIMER_OUT_MS,
-    TIMER_ROLL_TIMES,
-)
-from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.delete_key import waiting_keys
 from aerobee.broker.timer.slots_at_hand import LOADS_PER_PASS, SlotsAtHand, TimerMessages
@@ -32,7 +23,16 @@ from aerobee.broker.timer.waiting_slot import OFFSET_BITS, OFFSET_MASK, WaitingS
 from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import RecordInvalid, StoreError, UsageError
 from aerobee.message import encode_properties
+from aerobee.property_names import (
+    REAL_TOPIC,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+)
 from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.system_names import WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
 from aerobee.broker.send.timer_properties import number, slot_time
-from aerobee.broker.state.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS
-from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
 from aerobee.broker.timer.timer_progress import TimerProgress, TimerQueue
 from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
 from aerobee.message import java_hash
+from aerobee.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS
 from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DEFAULT, DELETE, TimerUnit
+from aerobee.system_names import WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.send.timer_properties import due_time, number
-from aerobee.broker.state.property_names import TIMER_OUT_MS
 from aerobee.broker.timer.delete_key import cancelled_key
 from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.waiting_slot import WaitingSlot
 from aerobee.errors import MalformedRecord
+from aerobee.property_names import TIMER_OUT_MS
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DEFAULT, DELETE, ROLL, TimerUnit
 

@@ -27,7 +27,17 @@ from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.timer_properties import due_time, number
 from aerobee.broker.state.config import PERM_WRITE, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.property_names import (
+from aerobee.broker.state.refusal import store_refusal
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import TopicTable
+from aerobee.broker.timer.delete_key import cancelled_key, waiting_key, waiting_keys, written_key
+from aerobee.broker.timer.timer_hook import TimerHook
+from aerobee.broker.timer.timer_saver import TimerSaver
+from aerobee.broker.timer.timer_service import TimerService
+from aerobee.clock import Clock
+from aerobee.errors import MalformedRecord, RemoteError, StoreError
+from aerobee.message import decode_records, encode_properties, offset_message_id, pack_host, unpack_host
+from aerobee.property_names import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DELAYS,
@@ -38,16 +48,6 @@ from aerobee.broker.state.property_names import (
     TIMER_ROLL_TIMES,
     UNIQUE_KEY,
 )
-from aerobee.broker.state.refusal import store_refusal
-from aerobee.broker.state.role import RoleState
-from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC, TopicTable
-from aerobee.broker.timer.delete_key import cancelled_key, waiting_key, waiting_keys, written_key
-from aerobee.broker.timer.timer_hook import TimerHook
-from aerobee.broker.timer.timer_saver import TimerSaver
-from aerobee.broker.timer.timer_service import TimerService
-from aerobee.clock import Clock
-from aerobee.errors import MalformedRecord, RemoteError, StoreError
-from aerobee.message import decode_records, encode_properties, offset_message_id, pack_host, unpack_host
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -57,6 +57,7 @@ from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DELETE, ROLL
+from aerobee.system_names import WHEEL_TIMER_TOPIC
 
 LIST_DEFAULT, LIST_MAX = 100, 1_000
 UNITS_MAX = 100_000  # a listing looks at so many

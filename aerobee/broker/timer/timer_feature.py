@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable, Generator, Mapping
 
 from aerobee.broker.delay.delivery_scan import deliveries_between
@@ -12,8 +11,6 @@ from aerobee.broker.metrics.metrics import Registry
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.send.timer_properties import number
 from aerobee.broker.state.feature import Feature, PutHook
-from aerobee.broker.state.property_names import TIMER_OUT_MS, TIMER_REQUESTS
-from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
@@ -21,6 +18,8 @@ from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.timer.wheel_snapshot import WheelSnapshot
 from aerobee.errors import MalformedRecord, StoreError
+from aerobee.property_names import TIMER_OUT_MS, TIMER_REQUESTS
+from aerobee.record_head import field_at, head_struct
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
 from aerobee.store.files.config import TIMER_WHEEL_SLOTS, StoreConfig
@@ -29,9 +28,9 @@ from aerobee.store.log.delivery_mark import delivered_sources
 from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
 from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.system_names import WHEEL_TIMER_TOPIC
 
-_QUEUE_OFFSET = struct.Struct(">q")
-_QUEUE_OFFSET_AT = 20
+_QUEUE_OFFSET, _QUEUE_OFFSET_AT = head_struct("queue_offset"), field_at("queue_offset")
 WARM_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
 LATE_MS = 60_000  # a message is not given its unit later than this after its time
 RECORD_BYTES = 4_096  # what is read of each; longer ones are rare

@@ -12,7 +12,10 @@ from collections.abc import Callable
 
 from aerobee.broker.send.delay_level import delay_level, replaced
 from aerobee.broker.send.timer_properties import slot_time, wished_time
-from aerobee.broker.state.property_names import (
+from aerobee.clock import Clock
+from aerobee.errors import RemoteError
+from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK
+from aerobee.property_names import (
     DELAY,
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -21,13 +24,10 @@ from aerobee.broker.state.property_names import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
 )
-from aerobee.broker.state.topic_table import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
-from aerobee.clock import Clock
-from aerobee.errors import RemoteError
-from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import StoredMessage
+from aerobee.system_names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
 NO_LIMIT = 2**31 - 1  # of messages in a slot
 _NOT_FOR_THE_TIMER = frozenset({WHEEL_TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC})

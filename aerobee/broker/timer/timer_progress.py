@@ -11,8 +11,8 @@ from typing import Protocol
 
 from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.metrics.metrics import Spread
-from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.broker.timer.pending_counts import PendingCounts
+from aerobee.system_names import WHEEL_TIMER_TOPIC
 
 # Of RocketMQ's rocketmq_delay_message_latency.
 DELAY_ENDS_S = (60.0, 600.0, 3_600.0, 43_200.0, 86_400.0, 259_200.0)

@@ -17,7 +17,6 @@ from aerobee.broker.parts.parts import MaySend, anybody_may_send
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.producer_registry import ProducerRegistry
-from aerobee.broker.state.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.half_message import HalfMessage, check_body
 from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.broker.transaction.transaction_table import OpenTransaction
@@ -28,6 +27,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
 from aerobee.store.files.config import StoreConfig
+from aerobee.system_names import HALF_TOPIC
 
 log = logging.getLogger(__name__)
 

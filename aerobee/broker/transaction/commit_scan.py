@@ -6,13 +6,12 @@ the message with the commit bits in sys_flag. The record's fixed part is enough 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Generator
 
-from aerobee.message import MAGIC_BLANK, RECORD_BYTES_MIN, TRANSACTION_COMMIT, TRANSACTION_MASK
+from aerobee.message import MAGIC_BLANK, TRANSACTION_COMMIT, TRANSACTION_MASK
+from aerobee.record_head import RECORD_BYTES_MIN, head_struct
 
-_HEAD = struct.Struct(">II28xi")  # size, magic, ..., sys_flag
-HEAD_BYTES = _HEAD.size
+_HEAD = head_struct("size", "magic", "sys_flag")
 
 
 def commits_between(
@@ -25,7 +24,7 @@ def commits_between(
     """
     at = start
     while at < end:
-        head = read(at, HEAD_BYTES)
+        head = read(at, _HEAD.size)
         if len(head) < 8:
             return -1
         if int.from_bytes(head[4:8], "big") == MAGIC_BLANK:
@@ -34,7 +33,7 @@ def commits_between(
                 return -1
             at += size
             continue
-        if len(head) < HEAD_BYTES:
+        if len(head) < _HEAD.size:
             return -1
         size, _, sys_flag = _HEAD.unpack(head)
         if size < RECORD_BYTES_MIN:

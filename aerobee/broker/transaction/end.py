@@ -16,7 +16,6 @@ from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.refusal import store_refusal
 from aerobee.broker.state.role import RoleState
-from aerobee.broker.state.topic_table import HALF_TOPIC
 from aerobee.broker.transaction.half_message import HalfMessage
 from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
@@ -28,6 +27,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import AppendResult
+from aerobee.system_names import HALF_TOPIC
 
 log = logging.getLogger(__name__)
 

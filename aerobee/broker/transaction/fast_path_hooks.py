@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aerobee.broker.fastpath.seam import Transaction
-from aerobee.broker.state.topic_table import HALF_TOPIC, SCHEDULE_TOPIC
 from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.broker.transaction.transaction_table import OpenTransaction
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.queue_table import AnyQueue
+from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC
 
 
 class TransactionFastPath:

@@ -19,19 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from aerobee.broker.state.property_names import (
-    CHECK_TIMES,
-    DELAY,
-    IMMUNITY,
-    PREPARED_QUEUE_OFFSET,
-    PRODUCER_GROUP,
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TIMER_REQUESTS,
-    TRANSACTION_ID,
-    UNIQUE_KEY,
-)
-from aerobee.broker.state.topic_table import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.errors import MalformedRecord, RemoteError
 from aerobee.message import (
     TRANSACTION_COMMIT,
@@ -43,8 +30,21 @@ from aerobee.message import (
     pack_host,
     tags_code,
 )
+from aerobee.property_names import (
+    CHECK_TIMES,
+    DELAY,
+    IMMUNITY,
+    PREPARED_QUEUE_OFFSET,
+    PRODUCER_GROUP,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    TIMER_REQUESTS,
+    TRANSACTION_ID,
+    UNIQUE_KEY,
+)
 from aerobee.remoting.codes import ResponseCode
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.system_names import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # the consumer group whose offsets say how far everything is decided
 OP_TAG = "d"

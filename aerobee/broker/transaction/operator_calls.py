@@ -26,7 +26,6 @@ from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.producer_registry import ProducerRegistry
 from aerobee.broker.state.refusal import store_refusal
-from aerobee.broker.state.topic_table import TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
 from aerobee.broker.transaction.half_message import HalfMessage
@@ -41,6 +40,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.log.stored_message import AppendResult
+from aerobee.system_names import TRANS_CHECK_MAX_TIME_TOPIC
 
 LIST_DEFAULT, LIST_MAX = 100, 1_000
 GIVEN_UP_LOOK_MAX = 5_000  # of the newest that were given up

@@ -21,12 +21,12 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from aerobee.broker.state.property_names import PRODUCER_GROUP
 from aerobee.broker.transaction.commit_scan import commits_between
 from aerobee.broker.transaction.half_message import HalfMessage, op_offsets, read_half
 from aerobee.broker.transaction.transaction_table import Key, OpenTransaction, Outcome, TransactionTable
 from aerobee.errors import MalformedRecord
 from aerobee.message import Record, decode_record
+from aerobee.property_names import PRODUCER_GROUP
 
 log = logging.getLogger(__name__)
 

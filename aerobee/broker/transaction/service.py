@@ -25,15 +25,8 @@ from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.feature import Feature, PutHook
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.property_names import PRODUCER_GROUP, TRAN_MSG, UNIQUE_KEY
 from aerobee.broker.state.role import RoleState
-from aerobee.broker.state.topic_table import (
-    HALF_TOPIC,
-    OP_TOPIC,
-    SCHEDULE_TOPIC,
-    WHEEL_TIMER_TOPIC,
-    TopicTable,
-)
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
@@ -52,10 +45,12 @@ from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome, TransactionTable
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, StoreError
+from aerobee.property_names import PRODUCER_GROUP, TRAN_MSG, UNIQUE_KEY
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.peer import Handler
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from typing import Any, Protocol
 from aerobee.broker.metrics.metrics import Spread
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import MessageWriter
-from aerobee.broker.state.topic_table import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from aerobee.broker.transaction.half_message import (
     HalfMessage,
     asked_again,
@@ -34,14 +33,10 @@ from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcom
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, MalformedRecord, StoreError
 from aerobee.log_throttle import LogThrottle
-from aerobee.message import (
-    RECORD_BYTES_MIN,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    decode_record,
-    decode_records,
-)
+from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record, decode_records
+from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.log.stored_message import AppendResult, QueryResult, StoredMessage
+from aerobee.system_names import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 
 log = logging.getLogger(__name__)
 

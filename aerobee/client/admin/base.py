@@ -11,9 +11,9 @@ from aerobee.client.session.nameservers import NOT_A_NAMESERVER
 from aerobee.client.session.session import Session
 from aerobee.errors import NoBroker, NoNameServer, RequestNotSupported, UsageError
 from aerobee.remoting.body.cluster_info import ClusterInfo
-from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import MASTER_ID
 
 T = TypeVar("T")
 

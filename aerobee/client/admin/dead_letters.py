@@ -34,8 +34,8 @@ from aerobee.message import (
 from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.system_names import TOOLS_GROUP
 
-TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker of either product has it
 PULL_COUNT = 32
 _NOTHING_THERE = (
     ResponseCode.PULL_NOT_FOUND,

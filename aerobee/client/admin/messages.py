@@ -11,12 +11,12 @@ from aerobee.host_port import join_address
 from aerobee.message import MessageQueue, parse_offset_message_id
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.system_names import TOOLS_GROUP
 
 HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 TIME_MAX_MS = (1 << 63) - 1
 THREE_DAYS_MS = 3 * 24 * 3600 * 1000
 UNIQUE_KEY_COUNT_MAX = 32
-TOOLS_GROUP = "TOOLS_CONSUMER"  # a group that every broker knows
 QUERY_TIMEOUT_FACTOR = 4  # searching the index reads many records
 
 

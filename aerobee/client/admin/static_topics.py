@@ -14,11 +14,11 @@ from aerobee.message import check_topic_name
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.queue_mapping import QueueMapping
-from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.body.topic_stats import TopicStatsTable
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import boolean_text
+from aerobee.remoting.protocol import MASTER_ID
 
 
 class StaticTopicCalls(AdminCalls):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from aerobee.client.admin.messages import TIME_MAX_MS, MessageCalls
-from aerobee.client.base.trace_record import TRACE_TOPIC, TraceEvent, decode_events, timeline
+from aerobee.client.base.trace_record import TraceEvent, decode_events, timeline
 from aerobee.errors import QueryNotFound, TopicNotExist
+from aerobee.system_names import TRACE_TOPIC
 
 TRACE_MESSAGES_MAX = 64  # of each broker: what one index query returns
 

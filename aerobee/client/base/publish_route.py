@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.queue_mapping import logical_queues
-from aerobee.remoting.body.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
+from aerobee.remoting.body.route import BrokerData, QueueData, TopicRouteData
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE
+from aerobee.remoting.protocol import MASTER_ID, QUEUES_MAX
 from aerobee.words import plural
 
 COUNT_CHARS_MAX = 5  # of the queues that an order config gives a broker
-QUEUES_MAX = 99_999  # of one topic at one broker: a client makes an object for each
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,9 @@ from aerobee.errors import MalformedRecord, MessageDamaged, UsageError
 from aerobee.message import (
     BORN_HOST_V6,
     COMPRESSED,
-    HEAD_V4,
     INNER_BATCH,
     MAGIC_V1,
     NEED_UNWRAP,
-    RECORD_BYTES_MIN,
     RETRY_PREFIX,
     STORE_HOST_V6,
     MessageQueue,
@@ -31,11 +29,12 @@ from aerobee.message import (
     decode_record,
     offset_message_id,
 )
+from aerobee.record_head import HEAD_V4, RECORD_BYTES_MIN, head_struct
+from aerobee.system_names import LMQ_PREFIX
 
 _HEAD_BYTES = HEAD_V4.size
 # What decoding looks at: total size, magic, queue offset, sys_flag, body size. The rest is read when asked for.
-_unpack_parts = struct.Struct(">II12xq8xi44xi").unpack_from
-LMQ_PREFIX = "%LMQ%"  # queue 0 of such a topic is an LMQ
+_unpack_parts = head_struct("size", "magic", "queue_offset", "sys_flag", "body_size").unpack_from
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
 _NO_CRC = 0  # of a message inside a batch: the batch's covers it
 _ENTRY_HEAD = struct.Struct(">iiiii")

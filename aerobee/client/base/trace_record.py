@@ -21,7 +21,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 TRACE_GROUP = "_INNER_TRACE_PRODUCER"
 FIELD, RECORD = "\x01", "\x02"
 

@@ -6,12 +6,13 @@ for the others it is put together from the answer's startOffsetInfo and msgOffse
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 
 from aerobee.client.base.received import ReceivedMessage, decode_messages
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
+from aerobee.property_names import POP_CK
+from aerobee.record_head import head_struct
 from aerobee.remoting.body.pop_handle import (
     NORMAL,
     Handle,
@@ -23,8 +24,7 @@ from aerobee.remoting.body.pop_handle import (
 )
 from aerobee.remoting.command import RemotingCommand
 
-_SIZE_AND_QUEUE = struct.Struct(">I8xI")
-POP_CK = "POP_CK"
+_SIZE_AND_QUEUE = head_struct("size", "queue_id")
 
 
 class PoppedMessage(ReceivedMessage):

@@ -19,7 +19,7 @@ from aerobee.client.base.checks import check_queues, check_seconds, check_whole_
 from aerobee.client.base.config import ClientConfig, MessageModel, PullConsumerConfig
 from aerobee.client.base.observer import ConsumeObserver, begin_consume
 from aerobee.client.base.publish_route import TopicRoute, subscribe_queues
-from aerobee.client.base.received import LMQ_PREFIX, ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
 from aerobee.client.consumer.consumer_trace import consumer_tracer
@@ -35,6 +35,7 @@ from aerobee.errors import AerobeeError, UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.network import Network
 from aerobee.remoting.body.heartbeat import CONSUME_ACTIVELY, ConsumerData
+from aerobee.system_names import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 

@@ -18,17 +18,19 @@ from aerobee.client.session.session import Session
 from aerobee.client.session.stale_routes import may_be_stale
 from aerobee.errors import AerobeeError, RouteError, remote_error
 from aerobee.message import MessageQueue
-from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import (
+    MASTER_ID,
+    PULL_COMMIT_OFFSET,
+    PULL_LITE,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
 
 log = logging.getLogger(__name__)
 
 # sysFlag of a pull (PullSysFlag)
-FLAG_COMMIT = 1
-FLAG_SUSPEND = 2
-FLAG_SUBSCRIPTION = 4
-FLAG_LITE = 16
 
 FLOW_CONTROL_PAUSE_S = 0.02
 ANSWER_WAIT_S = 3.0  # for a pull that carries an offset, before a newer one is committed
@@ -246,12 +248,12 @@ class QueuePull:
         settings, queue, process = self._settings, self.queue, self.process
         self._carrying = None
         subscription = self._subscription()
-        flags = FLAG_SUSPEND
+        flags = PULL_SUSPEND
         commit_offset = 0
         if settings.commits and is_master:
             commit_offset = process.commit_offset
             if commit_offset > 0 and self._may_carry(commit_offset):
-                flags |= FLAG_COMMIT
+                flags |= PULL_COMMIT_OFFSET
         fields = {
             "consumerGroup": self._group,
             "topic": queue.topic,
@@ -266,10 +268,10 @@ class QueuePull:
             "bname": queue.broker_name,
         }
         if settings.lite or settings.post_subscription:
-            flags |= FLAG_SUBSCRIPTION
+            flags |= PULL_SUBSCRIPTION
             fields["subscription"] = subscription.expression
         if settings.lite:
-            flags |= FLAG_LITE
+            flags |= PULL_LITE
             fields["ReqT"] = "0"
         fields["sysFlag"] = str(flags)
         code = RequestCode.LITE_PULL_MESSAGE if settings.lite else RequestCode.PULL_MESSAGE

@@ -20,7 +20,7 @@ from aerobee.errors import AerobeeError, TopicNotExist, TransportError
 from aerobee.log_throttle import RepeatedWarnings
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.member_list import holder_of
-from aerobee.remoting.body.route import MASTER_ID
+from aerobee.remoting.protocol import MASTER_ID
 
 log = logging.getLogger(__name__)
 

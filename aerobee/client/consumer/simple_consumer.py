@@ -38,12 +38,11 @@ from aerobee.errors import AerobeeError, RouteError, UsageError
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.network import Network
 from aerobee.remoting.body.heartbeat import CONSUME_POP, ConsumerData
+from aerobee.remoting.protocol import ANY_QUEUE, POP_COUNT_MAX
 from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
-ANY_QUEUE = -1
-COUNT_MAX = 32  # messages of one receive(): a broker's limit
 MASTER_PAUSE_FIRST_S, MASTER_PAUSE_MAX_S = 0.1, 1.0  # between two tries while a topic's broker has no master
 
 
@@ -131,7 +130,7 @@ class SimpleConsumer:
 
     async def receive(
         self,
-        count_max: int = COUNT_MAX,
+        count_max: int = POP_COUNT_MAX,
         *,
         invisible_s: float | None = None,
         wait_s: float | None = None,
@@ -144,8 +143,8 @@ class SimpleConsumer:
         TransportError when no broker answered.
         """
         self._session.check_open()
-        if not isinstance(count_max, int) or not 1 <= count_max <= COUNT_MAX:
-            raise UsageError(f"receive() takes 1 to {COUNT_MAX} messages, not {count_max!r}")
+        if not isinstance(count_max, int) or not 1 <= count_max <= POP_COUNT_MAX:
+            raise UsageError(f"receive() takes 1 to {POP_COUNT_MAX} messages, not {count_max!r}")
         if topic is not None and topic not in self._subscriptions:
             raise UsageError(f"topic {topic} is not among the subscriptions of this consumer")
         for value, name in ((invisible_s, "invisible_s"), (wait_s, "wait_s")):

@@ -6,6 +6,7 @@
 The stores are imported by their modules, so that nobody needs the library of another store.
 """
 
-from aerobee.client.dedup.handler import DEDUP_KEY, DedupStore, KeyOf, deduplicated, key_of
+from aerobee.client.dedup.handler import DedupStore, KeyOf, deduplicated, key_of
+from aerobee.property_names import DEDUP_KEY
 
 __all__ = ["DEDUP_KEY", "DedupStore", "KeyOf", "deduplicated", "key_of"]

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.errors import UsageError
+from aerobee.property_names import DEDUP_KEY
 
 log = logging.getLogger(__name__)
 
-DEDUP_KEY = "DEDUP_KEY"  # the property by which brokers, too, know a message that is sent again
 KEY_CHARS_MAX = 255  # stored as it is up to here, by its hash beyond
 KeyOf = Callable[[ReceivedMessage], str]
 # Gets what the store gives: a SQLAlchemy connection inside the transaction, a Redis pipeline.

@@ -36,9 +36,7 @@ from aerobee.client.producer.request_reply import PendingRequests
 from aerobee.client.producer.request_reply_calls import RequestReplyCalls
 from aerobee.client.producer.send_semaphore import SendSemaphore
 from aerobee.client.producer.send_tries import FirstTry, Select, SendTries, connect_s
-from aerobee.client.producer.transaction import TRAN_MSG
 from aerobee.client.session.send_header import (
-    NOT_SENDABLE,
     RESERVED_PROPERTIES,
     Ids,
     check_properties,
@@ -53,9 +51,11 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, ConnectFailed, SendFailed, UsageError
 from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, check_group_name, java_hash
 from aerobee.network import Network
+from aerobee.property_names import TRAN_MSG
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import OPAQUE_MASK, Connection, opaques
+from aerobee.system_names import NOT_SENDABLE
 from aerobee.words import plural
 
 log = logging.getLogger(__name__)

@@ -21,13 +21,12 @@ from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, NoReply, RemoteError, SendFailed, UsageError
 from aerobee.host_port import bare_host
 from aerobee.message import MAGIC_V1, Message, MessageQueue, decode_properties, encode_properties
+from aerobee.property_names import CORRELATION_ID, REPLY_TO_CLIENT
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
-CORRELATION_ID = "CORRELATION_ID"
-REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
 MESSAGE_TYPE = "MSG_TYPE"
 CLUSTER = "CLUSTER"

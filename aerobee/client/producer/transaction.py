@@ -17,10 +17,8 @@ from aerobee.message import (
     Message,
     parse_offset_message_id,
 )
+from aerobee.property_names import IMMUNITY, PRODUCER_GROUP, TRAN_MSG
 
-TRAN_MSG = "TRAN_MSG"
-PRODUCER_GROUP = "PGROUP"
-IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 _FORBIDDEN = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", TRAN_MSG, PRODUCER_GROUP)
 
 

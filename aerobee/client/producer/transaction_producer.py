@@ -33,8 +33,6 @@ from aerobee.client.base.trace_record import TracedType, TraceEvent, TraceKind
 from aerobee.client.producer.producer import Producer, Selector
 from aerobee.client.producer.publish_routes import target_of
 from aerobee.client.producer.transaction import (
-    PRODUCER_GROUP,
-    TRAN_MSG,
     EndedTransactions,
     TransactionResult,
     TransactionState,
@@ -46,6 +44,7 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, ConfigError, MalformedFrame, RemoteError, SendFailed, UsageError
 from aerobee.message import TRANSACTION_PREPARED, Message, MessageQueue
 from aerobee.network import Network
+from aerobee.property_names import PRODUCER_GROUP, TRAN_MSG
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.peer import Peer

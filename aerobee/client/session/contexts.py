@@ -31,9 +31,9 @@ from typing import Any
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.session.nameservers import parse_addresses
 from aerobee.errors import ConfigError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.system import sync_directory, sync_file
 
-NAMESERVER_DEFAULT = "127.0.0.1:9876"
 FILE_VARIABLE = "AEROBEE_CLIENT_CONFIG"
 CONTEXT_VARIABLE = "AEROBEE_CONTEXT"
 NAMESERVER_VARIABLES = ("AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR")

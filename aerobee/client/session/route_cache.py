@@ -16,9 +16,10 @@ from aerobee.client.session.nameservers import Nameservers
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error
 from aerobee.message import RETRY_PREFIX, MessageQueue
-from aerobee.remoting.body.route import MASTER_ID, BrokerData
+from aerobee.remoting.body.route import BrokerData
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.shared_task import SharedTask
 
 log = logging.getLogger(__name__)

@@ -21,19 +21,9 @@ from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX, Message, MessageQueu
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX
+from aerobee.remoting.protocol import LEVEL_FIELD
 
 RESERVED_PROPERTIES = frozenset({"UNIQ_KEY", "WAIT", "KEYS", "TAGS", "DELAY"})
-# Topics of the broker, to which no client sends.
-NOT_SENDABLE = frozenset(
-    {
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
 STATUS = {
     0: SendStatus.SEND_OK,
     10: SendStatus.FLUSH_DISK_TIMEOUT,
@@ -185,9 +175,6 @@ def encode_batch_entry(message: Message, unique_id: str) -> bytes:
             properties,
         )
     )
-
-
-LEVEL_FIELD = "aerobeeAck"  # of an answer to a send that asked for a level by name
 
 
 def decode_send_reply(

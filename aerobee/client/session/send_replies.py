@@ -18,8 +18,9 @@ from typing import Any, Protocol
 import orjson
 
 from aerobee.client.base.results import SendResult
-from aerobee.client.session.send_header import LEVEL_FIELD, STATUS
+from aerobee.client.session.send_header import STATUS
 from aerobee.message import MessageQueue
+from aerobee.remoting.protocol import LEVEL_FIELD
 
 ANSWER_BYTES_MAX = 64 * 1024  # of an ordinary answer, far above what any has
 _HEAD = Struct(">II")

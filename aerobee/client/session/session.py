@@ -17,7 +17,6 @@ from random import Random
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.base.lost_peers import LostPeers
 from aerobee.client.base.publish_route import TopicRoute
-from aerobee.client.base.received import LMQ_PREFIX
 from aerobee.client.base.tasks import Tasks
 from aerobee.client.base.unique_id import UniqueIds
 from aerobee.client.session.codec import choose_codec
@@ -32,13 +31,14 @@ from aerobee.message import MessageQueue
 from aerobee.network import AsyncioNetwork, Network
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from aerobee.remoting.body.queue_mapping import LOGICAL_BROKER_PREFIX
-from aerobee.remoting.body.route import MASTER_ID
 from aerobee.remoting.client import RemotingClient, checked
 from aerobee.remoting.codes import RequestCode, request_name
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.peer import Handler
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.remoting.tls import ClientTls, TlsFiles
+from aerobee.system_names import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 

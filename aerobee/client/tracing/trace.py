@@ -21,7 +21,6 @@ from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.base.results import SendResult, SendStatus
 from aerobee.client.base.trace_record import (
     TRACE_GROUP,
-    TRACE_TOPIC,
     ConsumeOutcome,
     TracedType,
     TraceEvent,
@@ -33,6 +32,7 @@ from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError
 from aerobee.host_port import join_address
 from aerobee.message import Message, parse_offset_message_id
+from aerobee.system_names import TRACE_TOPIC
 
 log = logging.getLogger(__name__)
 

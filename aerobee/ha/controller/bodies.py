@@ -13,11 +13,11 @@ from aerobee.errors import MalformedFrame
 from aerobee.ha.controller.commands import REPLICAS_MAX
 from aerobee.ha.controller.state import Group
 from aerobee.remoting.fastjson import dumps, loads, loads_object
+from aerobee.remoting.protocol import BROKER_ID_MAX
 
 NAMES_MAX = 10_000  # groups asked for in one call
 ROWS_MAX = 20_000  # brokers in one answer: some 20 ms of the event loop
 _DIALECT_BYTES_MAX = 64 * 1024
-ID_MAX = (1 << 31) - 1
 
 
 def sync_state_set_body(members: Iterable[int], set_epoch: int) -> bytes:
@@ -112,6 +112,6 @@ def master_fields(group: Group, *, with_set_epoch: bool = True) -> dict[str, str
 
 
 def _id(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= ID_MAX:
-        raise MalformedFrame(f"an id or epoch is {value!r:.40}, expected 0 to {ID_MAX}")
+    if type(value) is not int or not 0 <= value <= BROKER_ID_MAX:
+        raise MalformedFrame(f"an id or epoch is {value!r:.40}, expected 0 to {BROKER_ID_MAX}")
     return value

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aerobee.errors import MalformedFrame, NotLeader, QuorumBusy
 from aerobee.ha.controller.bodies import (
-    ID_MAX,
     elected_body,
     master_fields,
     read_names,
@@ -38,6 +37,7 @@ from aerobee.ha.raft.raft_service import RaftService
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import BROKER_ID_MAX
 from aerobee.remoting.wire_name import check_wire_name
 
 CALL_TIMEOUT_S = 5.0
@@ -94,7 +94,7 @@ class ControllerCalls:
             max_offset=request.integer("maxOffset", -1),
             confirm_offset=request.integer("confirmOffset", -1),
             timeout_ms=min(max(timeout_ms, 1), HEARTBEAT_TIMEOUT_MS_MAX),
-            priority=request.int32("electionPriority", ID_MAX),
+            priority=request.int32("electionPriority", BROKER_ID_MAX),
             is_disk_sound=request.boolean("diskSound", True),
             is_learner=request.boolean("asyncLearner", False),
         )
@@ -178,8 +178,8 @@ class ControllerCalls:
 
     async def elect_master(self, request: RemotingCommand) -> RemotingCommand:
         broker_id = request.integer("brokerId", -1)
-        if not -1 <= broker_id <= ID_MAX:
-            raise MalformedFrame(f"brokerId is {broker_id}, expected -1 to {ID_MAX}")
+        if not -1 <= broker_id <= BROKER_ID_MAX:
+            raise MalformedFrame(f"brokerId is {broker_id}, expected -1 to {BROKER_ID_MAX}")
         requester = max(broker_id, 0)
         name = _name(request, "brokerName")
         apart_ms = min(max(request.integer("apartMillis", 0), 0), APART_MS_MAX)
@@ -313,6 +313,6 @@ def _short(request: RemotingCommand, field: str, bytes_max: int) -> str:
 
 def _broker_id(request: RemotingCommand, field: str) -> int:
     found = request.integer(field)
-    if not 0 <= found <= ID_MAX:
-        raise MalformedFrame(f"the field <{field}> is {found}, expected 0 to {ID_MAX}")
+    if not 0 <= found <= BROKER_ID_MAX:
+        raise MalformedFrame(f"the field <{field}> is {found}, expected 0 to {BROKER_ID_MAX}")
     return found

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from aerobee.errors import MalformedFrame
 from aerobee.ha.packed import pack, unpack
 from aerobee.ha.raft.entry import Entry, decode_entry
+from aerobee.store.files.disk import SECTOR_BYTES
 from aerobee.store.files.zeros import is_zero
 
 MAGIC = b"AERORAFT"
 FILE_HEAD = struct.Struct(">8sQII8x")
 RECORD_HEAD = struct.Struct(">IIII")
 ALIGNMENT = RECORD_HEAD.size
-SECTOR_BYTES = 512  # the least that a disk writes whole
 SIZE_CHECK = 0x5EC7_0A11
 _ZERO_STEP_BYTES = 64 * 1024
 _FILE_CRC = struct.Struct(">8sQI")

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aerobee.errors import MalformedFrame
+from aerobee.remoting.protocol import BROKER_ID_MAX
 
 FILE_BYTES_MAX = 4_096
-ID_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,10 @@ def decode_held_id(data: bytes, *, is_temporary: bool) -> HeldId:
     if len(parts) != wanted or not all(parts):
         raise MalformedFrame(f"a broker's identity is {data[:80]!r}, expected {wanted} parts with # between")
     if not (
-        parts[2].isascii() and parts[2].isdigit() and len(parts[2]) <= 10 and 0 < int(parts[2]) <= ID_MAX
+        parts[2].isascii()
+        and parts[2].isdigit()
+        and len(parts[2]) <= 10
+        and 0 < int(parts[2]) <= BROKER_ID_MAX
     ):
         raise MalformedFrame(f"the id in a broker's identity is {parts[2][:40]!r}")
     return HeldId(

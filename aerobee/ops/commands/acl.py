@@ -9,9 +9,10 @@ import typer
 from aerobee.access.resource import parse_action, parse_resource
 from aerobee.client.admin.access import CUSTOM, DEFAULT
 from aerobee.errors import UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.commands.user import UserArgument
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

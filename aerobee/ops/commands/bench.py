@@ -26,12 +26,13 @@ from aerobee.client import (
     SendResult,
 )
 from aerobee.errors import AerobeeError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import Message
 from aerobee.ops.commands.bench_probe import probe
 from aerobee.ops.commands.consume import GROUPLESS
 from aerobee.ops.commands.send import ack_of
 from aerobee.ops.options.clients import open_admin, open_producer, open_pull_consumer
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson
+from aerobee.ops.options.options import AsJson
 from aerobee.ops.terminal.failure import UnhealthyError, explain
 from aerobee.ops.terminal.latency import LatencyHistogram
 from aerobee.ops.terminal.output import Output

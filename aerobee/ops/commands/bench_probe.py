@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from aerobee.errors import AerobeeError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import Message
 from aerobee.ops.commands.cluster_change import AtBroker
 from aerobee.ops.options.clients import masters, open_admin, open_producer
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers
 from aerobee.ops.terminal.failure import UnhealthyError, explain
 from aerobee.ops.terminal.latency import LatencyHistogram
 from aerobee.ops.terminal.output import Output

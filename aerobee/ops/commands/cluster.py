@@ -10,11 +10,12 @@ import typer
 from aerobee.client import Admin
 from aerobee.client.base.results import BrokerInfo
 from aerobee.errors import AerobeeError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.commands.cluster_change import allow_writes, clean, producers, stop_writes
 from aerobee.ops.commands.cluster_copy import export_cluster, import_cluster
 from aerobee.ops.commands.drain import drain
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers
 from aerobee.ops.terminal.ack_level import ack_sentence_of
 from aerobee.ops.terminal.failure import explain
 from aerobee.ops.terminal.output import Output

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from aerobee.errors import UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.options.clients import masters, open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import moment_text

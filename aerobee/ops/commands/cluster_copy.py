@@ -19,12 +19,13 @@ import typer
 
 from aerobee.client import Admin
 from aerobee.errors import MalformedFrame, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.ops.commands.cluster_change import AtBroker
 from aerobee.ops.commands.group import SYSTEM_GROUPS
 from aerobee.ops.commands.topic import topic_kind
 from aerobee.ops.options.clients import masters, open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.terminal.output import Output, to_json
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.remoting import fastjson

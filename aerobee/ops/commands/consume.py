@@ -26,12 +26,13 @@ from aerobee.client import (
     Sql,
 )
 from aerobee.errors import MessageDamaged, NoPermission, TopicNotExist, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import MessageQueue
 from aerobee.ops.commands.send import find_queue
 from aerobee.ops.commands.topic import missing_topic
 from aerobee.ops.options import consume_options as options
 from aerobee.ops.options.clients import open_admin, open_pull_consumer, open_simple_consumer
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
+from aerobee.ops.options.options import AsJson, NameServers, TopicArgument
 from aerobee.ops.terminal.message_format import parse_format
 from aerobee.ops.terminal.output import Output, body_text, host_text
 from aerobee.ops.terminal.run import Stop, run

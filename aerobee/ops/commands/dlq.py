@@ -18,19 +18,13 @@ from aerobee.client.admin.dead_letters import Redriven
 from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
 from aerobee.clock import SystemClock
 from aerobee.errors import UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.commands.consume import shown_document
 from aerobee.ops.commands.send import parse_properties
 from aerobee.ops.commands.topic import require_topic
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import (
-    NAMESERVER_DEFAULT,
-    AsJson,
-    GroupArgument,
-    NameServers,
-    Yes,
-    ask,
-)
+from aerobee.ops.options.options import AsJson, GroupArgument, NameServers, Yes, ask
 from aerobee.ops.terminal.failure import ExitCode, NotFound
 from aerobee.ops.terminal.output import Output, body_text
 from aerobee.ops.terminal.run import Stop, run

@@ -16,14 +16,15 @@ import typer
 from aerobee.client import Admin
 from aerobee.client.base.results import BrokerInfo, ConsumerProgress
 from aerobee.errors import AerobeeError, RemoteError, RequestTimeout, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import above_zero
+from aerobee.remoting.protocol import MASTER_ID
 
 READ_ONLY = "4"
-MASTER_ID = 0
 LOOK_S = 2.0
 SHOWN_MAX = 5
 

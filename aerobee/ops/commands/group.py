@@ -12,19 +12,13 @@ from aerobee.client import Admin
 from aerobee.client.admin.explain import QueueLock
 from aerobee.client.admin.pops import MODES
 from aerobee.errors import ConsumerNotOnline, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import MessageQueue, check_group_name
 from aerobee.ops.commands.group_change import create_group, update_group
 from aerobee.ops.commands.send import find_queue
 from aerobee.ops.commands.topic import require_topic
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import (
-    NAMESERVER_DEFAULT,
-    AsJson,
-    GroupArgument,
-    NameServers,
-    Yes,
-    ask,
-)
+from aerobee.ops.options.options import AsJson, GroupArgument, NameServers, Yes, ask
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

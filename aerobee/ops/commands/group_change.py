@@ -13,10 +13,11 @@ import typer
 
 from aerobee.client import Admin
 from aerobee.errors import UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import check_group_name
 from aerobee.ops.commands.cluster_change import AtBroker
 from aerobee.ops.options.clients import masters, open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, GroupArgument, NameServers
+from aerobee.ops.options.options import AsJson, ClusterName, GroupArgument, NameServers
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

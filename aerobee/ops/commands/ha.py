@@ -15,9 +15,10 @@ import typer
 from aerobee.client.session.contexts import cluster
 from aerobee.clock import SystemClock
 from aerobee.errors import ConnectFailed, NotLeader, RequestNotSupported, TransportError, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.network import AsyncioNetwork
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers, Yes, ask
+from aerobee.ops.options.options import AsJson, NameServers, Yes, ask
 from aerobee.ops.terminal.failure import NoController, NoEpochs, NotFound, explain
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from aerobee.errors import QueryNotFound, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers, Yes, ask
+from aerobee.ops.options.options import AsJson, NameServers, Yes, ask
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

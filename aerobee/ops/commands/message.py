@@ -11,12 +11,13 @@ import typer
 from aerobee.client import PullConsumer, ReceivedMessage
 from aerobee.client.base.publish_route import subscribe_queues
 from aerobee.errors import QueryNotFound, RemoteSystemError, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import MessageQueue
 from aerobee.ops.commands.consume import GROUPLESS, shown_document
 from aerobee.ops.commands.send import find_queue
 from aerobee.ops.commands.topic import require_topic
 from aerobee.ops.options.clients import masters, open_admin, open_pull_consumer
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
+from aerobee.ops.options.options import AsJson, NameServers, TopicArgument
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

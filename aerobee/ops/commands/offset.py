@@ -15,19 +15,13 @@ import typer
 
 from aerobee.client import Admin, OffsetMove, OffsetTarget
 from aerobee.errors import UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
 from aerobee.ops.commands.group import require_group
 from aerobee.ops.commands.send import find_queue
 from aerobee.ops.commands.topic import require_topic
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import (
-    NAMESERVER_DEFAULT,
-    AsJson,
-    GroupArgument,
-    NameServers,
-    Yes,
-    ask,
-)
+from aerobee.ops.options.options import AsJson, GroupArgument, NameServers, Yes, ask
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import moment_ms

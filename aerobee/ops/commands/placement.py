@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from aerobee.clock import SystemClock
 from aerobee.errors import AerobeeError, UsageError
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers, Yes, ask
+from aerobee.host_port import NAMESERVER_DEFAULT
+from aerobee.ops.options.options import AsJson, NameServers, Yes, ask
 from aerobee.ops.options.shared_options import client_config
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

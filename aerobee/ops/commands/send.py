@@ -24,12 +24,12 @@ from typing import Any
 import typer
 
 from aerobee.client import Producer, ProducerConfig, SendResult, SendStatus
-from aerobee.client.dedup.handler import DEDUP_KEY
 from aerobee.errors import AerobeeError, ConnectionLost, RemoteSystemError, RequestTimeout, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import PRIORITY, Message, MessageQueue
 from aerobee.ops.options import send_options as options
 from aerobee.ops.options.clients import open_admin, open_producer
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
+from aerobee.ops.options.options import AsJson, NameServers, TopicArgument
 from aerobee.ops.terminal.ack_level import UNKNOWN, ack_sentence_of
 from aerobee.ops.terminal.failure import ExitCode, explain
 from aerobee.ops.terminal.lines import STDIN, open_lines, read_all, read_lines
@@ -37,6 +37,7 @@ from aerobee.ops.terminal.output import Output, body_text, host_text
 from aerobee.ops.terminal.progress import Progress, size_of
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import is_span, moment_ms, moment_text, span_ms, until_text
+from aerobee.property_names import DEDUP_KEY
 from aerobee.words import plural
 
 log = logging.getLogger(__name__)

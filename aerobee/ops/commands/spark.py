@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from aerobee.errors import UsageError
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, NameServers
+from aerobee.host_port import NAMESERVER_DEFAULT
+from aerobee.ops.options.options import NameServers
 
 app = typer.Typer(
     name="spark",

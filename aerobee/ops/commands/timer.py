@@ -11,16 +11,9 @@ import typer
 from aerobee.client.admin.timers import LIST_MAX, TimerInfo
 from aerobee.client.producer.recall import parse_handle
 from aerobee.errors import QueryNotFound, RequestNotSupported, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import (
-    NAMESERVER_DEFAULT,
-    AsJson,
-    ClusterName,
-    NameServers,
-    Yes,
-    ask,
-    never_delivered,
-)
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers, Yes, ask, never_delivered
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

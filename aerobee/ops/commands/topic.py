@@ -9,20 +9,13 @@ import typer
 
 from aerobee.client import Admin
 from aerobee.errors import TopicNotExist
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.ops.commands.topic_allocate import allocate_queues
 from aerobee.ops.commands.topic_change import create_topic, perm_text, update_topic
 from aerobee.ops.commands.topic_static import app as static_app
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import (
-    NAMESERVER_DEFAULT,
-    AsJson,
-    ClusterName,
-    NameServers,
-    TopicArgument,
-    Yes,
-    ask,
-)
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers, TopicArgument, Yes, ask
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

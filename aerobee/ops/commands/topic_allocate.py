@@ -9,9 +9,10 @@ import typer
 from aerobee.client.base.publish_route import subscribe_queues
 from aerobee.client.consumer.allocation import Allocation, average, average_by_circle, consistent_hash
 from aerobee.errors import TopicNotExist, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import check_topic_name
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers, TopicArgument
+from aerobee.ops.options.options import AsJson, NameServers, TopicArgument
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

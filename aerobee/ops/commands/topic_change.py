@@ -15,17 +15,10 @@ import typer
 from aerobee.client import Admin
 from aerobee.client.base.results import TopicInfo
 from aerobee.errors import TopicNotExist, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import check_topic_name
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import (
-    NAMESERVER_DEFAULT,
-    AsJson,
-    ClusterName,
-    NameServers,
-    TopicArgument,
-    Yes,
-    ask,
-)
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers, TopicArgument, Yes, ask
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

@@ -13,19 +13,12 @@ import typer
 from aerobee.client import Admin
 from aerobee.client.base.static_plan import StaticTopic
 from aerobee.errors import TopicNotExist, UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import (
-    NAMESERVER_DEFAULT,
-    AsJson,
-    ClusterName,
-    NameServers,
-    TopicArgument,
-    Yes,
-    ask,
-)
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers, TopicArgument, Yes, ask
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
-from aerobee.remoting.body.route import MASTER_ID
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.words import plural
 
 app = typer.Typer(

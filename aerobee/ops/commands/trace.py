@@ -7,15 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from aerobee.client.base.trace_record import TRACE_TOPIC, ConsumeOutcome, TracedType, TraceEvent, TraceKind
+from aerobee.client.base.trace_record import ConsumeOutcome, TracedType, TraceEvent, TraceKind
+from aerobee.clock import MS_PER_DAY
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.options.options import AsJson, NameServers
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import moment_ms, moment_text
-
-DAY_MS = 86_400_000
+from aerobee.system_names import TRACE_TOPIC
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +44,7 @@ def trace(
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             events = await admin.trace(
-                message_id, trace_topic=trace_topic, begin_ms=begin_ms, end_ms=now_ms + DAY_MS
+                message_id, trace_topic=trace_topic, begin_ms=begin_ms, end_ms=now_ms + MS_PER_DAY
             )
         if not events:
             raise NotFound(

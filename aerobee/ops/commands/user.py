@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from aerobee.errors import UsageError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, ClusterName, NameServers, Yes, ask
+from aerobee.ops.options.options import AsJson, ClusterName, NameServers, Yes, ask
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 

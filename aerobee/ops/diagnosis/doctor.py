@@ -18,12 +18,12 @@ import typer
 from aerobee.client.base.results import BrokerInfo
 from aerobee.clock import Clock, SystemClock
 from aerobee.errors import AerobeeError, NoPermission, RemoteError, UsageError
-from aerobee.host_port import WILDCARDS, bare_host, is_loopback, split_address
+from aerobee.host_port import NAMESERVER_DEFAULT, WILDCARDS, bare_host, is_loopback, split_address
 from aerobee.ops.commands.cluster import first_rate
 from aerobee.ops.commands.ha import opened
 from aerobee.ops.diagnosis.tls_probe import tls_advice
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.options.options import AsJson, NameServers
 from aerobee.ops.options.shared_options import client_config
 from aerobee.ops.terminal.ack_level import ack_sentence_of
 from aerobee.ops.terminal.failure import ExitCode, explain

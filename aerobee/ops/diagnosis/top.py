@@ -17,11 +17,12 @@ import typer
 from aerobee.client import Admin
 from aerobee.client.base.results import BrokerInfo
 from aerobee.errors import AerobeeError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.ops.commands.cluster import first_rate
 from aerobee.ops.commands.group import SYSTEM_GROUPS
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.options.options import AsJson, NameServers
 from aerobee.ops.terminal.failure import explain
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

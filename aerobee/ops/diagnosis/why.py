@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import check_group_name
 from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
 from aerobee.ops.diagnosis.why_rules import findings
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.ops.options.options import AsJson, NameServers
 from aerobee.ops.terminal.failure import ExitCode
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run

@@ -24,9 +24,8 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
+from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 WHEEL_TOPIC = "rmq_sys_wheel_timer"
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 

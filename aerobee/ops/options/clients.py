@@ -16,7 +16,7 @@ from aerobee.client import (
 from aerobee.client.base.results import BrokerInfo
 from aerobee.ops.options.shared_options import client_config
 from aerobee.ops.terminal.failure import NotFound
-from aerobee.remoting.body.route import MASTER_ID
+from aerobee.remoting.protocol import MASTER_ID
 
 
 def open_admin(nameservers: str | list[str]) -> Admin:

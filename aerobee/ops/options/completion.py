@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from aerobee.errors import AerobeeError
+from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
-from aerobee.ops.options.options import NAMESERVER_DEFAULT
 
 if TYPE_CHECKING:
     from aerobee.client import Admin

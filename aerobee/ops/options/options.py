@@ -16,8 +16,6 @@ from aerobee.errors import UsageError
 from aerobee.ops.terminal.lines import STDIN
 from aerobee.ops.terminal.run import Interrupted
 
-NAMESERVER_DEFAULT = "127.0.0.1:9876"
-
 NameServers = Annotated[
     str,
     typer.Option(

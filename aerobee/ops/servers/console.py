@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from aerobee.errors import ConfigError
-from aerobee.ops.options.options import NAMESERVER_DEFAULT, AsJson, NameServers
+from aerobee.host_port import NAMESERVER_DEFAULT
+from aerobee.ops.options.options import AsJson, NameServers
 from aerobee.ops.options.shared_options import client_config
 from aerobee.ops.servers.serving import (
     LogLevel,

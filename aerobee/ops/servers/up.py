@@ -29,11 +29,10 @@ import typer
 from aerobee.access.opening import who_may_administer
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend, wanted_backend
-from aerobee.broker.state.config import MASTER_ID
 from aerobee.client.session.registered import RegisteredBrokers
 from aerobee.config import Setting, environment_settings
 from aerobee.errors import AerobeeError, NoPermission, UsageError
-from aerobee.host_port import WILDCARDS, bare_host, is_ip, is_loopback, join_address, split_address
+from aerobee.host_port import PORT_MAX, WILDCARDS, bare_host, is_ip, is_loopback, join_address, split_address
 from aerobee.nameserver import NameServer
 from aerobee.ops.options.options import AsJson
 from aerobee.ops.servers.broker import broker_loop, start_broker
@@ -54,11 +53,11 @@ from aerobee.ops.terminal.ack_level import ack_sentence
 from aerobee.ops.terminal.failure import ExitCode, UnhealthyError
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
+from aerobee.remoting.protocol import MASTER_ID
 from aerobee.words import plural
 
 BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
-PORT_MAX = 65_535
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 # Which option says what `up` gives each of its brokers.
 UP_SAYS = {

@@ -24,13 +24,13 @@ from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
+from aerobee.remoting.protocol import QUEUES_MAX
 
 EPOCH_AHEAD_MS_MAX = 366 * 86_400_000  # an epoch is a time in ms; clocks of tools may be wrong
 GLOBAL_SCOPE = "__global__"
 LOGICAL_BROKER_PREFIX = "__syslo__"
 LOGICAL_BROKER_NONE = "__syslo__none__"  # leads a queue that no broker says it leads
 UNDECIDED = -1
-QUEUES_MAX = 99_999  # logical queues of one topic: a client makes an object for each
 ITEMS_MAX = 1_024  # of one logical queue: one more with each remapping
 
 

@@ -19,8 +19,8 @@ import orjson
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.queue_mapping import QueueMappingInfo
+from aerobee.remoting.protocol import MASTER_ID
 
-MASTER_ID = 0
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 

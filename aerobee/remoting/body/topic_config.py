@@ -16,6 +16,7 @@ from aerobee.remoting.body.data_version import DataVersion
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
+PERM_MAX = 7
 PERM_READ = 4
 PERM_PRIORITY = 8
 SINGLE_TAG = "SINGLE_TAG"

@@ -38,12 +38,12 @@ from aerobee.errors import RecordInvalid, StoreError
 from aerobee.message import (
     INNER_BATCH,
     MAGIC_V1,
-    RECORD_BYTES_MIN,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     decode_properties,
 )
+from aerobee.record_head import RECORD_BYTES_MIN, field_at, head_struct
 from aerobee.store.append.visibility import Visibility
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.index.index_file import key_hash
@@ -56,13 +56,12 @@ from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue, BatchEntr
 from aerobee.store.queue.consume_queue import ENTRY, ENTRY_BYTES, ConsumeQueue
 from aerobee.store.queue.queue_table import MULTI_OFFSET_TEXT, AnyQueue, QueueTable, without_light_offsets
 
-_SIZE = struct.Struct(">I")
+_SIZE = head_struct("size")
 _ENTRY_START = struct.Struct(">qi")  # of a queue entry: physical offset, size
 _TEXT_SIZE = struct.Struct(">H")
 _TEXT_SIZES = [_TEXT_SIZE.pack(size) for size in range(4096)]  # of the usual ones, without a call
-_OFFSETS = struct.Struct(">qq")  # queue offset, physical offset
-_OFFSETS_AT = 20
-_HEAD = struct.Struct(">I16xqq")  # size, queue offset, physical offset: what is checked of a written record
+_OFFSETS, _OFFSETS_AT = head_struct("queue_offset", "physical_offset"), field_at("queue_offset")
+_HEAD = head_struct("size", "queue_offset", "physical_offset")  # what is checked of a written record
 _CODE_MAX = 2**63  # a tags code takes 64 bits with its sign
 _NO_INDEX_ROOM = 1 << 30  # without an index there is always room
 

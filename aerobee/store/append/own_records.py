@@ -16,6 +16,7 @@ from typing import Protocol
 
 from aerobee.errors import RecordInvalid
 from aerobee.message import MAGIC_V1, PROPERTIES_BYTES_MAX
+from aerobee.record_head import HOST_V4_BYTES, format_between
 from aerobee.store.append.log_appender import LogAppender
 from aerobee.store.append.visibility import Visibility
 from aerobee.store.files.config import StoreConfig
@@ -24,8 +25,9 @@ from aerobee.store.queue.consume_queue import ENTRY, ConsumeQueue
 from aerobee.store.queue.queue_table import AnyQueue
 
 # HEAD_V4 of message.py with each host as one field.
-_HEAD = struct.Struct(">IIIiiqqiq8sq8siqi")
-_HOST_BYTES = 8
+_HEAD = struct.Struct(
+    f">{format_between('size', 'born_timestamp')}{HOST_V4_BYTES}sq{HOST_V4_BYTES}s{format_between('reconsume_times', 'body_size')}"
+)
 
 OwnRecord = tuple[bytes, bytes, int]  # body, properties, tags code
 
@@ -90,7 +92,7 @@ class OwnRecords:
         store.check_writable()
         queue = store.queues.get(self._place)
         host, store_host = self._host, store.store_host
-        if type(queue) is not ConsumeQueue or len(host) != _HOST_BYTES or len(store_host) != _HOST_BYTES:
+        if type(queue) is not ConsumeQueue or len(host) != HOST_V4_BYTES or len(store_host) != HOST_V4_BYTES:
             return None
         now = store.store_time_now()
         total = self._fixed_bytes * len(records)

@@ -27,6 +27,7 @@ from aerobee.store.files.record_lock import lock_directory, lock_store, require_
 from aerobee.system import sync_file as sync_descriptor
 
 PAGE_BYTES = mmap.PAGESIZE
+SECTOR_BYTES = 512  # the least that a disk writes whole
 
 # Sliced for copies, slice-assigned and pack_into'd for writes. A mapped file's own bytes, not a copy.
 WritableBuffer: TypeAlias = mmap.mmap | bytearray

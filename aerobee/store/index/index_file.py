@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 from aerobee.message import java_hash
-from aerobee.store.files.disk import MappedFile, WritableBuffer
+from aerobee.store.files.disk import SECTOR_BYTES, MappedFile, WritableBuffer
 from aerobee.store.files.zeros import is_zero
 
 HEADER = struct.Struct(">qqqqii")
@@ -31,7 +31,6 @@ _RESERVE_BYTES = 1_048_576
 _CHECK_STEP = 65_536  # entries
 _CLEAR_STEP_BYTES = 65_536
 _ZERO_RUN_BYTES_MAX = 8 << 20  # behind so many zeros nothing is looked for: more than a moment's entries take
-SECTOR_BYTES = 512  # a disk writes at least so many bytes in one piece
 
 
 def key_hash(text: str) -> int:

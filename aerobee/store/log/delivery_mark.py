@@ -11,14 +11,12 @@ the log itself tells what was delivered, and after a crash nothing is delivered 
 
 from __future__ import annotations
 
-import struct
-
 from aerobee.message import BORN_HOST_V6, MAGIC_BLANK, STORE_HOST_V6
+from aerobee.record_head import field_at, head_struct
 from aerobee.store.log.commit_log import CommitLog
 
-_HEAD = struct.Struct(">II28xI")  # size, magic, sys flag at 36
-_MARK_AT = 76  # with both hosts IPv4
-_MARK = struct.Struct(">q")
+_HEAD = head_struct("size", "magic", "sys_flag")
+_MARK, _MARK_AT = head_struct("prepared_transaction_offset"), field_at("prepared_transaction_offset")
 
 
 def delivery_mark(source_offset: int) -> int:

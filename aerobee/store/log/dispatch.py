@@ -17,7 +17,6 @@ from aerobee.message import (
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
-    RECORD_BYTES_MIN,
     RETRY_PREFIX,
     STORE_HOST_V6,
     TRANSACTION_COMMIT,
@@ -25,18 +24,16 @@ from aerobee.message import (
     TRANSACTION_ROLLBACK,
     tags_code,
 )
+from aerobee.record_head import FIXED_HEAD, HOST_V4_BYTES, HOST_V6_BYTES, RECORD_BYTES_MIN, TAIL, head_struct
+from aerobee.store.files.disk import SECTOR_BYTES
 from aerobee.store.files.zeros import is_zero
+from aerobee.system_names import LMQ_PREFIX, SCHEDULE_TOPIC
 
-SECTOR_BYTES = 512
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-LMQ_PREFIX = "%LMQ%"
 # Topics whose queues are never batch queues: copies of a batch record that lie there keep its sysFlag.
 _ORDINARY_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX, SCHEDULE_TOPIC, "rmq_sys_", "RMQ_SYS_")
 BATCH_MESSAGES_MAX = 0x7FFF  # an entry of a batch queue has 16 bits for it
+_SIZE_AND_MAGIC = head_struct("size", "magic")
 NUMBER_CHARS_MAX = 10  # of a 32-bit number
-_HEAD = struct.Struct(">IIIiiqqiq")
-HEAD_BYTES = _HEAD.size
-_TAIL = struct.Struct(">iqi")  # reconsume times, prepared transaction offset, body size
 
 
 class ScanKind(Enum):
@@ -86,7 +83,7 @@ def scan_record(data: bytes, physical_offset: int, *, check_crc: bool) -> Scan:
     """
     if len(data) < 8:
         return Scan(ScanKind.BAD, reason=f"{len(data)} bytes are left in the file")
-    total, magic = struct.unpack_from(">II", data, 0)
+    total, magic = _SIZE_AND_MAGIC.unpack_from(data)
     if magic == MAGIC_BLANK:
         return Scan(ScanKind.BLANK, size=total)
     if total == 0 and magic == 0:
@@ -95,15 +92,15 @@ def scan_record(data: bytes, physical_offset: int, *, check_crc: bool) -> Scan:
         return Scan(ScanKind.BAD, reason=f"magic {magic:#010x} is not a record's")
     if not RECORD_BYTES_MIN <= total <= len(data):
         return Scan(ScanKind.BAD, reason=f"the size field says {total}, the file has {len(data)} more bytes")
-    _, _, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = _HEAD.unpack_from(data, 0)
+    _, _, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = FIXED_HEAD.unpack_from(data, 0)
     if own_offset != physical_offset:
         return Scan(ScanKind.BAD, reason=f"the record says that it is at {own_offset}")
-    at = HEAD_BYTES + (20 if sys_flag & BORN_HOST_V6 else 8)
+    at = FIXED_HEAD.size + (HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES)
     try:
         (store_timestamp,) = struct.unpack_from(">q", data, at)
-        at += 8 + (20 if sys_flag & STORE_HOST_V6 else 8)
-        _, _, body_size = _TAIL.unpack_from(data, at)
-        at += _TAIL.size
+        at += 8 + (HOST_V6_BYTES if sys_flag & STORE_HOST_V6 else HOST_V4_BYTES)
+        _, _, body_size = TAIL.unpack_from(data, at)
+        at += TAIL.size
         if body_size < 0 or at + body_size > total:
             return Scan(ScanKind.BAD, reason=f"the body size field says {body_size}")
         body_at = at

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from aerobee.message import MAGIC_BLANK, RECORD_BYTES_MIN, TRANSACTION_PREPARED
+from aerobee.message import MAGIC_BLANK, TRANSACTION_PREPARED
+from aerobee.record_head import RECORD_BYTES_MIN, field_at, field_end
 from aerobee.store.files.disk import Disk
 from aerobee.store.log.commit_log import BLANK, BLANK_BYTES, CommitLog, Segment
 from aerobee.store.log.record_layout import lay_out
@@ -18,7 +19,7 @@ DIRECTORY = "damaged"
 TOPIC = "AEROBEE_DAMAGED"
 _PIECE_BYTES = 1 << 20
 _HOST = bytes(8)
-_OWN_OFFSET_AT = 28
+_OWN_OFFSET_AT, _OWN_OFFSET_END = field_at("physical_offset"), field_end("physical_offset")
 
 
 def patch_log(log: CommitLog, disk: Disk, root: str, start: int, stop: int, timestamp: int) -> bool:
@@ -68,7 +69,7 @@ def _fill(segment: Segment, begin: int, end: int, timestamp: int) -> None:
             sys_flag=TRANSACTION_PREPARED,
         )
         record = bytearray(lay_out(message, 0, timestamp, store_host=_HOST, body_bytes_max=2 * _PIECE_BYTES))
-        record[_OWN_OFFSET_AT : _OWN_OFFSET_AT + 8] = (segment.base + at).to_bytes(8, "big")
+        record[_OWN_OFFSET_AT:_OWN_OFFSET_END] = (segment.base + at).to_bytes(8, "big")
         assert len(record) == size
         segment.file.buffer[at : at + size] = bytes(record)
         at += size

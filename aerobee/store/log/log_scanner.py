@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from aerobee.message import MAGIC_BLANK
+from aerobee.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from aerobee.store.files.disk import MappedFile
 from aerobee.store.files.zeros import is_zero
 from aerobee.store.log.commit_log import BLANK_BYTES, ZERO_RUN_BYTES_MAX, CommitLog
@@ -18,7 +18,7 @@ from aerobee.store.log.dispatch import DispatchRecord, Scan, ScanKind, scan_reco
 
 _READ_BYTES = 1 << 20
 _SEARCH_STEP_BYTES = 1 << 20
-MAGICS = (b"\xda\xa3\x20\xa7", b"\xda\xa3\x20\xab")
+MAGICS = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _BLANK_MAGIC = MAGIC_BLANK.to_bytes(4, "big")
 
 OnDamage = Callable[[int, int, str], None]  # from, to, what is wrong there

@@ -8,7 +8,10 @@ from aerobee.errors import RecordInvalid
 from aerobee.message import decode_properties
 from aerobee.store.log.dispatch import DispatchRecord, ScanKind, scan_record
 
-_WORD_BYTES = 8  # size and magic, which a blank has, too
+RECORD_BYTES_MAX = (
+    64 << 20
+)  # whatever maxMessageSize is, here or at a master; a blank is never larger than a record
+WORD_BYTES = 8  # size and magic, which a blank has, too
 
 
 class RawRun(NamedTuple):
@@ -34,7 +37,7 @@ def cut_raw(data: bytes, physical_offset: int, *, check_crc: bool) -> RawRun:
     while at < end:
         place = physical_offset + at
         size = int.from_bytes(data[at : at + 4], "big")
-        if not _WORD_BYTES <= size <= end - at:
+        if not WORD_BYTES <= size <= end - at:
             raise RecordInvalid(f"the size field at {place} says {size}, {end - at} bytes are left")
         scan = scan_record(data[at : at + size], place, check_crc=check_crc)
         if scan.kind is ScanKind.BLANK and at + size == end:

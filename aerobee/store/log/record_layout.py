@@ -16,6 +16,7 @@ from aerobee.message import (
     TRIES_MAX,
     encode_record,
 )
+from aerobee.record_head import format_between
 from aerobee.store.log.stored_message import StoredMessage
 
 
@@ -54,6 +55,11 @@ def lay_out(
     )
 
 
+_TO_FLAG = format_between("size", "physical_offset")
+_FLAG_AND_TIME = format_between("sys_flag", "born_timestamp")
+_TRIES_AND_PREPARED = format_between("reconsume_times", "prepared_transaction_offset")
+
+
 class Origin:
     """What the records of a burst have in common: the hosts (enter() sets that of the sender) and the store time, ms.
 
@@ -74,8 +80,8 @@ class Origin:
         changes_size = len(born_host) != len(self.born_host)
         self.born_host = born_host
         if changes_size:
-            hosts = f"iq{len(born_host)}sq{len(self.store_host)}siq"
-            self.head, self.hosts = struct.Struct(f">IIIiiqq{hosts}i"), struct.Struct(f">{hosts}")
+            hosts = f"{_FLAG_AND_TIME}{len(born_host)}sq{len(self.store_host)}s{_TRIES_AND_PREPARED}"
+            self.head, self.hosts = struct.Struct(f">{_TO_FLAG}{hosts}i"), struct.Struct(f">{hosts}")
             self.host_flags = (BORN_HOST_V6 if len(born_host) != 8 else 0) | (
                 STORE_HOST_V6 if len(self.store_host) != 8 else 0
             )

@@ -13,20 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from aerobee.errors import RecordInvalid
 from aerobee.message import decode_properties, encode_properties
 from aerobee.store.files.config import StoreConfig
-from aerobee.store.log.dispatch import (
-    LMQ_PREFIX,
-    SCHEDULE_TOPIC,
-    DispatchRecord,
-    entry_tags_code,
-    is_batch_record,
-    message_count,
-)
+from aerobee.store.log.dispatch import DispatchRecord, entry_tags_code, is_batch_record, message_count
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue, BatchEntry
 from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.extended_queue import Bitmap, ExtendedQueue, QueueExtension
 from aerobee.store.queue.queue_files import QUEUE_ID_MAX, FilePool, check_component
 from aerobee.store.queue.queue_kind import RecordAt, copy_to_batch, copy_to_simple, kind_for
+from aerobee.system_names import LMQ_PREFIX, SCHEDULE_TOPIC
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 MULTI_DISPATCH, MULTI_OFFSET = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"

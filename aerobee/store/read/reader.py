@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import accumulate, chain
 
 from aerobee.message import BORN_HOST_V6
+from aerobee.record_head import HOST_V4_BYTES, HOST_V6_BYTES, field_at, field_end, format_of, head_struct
 from aerobee.store.files.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX, BrokerRole, StoreConfig
 from aerobee.store.files.disk import WritableBuffer
 from aerobee.store.log.commit_log import CommitLog
@@ -20,12 +21,14 @@ from aerobee.store.queue.consume_queue import ENTRY, ENTRY_BYTES, FILLER_SIZE, C
 from aerobee.store.queue.extended_queue import BitmapAccept, ExtendedQueue
 
 RESULT_BYTES_MAX = 128 * 1024 * 1024
-_SIZE = struct.Struct(">I")
-_OWN_OFFSET = struct.Struct(">q")
-_OWN_PLACE = struct.Struct(">I24xq")  # a record's size and its own physical offset
-_HEAD_BYTES_MIN = _SYS_FLAG_AT = 36
+_SIZE = head_struct("size")
+_OWN_PLACE = head_struct("size", "physical_offset")
+_OWN_OFFSET, _OWN_OFFSET_AT = head_struct("physical_offset"), field_at("physical_offset")
+_HEAD_BYTES_MIN = field_end("physical_offset")  # what is read of a record here
+_SYS_FLAG_AT = field_at("sys_flag")
 _LAYOUTS_KEPT = 64
-_STORE_TIME_AT = 56  # with an IPv4 born host; 12 more with IPv6
+_OWN_PLACE_FORMAT = format_of("size", "physical_offset")
+_STORE_TIME_AT = field_at("store_timestamp")  # with an IPv4 born host; 12 more with IPv6
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 Accept = Callable[[bytes], bool]
@@ -89,9 +92,9 @@ class _Collected:
         record = bytes(segment.file.buffer[at : at + size])
         if (
             len(record) != size
-            or size < _SYS_FLAG_AT
+            or size < _HEAD_BYTES_MIN
             or _SIZE.unpack_from(record)[0] != size
-            or _OWN_OFFSET.unpack_from(record, 28)[0] != physical_offset
+            or _OWN_OFFSET.unpack_from(record, _OWN_OFFSET_AT)[0] != physical_offset
         ):
             return False
         if accept is not None and not accept(record):
@@ -114,7 +117,7 @@ def _entry_places(count: int) -> struct.Struct:
 @lru_cache(_LAYOUTS_KEPT)
 def _own_places(count: int, size: int) -> struct.Struct:
     """What so many records of one size, back to back, say: each its size and its physical offset."""
-    return struct.Struct(f">{f'I24xq{size - _HEAD_BYTES_MIN}x' * count}")
+    return struct.Struct(f">{f'{_OWN_PLACE_FORMAT}{size - _HEAD_BYTES_MIN}x' * count}")
 
 
 @lru_cache(_LAYOUTS_KEPT)
@@ -284,7 +287,7 @@ class MessageReader:
                     base, end, buffer = segment.base, segment.end, segment.file.buffer
                 place = physical_offset - base
                 record = bytes(buffer[place : place + size])
-                if len(record) != size or size < _SYS_FLAG_AT or check(record) != (size, physical_offset):
+                if len(record) != size or size < _HEAD_BYTES_MIN or check(record) != (size, physical_offset):
                     if self._mend(queue, at):
                         break
                     at += 1
@@ -400,9 +403,12 @@ class MessageReader:
     def record_time(self, physical_offset: int) -> int:
         """Store time of the record at a physical offset; -1 when there is none."""
         head = self._log.read(physical_offset, _STORE_TIME_AT + 20)
-        if len(head) < _STORE_TIME_AT + 20 or _OWN_OFFSET.unpack_from(head, 28)[0] != physical_offset:
+        if (
+            len(head) < _STORE_TIME_AT + HOST_V6_BYTES
+            or _OWN_OFFSET.unpack_from(head, _OWN_OFFSET_AT)[0] != physical_offset
+        ):
             return -1
-        at = _STORE_TIME_AT + (12 if head[_SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
+        at = _STORE_TIME_AT + (HOST_V6_BYTES - HOST_V4_BYTES if head[_SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
         return int(_OWN_OFFSET.unpack_from(head, at)[0])
 
     def offset_by_time(self, queue: AnyQueue, timestamp_ms: int, upper: bool) -> int:

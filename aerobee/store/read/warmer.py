@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from aerobee.store.files.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX, StoreConfig
 from aerobee.store.files.disk import MappedFile
 from aerobee.store.log.commit_log import CommitLog, Segment
+from aerobee.store.log.raw_records import RECORD_BYTES_MAX
 from aerobee.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from aerobee.store.queue.queue_files import FilePool
 from aerobee.store.queue.queue_table import AnyQueue
@@ -25,7 +26,6 @@ from aerobee.store.queue.queue_table import AnyQueue
 COUNT_MAX, BYTES_MAX = 256, 1 << 20
 GAP_BYTES_MAX = 64 << 10  # between records of a queue lie those of others: read, too, when they are no more
 STEP_BYTES_MAX = 1 << 20  # read at once
-RECORD_BYTES_MAX = 64 << 20  # what a queue entry may say of its record here
 NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
 # A consumer that reads on is asked about once for so many messages and reads: a look costs as much as a read.
 LOOK_ENTRIES, LOOK_READS, LOOK_BYTES_MAX = 512, 32, 4 << 20

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from aerobee.errors import StoreError
 from aerobee.store.files.checkpoint import Checkpoint
 from aerobee.store.files.config import StoreConfig
-from aerobee.store.files.disk import Disk
+from aerobee.store.files.disk import SECTOR_BYTES, Disk
 from aerobee.store.files.zeros import is_zero
 from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.dispatch import DispatchRecord, Scan, ScanKind
@@ -20,7 +20,6 @@ from aerobee.store.log.log_scanner import LogScanner
 from aerobee.store.queue.queue_bounds import QueueBounds
 from aerobee.store.recovery.recovery_report import RecoveryReport
 
-SECTOR_BYTES = 512
 _SIZE_BYTES = 4  # a record begins with its size
 
 

@@ -7,10 +7,10 @@ there. When it is not among them it is the record that is damaged: that message 
 from __future__ import annotations
 
 import logging
-import struct
 
 from aerobee.errors import StoreError
-from aerobee.message import MAGIC_BLANK
+from aerobee.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from aerobee.record_head import head_struct
 from aerobee.store.log.commit_log import BLANK_BYTES, CommitLog
 from aerobee.store.log.dispatch import scan_record
 from aerobee.store.log.log_scanner import MAGICS, LogScanner
@@ -20,7 +20,7 @@ from aerobee.store.queue.queue_table import AnyQueue, QueueTable
 SEARCH_BYTES_MAX = 64 << 20  # of the log, a quarter of a second: more is for `aerobee store repair`
 _NEIGHBOURS_MAX = 4_096  # damaged entries in a row
 _NOTES_MAX = 10_000  # places that are remembered, to be said once
-_HEAD = struct.Struct(">I4s4xi4xqq")  # size, magic, queue id, queue offset, own offset
+_HEAD = head_struct("size", "magic", "queue_id", "queue_offset", "physical_offset")
 _logger = logging.getLogger(__name__)
 
 
@@ -84,7 +84,7 @@ class QueueMender:
             return None
         size, magic, queue_id, queue_offset, own = _HEAD.unpack(head)
         is_right = (size, queue_id, queue_offset, own) == (entry[1], queue.queue_id, offset, entry[0])
-        return (entry[0], entry[0] + size) if is_right and magic in MAGICS else None
+        return (entry[0], entry[0] + size) if is_right and magic in (MAGIC_V1, MAGIC_V2) else None
 
     def _end_before(self, queue: ConsumeQueue, offset: int) -> int:
         for at in range(offset - 1, max(queue.min_offset, offset - _NEIGHBOURS_MAX) - 1, -1):
@@ -115,7 +115,7 @@ class QueueMender:
                 at = segment.end
                 continue
             is_record = len(head) == _HEAD.size and head[4:8] in MAGICS and size >= _HEAD.size
-            _, _, queue_id, queue_offset, own = _HEAD.unpack(head) if is_record else (0, b"", 0, 0, -1)
+            _, _, queue_id, queue_offset, own = _HEAD.unpack(head) if is_record else (0, 0, 0, 0, -1)
             if own != at:  # the log is damaged here: sizes lead nowhere, the next whole record is looked for
                 behind = LogScanner(log, check_crc=False).next_record(at, stop=min(stop, limit))
                 if behind is None:

@@ -13,11 +13,12 @@ import os
 from collections.abc import Callable, Mapping
 
 from aerobee.message import decode_properties
-from aerobee.store.log.dispatch import LMQ_PREFIX, DispatchRecord, message_count
+from aerobee.store.log.dispatch import DispatchRecord, message_count
 from aerobee.store.log.log_scanner import LogScanner
 from aerobee.store.queue.batch_consume_queue import NO_SIZE, BatchConsumeQueue
 from aerobee.store.queue.queue_bounds import Key, QueueBounds
 from aerobee.store.queue.queue_table import AnyQueue, QueueTable
+from aerobee.system_names import LMQ_PREFIX
 
 HOLE_MAX = 1_000_000  # entries: a record that says it is further on than that is damaged itself
 _LOOKS_MAX = 4_096  # queues: each file's first record is read, at random places of the disk

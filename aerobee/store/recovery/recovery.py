@@ -15,7 +15,8 @@ import os
 from collections.abc import Callable
 
 from aerobee.errors import StoreError
-from aerobee.message import RECORD_BYTES_MIN, decode_properties
+from aerobee.message import decode_properties
+from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.files.checkpoint import Checkpoint
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.files.disk import Disk

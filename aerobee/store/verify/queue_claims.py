@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from aerobee.message import decode_properties
-from aerobee.store.log.dispatch import LMQ_PREFIX, DispatchRecord, batch_size_of, is_batch_record
+from aerobee.store.log.dispatch import DispatchRecord, batch_size_of, is_batch_record
 from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue
 from aerobee.store.queue.consume_queue import FILLER_SIZE
 from aerobee.store.queue.queue_table import AnyQueue, is_queue_name
+from aerobee.system_names import LMQ_PREFIX
 
 Key = tuple[str, int]
 

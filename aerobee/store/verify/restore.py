@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aerobee.errors import StoreError
-from aerobee.message import RECORD_BYTES_MIN, TRANSACTION_PREPARED
+from aerobee.message import TRANSACTION_PREPARED
+from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.files.checkpoint import CheckpointFile
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.files.disk import Disk, RealDisk

@@ -7,11 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.broker.pop.pending_pops import ANY_QUEUE, PendingPop, PendingPops, _Place
+from aerobee.broker.pop.pending_pops import PendingPop, PendingPops, _Place
 from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.state.closed_peers import LEAVING_AT_ONCE, ClosedPeers
 from aerobee.clock import ManualClock
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import ANY_QUEUE
 from tests.fakes import FakePeer
 from tests.unit.broker.test_pending_access import NoWatch
 

@@ -9,15 +9,14 @@ import pytest
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import CK_TAG, CheckPoint
-from aerobee.broker.pop.revive_log import REVIVE_GROUP
 from aerobee.broker.replication.cut_progress import CutProgress
 from aerobee.broker.replication.cut_revivals import CutRevivals
 from aerobee.clock import ManualClock
 from aerobee.message import encode_properties, encode_record, pack_host
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.log.delivery_mark import delivery_mark
-from aerobee.store.log.dispatch import SCHEDULE_TOPIC
 from aerobee.store.log.stored_message import GetResult, GetStatus
+from aerobee.system_names import REVIVE_GROUP, SCHEDULE_TOPIC
 
 REVIVE_TOPIC = "rmq_sys_REVIVE_LOG_c"
 START, DIRECTORY = 1_000, "/store/cut"

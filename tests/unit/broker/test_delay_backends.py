@@ -14,10 +14,10 @@ import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON, choose_backend
 from aerobee.broker.fastpath.seam import DelaySettings
-from aerobee.broker.state.topic_table import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from aerobee.broker.transaction.fast_path_hooks import DelayFastPath
 from aerobee.message import pack_host
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.system_names import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 from tests.fuzz.fastpath_bursts import ODD_VALUES, TOPICS, framed, mutated
 from tests.fuzz.fastpath_counterparts import Counterpart
 from tests.unit.broker.sending import send_frame

@@ -12,18 +12,18 @@ from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.fastpath.long_poll import answer_released
 from aerobee.broker.fastpath.seam import BurstResult
 from aerobee.broker.pull import pending_pulls
-from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.errors import StoreError
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.protocol import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import batch_body, send_frame, use_backend
 from tests.unit.broker.test_pull import Pulling, pull_request
 
-WAITS = SUSPEND | SUBSCRIPTION
+WAITS = PULL_SUSPEND | PULL_SUBSCRIPTION
 
 
 @pytest.fixture(params=(PYTHON, NATIVE), autouse=True)
@@ -112,7 +112,7 @@ def test_each_message_of_a_batch_is_looked_at(pulling: Pulling) -> None:
 
 
 def test_its_offset_is_committed_when_it_comes_and_never_again(pulling: Pulling) -> None:
-    poll(pulling, pull_request(3, flags=WAITS | COMMIT_OFFSET, commitOffset="2"))
+    poll(pulling, pull_request(3, flags=WAITS | PULL_COMMIT_OFFSET, commitOffset="2"))
     assert pulling.offsets.query("group", "TopicNormal", 1) == 2
     assert pulling.offsets.query_pulled("group", "TopicNormal", 1) is None
     pulling.offsets.commit("group", "TopicNormal", 1, 3)

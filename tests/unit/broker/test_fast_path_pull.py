@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.fastpath.python_backend import REPLY_BYTES_MAX
-from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
+from aerobee.broker.fastpath.request import REPLY_BYTES_MAX
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import decode_records
 from aerobee.remoting.body.heartbeat import ConsumerData
@@ -19,6 +18,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand, SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.protocol import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from aerobee.store.files.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX
 from tests.captures import captured
 from tests.fakes import FakePeer
@@ -155,7 +155,10 @@ def test_a_oneway_pull_is_left_to_the_handler(pulling: Pulling) -> None:
 
 def test_offsets_and_statistics_are_those_of_the_handler(pulling: Pulling) -> None:
     pulling.send(5)
-    (reply,) = serve(pulling, pull_request(1, flags=SUBSCRIPTION | COMMIT_OFFSET | SUSPEND, commitOffset="1"))
+    (reply,) = serve(
+        pulling,
+        pull_request(1, flags=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET | PULL_SUSPEND, commitOffset="1"),
+    )
     assert pulling.offsets.query("group", "TopicNormal", 1) == 1
     assert pulling.offsets.query_pulled("group", "TopicNormal", 1) == 5
     counters = dict(pulling.stats.counters("GROUP_GET_NUMS"))
@@ -269,7 +272,10 @@ def test_a_pull_that_only_python_can_test_waits_with_the_handler(tmp_path: Path)
     pulling.groups.put(SubscriptionGroupConfig("group"))
     pulling.send()
     request = pull_request(
-        1, flags=SUBSCRIPTION | SUSPEND, subscription="(TAGS = 'TagA') = TRUE", expressionType="SQL92"
+        1,
+        flags=PULL_SUBSCRIPTION | PULL_SUSPEND,
+        subscription="(TAGS = 'TagA') = TRUE",
+        expressionType="SQL92",
     )
     used = pulling.fast_path.burst(FakePeer(), encode_frame(request), 0)  # type: ignore[arg-type]
     assert used == 0, "the backends leave the same pulls to the handler"

@@ -8,8 +8,8 @@ import pytest
 
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.metrics.stats import GROUP_GET_NUMS
-from aerobee.broker.pull.pull_calls import SUBSCRIPTION, SUSPEND
 from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.protocol import PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import batch_body, send_frame, use_backend
 from tests.unit.broker.test_pull import Pulling, pull_request
@@ -26,7 +26,7 @@ def test_bursts_count_each_request(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             peer, send_frame("TopicBatch", code=320, body=batch_body((b"a", ""), (b"b", ""))), 0
         )  # type: ignore[arg-type]
         assert pulling.stats.put_latency.count == 5
-        pulls = [pull_request(offset, flags=SUBSCRIPTION) for offset in (0, 1, 3)]
+        pulls = [pull_request(offset, flags=PULL_SUBSCRIPTION) for offset in (0, 1, 3)]
         first = pulling.pull(peer, pulls[0])  # the handler makes the authorization that the fast path goes by
         assert first is not None
         pulling.fast_path.burst(peer, b"".join(map(encode_frame, pulls)), 0)  # type: ignore[arg-type]
@@ -44,7 +44,9 @@ def test_pulls_that_waited_are_counted_when_a_message_releases_them(
     pulling = Pulling(tmp_path)
     try:
         peer = FakePeer()
-        waiting = [pull_request(0, flags=SUBSCRIPTION | SUSPEND, opaque=number) for number in (1, 2)]
+        waiting = [
+            pull_request(0, flags=PULL_SUBSCRIPTION | PULL_SUSPEND, opaque=number) for number in (1, 2)
+        ]
         for each in waiting:
             assert pulling.pull(peer, each) is None
         assert pulling.stats.get_latency.count == 0
@@ -65,7 +67,7 @@ def test_totals_are_kept_until_they_are_read(
     try:
         peer = FakePeer()
         fast_path, stats = pulling.fast_path, pulling.stats
-        pull = pull_request(0, flags=SUBSCRIPTION)
+        pull = pull_request(0, flags=PULL_SUBSCRIPTION)
         pulling.send(1)
         pulling.pull(peer, pull)  # the handler makes the authorization that the fast path goes by
         put = stats.put_total

@@ -14,13 +14,13 @@ from aerobee.access.policies import SUBJECT_PREFIX
 from aerobee.access.users import MemoryTable, User, Users, disabled
 from aerobee.broker.admission.pending_access import PAUSE_S, SLICE_COUNT, PendingAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
-from aerobee.broker.pop.pending_pops import ANY_QUEUE, PendingPop, PendingPops
-from aerobee.broker.pull.pull_calls import SUBSCRIPTION, SUSPEND
+from aerobee.broker.pop.pending_pops import PendingPop, PendingPops
 from aerobee.clock import ManualClock
 from aerobee.errors import RemoteError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
+from aerobee.remoting.protocol import ANY_QUEUE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from aerobee.remoting.signature import Credentials
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import send_frame, use_backend
@@ -29,7 +29,7 @@ from tests.unit.broker.test_fast_path_access import allow as allow_alice
 from tests.unit.broker.test_pull import Pulling, pull_request
 
 ALICE, ROOT = Credentials("alice", "alicesecret"), Credentials("root", "rootsecret")
-WAITS = SUSPEND | SUBSCRIPTION
+WAITS = PULL_SUSPEND | PULL_SUBSCRIPTION
 
 CHANGES: dict[str, tuple[Callable[[Users], None], str]] = {
     "disabled": (lambda users: users.put(disabled(users.users["alice"])), "User:alice is disabled."),

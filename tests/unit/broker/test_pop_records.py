@@ -9,12 +9,12 @@ import pytest
 from aerobee.broker.fastpath.choice import NATIVE, choose_backend
 from aerobee.broker.pop.check_point import Acks, CheckPoint
 from aerobee.broker.pop.revive_log import ReviveLog
-from aerobee.broker.state.topic_table import WHEEL_TIMER_TOPIC
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreFull, StoreNotWritable
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import WHEEL_TIMER_TOPIC
 from tests.simulation.store_world import InlineExecutor
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from aerobee.broker.pull.pull_calls import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.message import decode_records
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.fakes import FakePeer
 from tests.unit.broker.sending import Sending, send_frame
 
@@ -34,7 +34,7 @@ class Pulling(Sending):
 
 
 def pull_request(
-    offset: int = 0, *, flags: int = SUBSCRIPTION, opaque: int = 9, **fields: str
+    offset: int = 0, *, flags: int = PULL_SUBSCRIPTION, opaque: int = 9, **fields: str
 ) -> RemotingCommand:
     ext = {
         "consumerGroup": "group", "topic": "TopicNormal", "queueId": "1", "queueOffset": str(offset),
@@ -156,7 +156,10 @@ def test_a_held_sql_pull_is_answered_by_the_first_message_that_matches(tmp_path:
     pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
     connection = FakePeer()
     request = pull_request(
-        flags=SUSPEND | SUBSCRIPTION, opaque=78, expressionType="SQL92", subscription="TAGS = 'TagB'"
+        flags=PULL_SUSPEND | PULL_SUBSCRIPTION,
+        opaque=78,
+        expressionType="SQL92",
+        subscription="TAGS = 'TagB'",
     )
     assert pulling.pull(connection, request) is None
     pulling.send(tag="TagA")
@@ -172,7 +175,10 @@ def test_a_held_sql_pull_is_answered_by_the_first_message_that_matches(tmp_path:
 
 def test_the_offset_in_the_header_is_committed_once(pulling: Pulling) -> None:
     pulling.send(3)
-    pulling.pull(FakePeer(), pull_request(3, flags=COMMIT_OFFSET | SUBSCRIPTION | SUSPEND, commitOffset="2"))
+    pulling.pull(
+        FakePeer(),
+        pull_request(3, flags=PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION | PULL_SUSPEND, commitOffset="2"),
+    )
     assert pulling.offsets.query("group", "TopicNormal", 1) == 2
     pulling.offsets.commit("group", "TopicNormal", 1, 3)
     pulling.send()
@@ -182,7 +188,7 @@ def test_the_offset_in_the_header_is_committed_once(pulling: Pulling) -> None:
 
 def test_a_held_pull_is_answered_by_the_message_it_waits_for(pulling: Pulling) -> None:
     connection = FakePeer()
-    assert pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION, opaque=77)) is None
+    assert pulling.pull(connection, pull_request(flags=PULL_SUSPEND | PULL_SUBSCRIPTION, opaque=77)) is None
     assert pulling.pending_pulls.count == 1
     pulling.send(5)
     pulling.run_soon()
@@ -195,7 +201,7 @@ def test_a_held_pull_is_answered_by_the_message_it_waits_for(pulling: Pulling) -
 
 def test_a_message_that_does_not_match_leaves_the_pull_held(pulling: Pulling) -> None:
     connection = FakePeer()
-    pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION, subscription="TagC"))
+    pulling.pull(connection, pull_request(flags=PULL_SUSPEND | PULL_SUBSCRIPTION, subscription="TagC"))
     pulling.send(tag="TagA")
     pulling.run_soon()
     assert connection.replies() == []
@@ -208,10 +214,12 @@ def test_a_message_that_does_not_match_leaves_the_pull_held(pulling: Pulling) ->
 def test_a_held_pull_ends_at_its_own_time(pulling: Pulling) -> None:
     connection = FakePeer()
     pulling.pull(
-        connection, pull_request(flags=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis="15000", opaque=1)
+        connection,
+        pull_request(flags=PULL_SUSPEND | PULL_SUBSCRIPTION, suspendTimeoutMillis="15000", opaque=1),
     )
     pulling.pull(
-        connection, pull_request(flags=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis="4000", opaque=2)
+        connection,
+        pull_request(flags=PULL_SUSPEND | PULL_SUBSCRIPTION, suspendTimeoutMillis="4000", opaque=2),
     )
     pulling.clock.advance(3.9)
     pulling.run_soon()
@@ -227,7 +235,7 @@ def test_a_held_pull_ends_at_its_own_time(pulling: Pulling) -> None:
 def test_without_long_polling_the_hold_is_the_brokers(tmp_path: Path) -> None:
     pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", long_polling_enable=False))
     connection = FakePeer()
-    pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION))
+    pulling.pull(connection, pull_request(flags=PULL_SUSPEND | PULL_SUBSCRIPTION))
     pulling.clock.advance(1.0)
     pulling.run_soon()
     assert [reply.code for reply in connection.replies()] == [19]
@@ -237,7 +245,7 @@ def test_without_long_polling_the_hold_is_the_brokers(tmp_path: Path) -> None:
 def test_a_closed_connection_takes_its_held_pulls_along(pulling: Pulling) -> None:
     connection, other = FakePeer(), FakePeer()
     for each in (connection, other):
-        pulling.pull(each, pull_request(flags=SUSPEND | SUBSCRIPTION))
+        pulling.pull(each, pull_request(flags=PULL_SUSPEND | PULL_SUBSCRIPTION))
     connection.close()
     assert pulling.pending_pulls.count == 1
     pulling.send()
@@ -249,7 +257,7 @@ def test_a_closed_connection_takes_its_held_pulls_along(pulling: Pulling) -> Non
 def test_a_reset_reaches_a_held_pull_at_once(pulling: Pulling) -> None:
     pulling.send(3)
     connection = FakePeer()
-    assert pulling.pull(connection, pull_request(3, flags=SUSPEND | SUBSCRIPTION)) is None
+    assert pulling.pull(connection, pull_request(3, flags=PULL_SUSPEND | PULL_SUBSCRIPTION)) is None
     pulling.offsets.assign_reset("group", "TopicNormal", {1: 1})
     pulling.run_soon()
     (reply,) = connection.replies()
@@ -263,11 +271,11 @@ def test_a_reset_reaches_a_held_pull_at_once(pulling: Pulling) -> None:
 
 def test_everything_held_is_answered_when_the_broker_stops(pulling: Pulling) -> None:
     connection = FakePeer()
-    pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION))
+    pulling.pull(connection, pull_request(flags=PULL_SUSPEND | PULL_SUBSCRIPTION))
     pulling.pending_pulls.end()
     pulling.pending_pulls.release_all()
     assert [reply.code for reply in connection.replies()] == [19]
-    assert pulling.pull(connection, pull_request(flags=SUSPEND | SUBSCRIPTION)) is not None
+    assert pulling.pull(connection, pull_request(flags=PULL_SUSPEND | PULL_SUBSCRIPTION)) is not None
 
 
 def test_a_slave_answers_pulls_only_when_it_may(tmp_path: Path) -> None:
@@ -295,7 +303,9 @@ def test_statistics_count_what_was_pulled(pulling: Pulling) -> None:
 def test_a_held_sql_pull_hears_of_each_message_once_and_of_several_at_once(tmp_path: Path) -> None:
     pulling = Pulling(tmp_path, BrokerConfig(broker_name="b", enable_property_filter=True))
     connection = FakePeer()
-    request = pull_request(flags=SUSPEND | SUBSCRIPTION, expressionType="SQL92", subscription="color = 'red'")
+    request = pull_request(
+        flags=PULL_SUSPEND | PULL_SUBSCRIPTION, expressionType="SQL92", subscription="color = 'red'"
+    )
     assert pulling.pull(connection, request) is None
     for _ in range(3):
         pulling.send(tag="TagA")

@@ -21,9 +21,9 @@ from aerobee.message import (
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.index.index_file import INDEX_ENTRY
-from aerobee.store.log.dispatch import SCHEDULE_TOPIC
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import SCHEDULE_TOPIC
 from tests.simulation.store_world import InlineExecutor
 
 HOST, HOST_V6 = pack_host("127.0.0.1", 10_911), pack_host("2001:db8::1", 7)

@@ -13,12 +13,13 @@ import pytest
 from aerobee.client.base.lost_peers import LostPeers
 from aerobee.client.base.tasks import Tasks
 from aerobee.client.consumer import queue_pull
-from aerobee.client.consumer.queue_pull import FLAG_COMMIT, PullSettings, QueuePull
+from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.subscription import subscribe
 from aerobee.clock import SystemClock
 from aerobee.message import MessageQueue
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.protocol import PULL_COMMIT_OFFSET
 from tests.waiting import wait_until
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -54,7 +55,7 @@ class Pulled:
         await wait_until(lambda: len(self.asked) > number)
         ext = self.asked[number].ext
         assert ext is not None
-        return int(ext["commitOffset"]), bool(int(ext["sysFlag"]) & FLAG_COMMIT)
+        return int(ext["commitOffset"]), bool(int(ext["sysFlag"]) & PULL_COMMIT_OFFSET)
 
 
 @pytest.fixture

@@ -37,7 +37,10 @@ PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 CORRELATION_ID = "CORRELATION_ID"
 
-# A batch in one record.
+POP_CK = "POP_CK"  # of a popped message: what its acknowledgement says
+
+# A batch in one record, and LMQs.
+INNER_PREFIX = "INNER_"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 

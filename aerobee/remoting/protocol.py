@@ -1,0 +1,31 @@
+"""Ids, flags, bounds and names that clients, brokers, NameServers and controllers must give the same value. Core.
+
+What a single file defines for its own use stays there; a test refuses a second definition of the same constant.
+"""
+
+from __future__ import annotations
+
+MASTER_ID = 0  # broker id of a master (MixAll.MASTER_ID)
+BROKER_ID_MAX = (1 << 31) - 1
+OFFSET_MAX = (1 << 63) - 1  # of a queue or of the log
+ANY_QUEUE = -1  # queue id of a pop: the broker chooses
+QUEUES_MAX = (
+    99_999  # of one topic at one broker, or logical queues of one topic: a client makes an object for each
+)
+
+# Bits of sysFlag of a pull (PullSysFlag).
+PULL_COMMIT_OFFSET = 1
+PULL_SUSPEND = 2
+PULL_SUBSCRIPTION = 4
+PULL_LITE = 16
+
+HOLD_MS_MAX = 300_000  # longest a broker keeps a pull or a pop pending
+PULL_COUNT_MAX = 1_024  # messages of one reply whatever the client requests; the store bounds them further
+POP_COUNT_MAX = 32  # messages of one pop
+INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
+
+BROADCASTING = "BROADCASTING"  # MessageModel: offsets lie with the consumers, the broker does not have them
+TYPE_ATTRIBUTE = "message.type"  # of a topic: which kind of message it takes
+LEVEL_FIELD = "aerobeeAck"  # of a reply to a send that named an acknowledgement level: that level
+LISTENERS_FIELD = "aerobeeListeners"  # of a registration: name=ip:port,… of the named listeners; RocketMQ's NameServers ignore it
+PART_FIELD = "aerobeePart"  # of a registration: topics that are not in this one are in another

@@ -1,0 +1,126 @@
+"""A constant has one definition: no second module of aerobee/ gives the same name the same number or text.
+
+Constants of the native module are compared with the Python definition that they repeat.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+from aerobee import message, record_head
+
+PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
+# Names that several modules use for a choice of their own: equal today, and each may change without the others.
+INDEPENDENT = {
+    "BACKLOG": "listen backlogs of separate ports",
+    "CALLS_AT_ONCE": "concurrency of separate commands",
+    "DELIVERIES_PER_PASS": "work per event loop iteration of separate loops",
+    "HOST": "loopback, where separate tools listen",
+    "INTERRUPTED": "the entry point of the command line imports nothing before it parses",
+    "LAYOUTS_KEPT": "sizes of separate caches",
+    "LIST_MAX": "limits of separate commands",
+    "NAME_CHARS_MAX": "access resources and registered names are bounded for separate reasons",
+    "KEY_CHARS_MAX": "duplicate keys, columns of databases and signing keys are bounded for separate reasons",
+    "NAMED_MAX": "names in a log line of separate servers",
+    "NOTES_MAX": "log lines of separate scans",
+    "OTHER": "a label of separate metric families",
+    "PAGE_BYTES": "the wheel's file format and the simulated disk",
+    "PAUSE_FACTOR": "back-off of separate loops",
+    "PLACES_MAX": "limits of separate scans",
+    "PORT": "the console is imported only when it starts",
+    "QUEUES": "queues of separate simulated topics",
+    "QUEUES_PER_TURN": "work per event loop iteration of separate scans",
+    "QUEUE_COUNT": "defaults of separate commands",
+    "RECORDS_PER_STEP": "work per event loop iteration of separate loops",
+    "RECORD_BYTES": "read-ahead of separate scans",
+    "REMEMBERED_MAX": "sizes of separate caches",
+    "SHOWN_MAX": "lines of separate commands",
+    "VERSION": "versions of separate formats",
+    "WAITING_MAX": "bounds of separate queues",
+}
+INDEPENDENT_ENDINGS = ("_S",)  # a duration of waiting belongs to the loop or call that waits
+
+
+def _literal(node: ast.expr) -> object:
+    """The value of a number, a text, or arithmetic of numbers; None for anything else."""
+    allowed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    if not all(isinstance(each, allowed) for each in ast.walk(node)):
+        return None
+    value: object = eval(compile(ast.Expression(node), "constant", "eval"), {"__builtins__": {}})
+    return value if isinstance(value, int | float | str | bytes) and value not in ("", b"") else None
+
+
+def _constants(source: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for node in ast.parse(source).body:
+        targets: list[ast.expr] = []
+        value: ast.expr | None = None
+        if isinstance(node, ast.Assign):
+            targets, value = node.targets, node.value
+        elif isinstance(node, ast.AnnAssign):
+            targets, value = [node.target], node.value
+        if len(targets) == 1 and isinstance(targets[0], ast.Name) and value is not None:
+            name = targets[0].id.lstrip("_")
+            literal = _literal(value)
+            if name.isupper() and literal is not None:
+                found[name] = literal
+    return found
+
+
+def _repeated(sources: dict[str, str]) -> dict[str, list[str]]:
+    """Constant -> the modules that define it with the same value, where these are several and it is no exception."""
+    where: dict[tuple[str, type, object], list[str]] = defaultdict(list)
+    for module, source in sources.items():
+        for name, value in _constants(source).items():
+            where[name, type(value), value].append(module)
+    return {
+        name: modules
+        for (name, _, _), modules in where.items()
+        if len(modules) > 1 and name not in INDEPENDENT and not name.endswith(INDEPENDENT_ENDINGS)
+    }
+
+
+def test_no_constant_is_defined_twice() -> None:
+    sources = {
+        str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")
+    }
+    assert _repeated(sources) == {}
+
+
+def test_a_second_definition_is_found_under_a_private_name_too() -> None:
+    sources = {
+        "a.py": "MASTER_ID = 0",
+        "b.py": "_MASTER_ID: int = 1 - 1",
+        "c.py": "MASTER_ID = 5\nTICK_S = 1.0",
+    }
+    assert _repeated({**sources, "d.py": "TICK_S = 1.0"}) == {"MASTER_ID": ["a.py", "b.py"]}
+
+
+def test_exceptions_are_still_needed() -> None:
+    defined: dict[str, int] = defaultdict(int)
+    for path in PACKAGE.rglob("*.py"):
+        for name in _constants(path.read_text(encoding="utf-8")):
+            defined[name] += 1
+    assert [name for name in INDEPENDENT if defined[name] < 2] == []
+
+
+def test_fields_of_a_record_have_the_offsets_of_the_layout() -> None:
+    assert record_head.HEAD_V4.size == 88
+    assert record_head.RECORD_BYTES_MIN == 91
+    record = message.encode_record(
+        topic=b"t", queue_id=3, queue_offset=4, physical_offset=5, body=b"body", properties=b"", flag=6,
+        born_timestamp=7, born_host=bytes(8), store_timestamp=8, store_host=bytes(8), reconsume_times=9,
+        prepared_transaction_offset=10,
+    )  # fmt: skip
+    names = (
+        "size", "magic", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp",
+        "store_timestamp", "reconsume_times", "prepared_transaction_offset", "body_size",
+    )  # fmt: skip
+    found = dict(zip(names, record_head.head_struct(*names).unpack_from(record), strict=True))
+    assert found == {
+        "size": len(record), "magic": message.MAGIC_V1, "queue_id": 3, "flag": 6, "queue_offset": 4, "physical_offset": 5,
+        "sys_flag": 0, "born_timestamp": 7, "store_timestamp": 8, "reconsume_times": 9, "prepared_transaction_offset": 10,
+        "body_size": 4,
+    }  # fmt: skip
