@@ -98,7 +98,7 @@ spark-demo: native
 	@scripts/setup-spark
 	.venv-spark/bin/python scripts/spark-demo $(ARGS)
 
-# The wheel in an empty environment away from the repository, with the README's first example.
+# The package in empty environments away from the repository, with and without cargo, with the README's first example.
 wheel:
 	@scripts/make-venv dev
 	$(BIN)/python scripts/check-wheel

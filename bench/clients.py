@@ -3,7 +3,7 @@
     python bench/clients.py [--count 100000] [--rounds 5] [--grpc 5000]
 
 Our Producer with 64 sends under way, our PushConsumer reading what is stored; microseconds of client CPU a message,
-without the interpreter's start. Both codecs of the client take turns, the native one (aerobee-native) and the Python one;
+without the interpreter's start. Both codecs of the client take turns, the native one (aerobee_native) and the Python one;
 the floor is what asyncio itself takes for a task that hands over a ready frame and awaits a future. --grpc N: RocketMQ's official Python client (gRPC, through RocketMQ's proxy) does the
 same with N messages, in its own environment (scripts/setup-bench). Results go to
 bench/results/clients.json and clients-grpc.json.

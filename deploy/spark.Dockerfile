@@ -12,10 +12,10 @@ ARG WHEELS=built
 FROM ${RUST} AS wheels-built
 RUN apt-get update -qq && apt-get install -qqy --no-install-recommends python3 python3-venv python3-dev gcc libc6-dev && python3 -m venv /venv
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY native native
 COPY aerobee aerobee
-RUN /venv/bin/pip wheel -q --wheel-dir /wheels '.[spark]' ./native pip
+RUN AEROBEE_BUILD_NATIVE=require /venv/bin/pip wheel -q --wheel-dir /wheels '.[spark]' pip
 
 FROM ${BASE} AS wheels-given
 COPY dist/image-spark /wheels
@@ -30,7 +30,7 @@ RUN mkdir -p /usr/share/man/man1 && apt-get update -qq \
 RUN useradd --uid 10001 --user-group --home-dir /var/lib/aerobee --shell /bin/sh aerobee \
     && mkdir -p /var/lib/aerobee/page && chown -R 10001:10001 /var/lib/aerobee
 RUN --mount=type=bind,from=wheels,source=/wheels,target=/wheels python3 -m venv --without-pip /opt/aerobee \
-    && /opt/aerobee/bin/python "$(ls /wheels/pip-*.whl)/pip" install -q --no-index --find-links /wheels 'aerobee[spark]' aerobee-native
+    && /opt/aerobee/bin/python "$(ls /wheels/pip-*.whl)/pip" install -q --no-index --find-links /wheels 'aerobee[spark]'
 ENV PATH=/opt/aerobee/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 HOME=/var/lib/aerobee PYSPARK_PYTHON=/opt/aerobee/bin/python
 USER 10001:10001
 WORKDIR /var/lib/aerobee

@@ -3,7 +3,7 @@
 sink_rows.outgoing_row() and send_header.encode_batch_entry() are the definition of what is sent for a row. LaidOutBatches
 hands the columns of ordinary rows to aerobee_native.BatchEntries as they lie in memory, without a Python object a row; rows
 that are not ordinary (a null, a key of several, text with control characters, a property of the client's own ...) come
-back for the definition. Without the native package, and for rows with a time, a sharding key or a dedup key, it is the definition's.
+back for the definition. Without the native module, and for rows with a time, a sharding key or a dedup key, it is the definition's.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ def choose_rows(
     arrow_rows = getattr(native, "ArrowRows", None)
     if wanted == NATIVE and arrow_rows is None:
         raise ConfigError(
-            f"{VARIABLE} is {NATIVE}, but aerobee-native is not there or has no ArrowRows: run `make native`"
+            f"{VARIABLE} is {NATIVE}, but this installation has no native module, or one without ArrowRows: install a wheel of "
+            "this platform, or run `make native` in a checkout"
         )
     if wanted == PYTHON or arrow_rows is None:
         return PythonRows(queue, columns, tags)

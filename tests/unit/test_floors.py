@@ -226,7 +226,7 @@ LOADED_WHEN_WANTED = {
         "aerobee.broker.replication.controller_wiring",
     },
     "nameserver/__init__.py": {"aerobee.nameserver.server"},
-    "ops/commands/tree.py": {"importlib"},
+    "ops/commands/tree.py": {"importlib", "aerobee.broker.fastpath.choice"},
     "ops/options/completion.py": {"aerobee.client.session.contexts", "aerobee.ops.options.clients"},
     "ops/servers/nameserver.py": {"aerobee.ops.servers.controller"},
     "ops/terminal/run.py": {"uvloop"},

@@ -1,4 +1,4 @@
-"""A native package of another seam is refused at start, with a word, only when the seam's number was raised with the seam."""
+"""A native module of another seam is refused at start, with a word, only when the seam's number was raised with the seam."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_seam_has_not_changed_without_its_number() -> None:
     found = digest(STUB.read_text(encoding="utf-8"))
     assert (FAST_PATH_VERSION, found) == (version, known), (
         "native/aerobee_native.pyi changed: raise FAST_PATH_VERSION in broker/fastpath/seam.py and native/src/lib.rs, "
-        f"and write ({version + 1}, {found!r}) here, so that an older aerobee-native is refused with a word"
+        f"and write ({version + 1}, {found!r}) here, so that an older native module is refused with a word"
     )
 
 

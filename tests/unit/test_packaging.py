@@ -1,12 +1,21 @@
-"""What is installed by an extra's name."""
+"""What the package contains: extras, the native module, licences, the list of its components."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
+import runpy
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -64,3 +73,149 @@ def test_the_package_says_where_it_lives() -> None:
     urls = PROJECT["urls"]
     assert urls["Homepage"] == f"https://pypi.org/project/{PROJECT['name']}/"
     assert all(url.startswith("https://") for url in urls.values())
+
+
+def build_hook() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "hatch_build.py"))
+
+
+def lock() -> dict[str, str]:
+    """Version by name of every crate in Cargo.lock."""
+    packages = tomllib.loads((ROOT / "native" / "Cargo.lock").read_text(encoding="utf-8"))["package"]
+    return {each["name"]: each["version"] for each in packages}
+
+
+def test_classifiers_name_each_python_that_ci_tests() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    tested = {"3.11", *jobs["python"]["strategy"]["matrix"]["version"]}
+    named = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert set(named) == tested == {"3.11", "3.12", "3.13", "3.14"}
+    assert not any(each.startswith("License ::") for each in PROJECT["classifiers"]), (
+        "an SPDX expression is given instead"
+    )
+
+
+def test_a_build_without_cargo_is_pure_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CARGO", raising=False)
+    hook = build_hook()
+    library, why = hook["build_native"](ROOT, "")
+    assert library is None
+    assert "cargo is not in PATH" in why
+    with pytest.raises(
+        hook["NativeBuildFailed"], match=r"AEROBEE_BUILD_NATIVE is require, and .* cargo is not in PATH"
+    ):
+        hook["build_native"](ROOT, "require")
+
+
+def test_a_failing_compiler_gives_a_pure_package_unless_native_is_required(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cargo = tmp_path / "cargo"
+    cargo.write_text("#!/bin/sh\nexit 101\n")
+    cargo.chmod(0o755)
+    monkeypatch.setenv("CARGO", str(cargo))
+    hook = build_hook()
+    assert hook["build_native"](ROOT, "auto") == (
+        None,
+        "cargo failed with status 101; its message is above (pip shows it with -v)",
+    )
+    with pytest.raises(hook["NativeBuildFailed"], match="status 101"):
+        hook["build_native"](ROOT, "require")
+
+
+def test_an_unknown_kind_of_build_is_refused_and_never_builds_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hook = build_hook()
+    assert hook["build_native"](ROOT, "never") == (None, "AEROBEE_BUILD_NATIVE is never")
+    with pytest.raises(hook["NativeBuildFailed"], match=r"'yes'.*auto, require or never"):
+        hook["build_native"](ROOT, "yes")
+
+
+@pytest.mark.parametrize("library", [Path("/target/release/libaerobee_native.so"), None])
+def test_a_wheel_has_the_tag_of_what_it_contains(library: Path | None) -> None:
+    hook = build_hook()
+    hook["CustomBuildHook"].initialize.__globals__["build_native"] = lambda root, wanted: (
+        library,
+        "no cargo",
+    )
+    said: list[str] = []
+    app = SimpleNamespace(display_info=said.append, display_warning=said.append)
+    data: dict[str, Any] = {"pure_python": True, "tag": None, "force_include": {}}
+    wheel = SimpleNamespace(target_name="wheel", root=str(ROOT), app=app)
+    hook["CustomBuildHook"].initialize(wheel, "standard", data)
+    if library is None:
+        assert data == {"pure_python": True, "tag": None, "force_include": {}}
+        assert said == ["aerobee: a pure Python package, without the native fast path: no cargo"]
+    else:
+        assert data["tag"].startswith("cp311-abi3-linux_")
+        assert data["force_include"] == {str(library): "aerobee_native.abi3.so"}
+        assert said == [f"aerobee: a package with the native fast path ({data['tag']})"]
+
+
+def test_the_source_archive_has_what_the_native_module_is_built_from() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert {"/native/src", "/native/Cargo.toml", "/native/Cargo.lock", "/hatch_build.py"} <= set(included)
+    for path in (*included, *PROJECT["license-files"]):
+        assert (ROOT / path.removeprefix("/")).exists(), path
+
+
+def test_licences_name_the_crates_of_the_lock_file() -> None:
+    text = (ROOT / "native" / "THIRD_PARTY_LICENSES.txt").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^([a-z0-9_-]+) (\S+) \(https://crates\.io/", text, re.MULTILINE))
+    assert named
+    assert named.items() <= lock().items(), "run scripts/third-party"
+    assert {"pyo3", "sha1", "crc32fast"} <= set(named)
+    assert text.count("Permission is hereby granted, free of charge") > 5
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo names the crates that are linked")
+def test_licences_are_those_of_the_linked_crates() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts" / "third-party", "--check"], check=False)
+    assert done.returncode == 0, "run scripts/third-party"
+
+
+@pytest.mark.skipif(shutil.which("cargo") is None, reason="cargo names the crates that are linked")
+def test_the_bill_of_materials_is_cyclonedx_and_complete() -> None:
+    pytest.importorskip("packaging")
+    script = runpy.run_path(str(ROOT / "scripts" / "sbom"))
+    document = script["bill_of_materials"](["tls", "metrics", "acl"], has_native=True)
+    assert (document["bomFormat"], document["specVersion"], document["version"]) == ("CycloneDX", "1.6", 1)
+    assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", document["serialNumber"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["metadata"]["timestamp"])
+    root = document["metadata"]["component"]
+    assert (root["type"], root["name"], root["version"]) == ("application", "aerobee", PROJECT["version"])
+    components = document["components"]
+    for each in components:
+        assert each["type"] == "library"
+        assert each["name"]
+        assert (
+            each["purl"]
+            == each["bom-ref"]
+            == f"pkg:{each['purl'].split('/')[0][4:]}/{each['name']}@{each['version']}"
+        )
+        assert each["licenses"], f"{each['name']} has no licence"
+        for licence in each["licenses"]:
+            assert licence.get("expression") or licence["license"]["name"]
+    refs = [root["bom-ref"], *(each["bom-ref"] for each in components)]
+    assert len(refs) == len(set(refs))
+    assert {each["ref"] for each in document["dependencies"]} == set(refs), (
+        "each component says what it needs"
+    )
+    assert {ref for each in document["dependencies"] for ref in each["dependsOn"]} == set(refs) - {
+        root["bom-ref"]
+    }
+    names = {each["name"] for each in components}
+    assert packages("server") - {"uvloop"} | {"orjson", "aerobee-native", "pyo3"} <= names
+    crates = {each["name"]: each for each in components if each["purl"].startswith("pkg:cargo/")}
+    assert {name: each["version"] for name, each in crates.items()}.items() <= lock().items()
+    assert all(
+        len(each["hashes"][0]["content"]) == 64 for name, each in crates.items() if name != "aerobee-native"
+    )
+    assert not any(
+        each["purl"].startswith("pkg:cargo/")
+        for each in script["bill_of_materials"]([], has_native=False)["components"]
+    )
+    assert json.loads(json.dumps(document)) == document

@@ -1,4 +1,4 @@
-"""Which backend of the fast path serves: the native one (package aerobee-native, built by `make native`) or the Python one.
+"""Which backend of the fast path serves: the native one (module aerobee_native, native/) or the Python one.
 
 The native one is taken when it is installed and speaks this version of the seam. AEROBEE_FAST_PATH=python or =native
 forces one (AEROBEE_LANE, its name of before, is still read); a forced native backend that is not there is an error, for the
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 from aerobee.broker.fastpath.delayed import delay_special_properties
 from aerobee.broker.fastpath.pop import MakePopRecords
@@ -118,7 +117,7 @@ def choose_backend(wanted: str = "") -> BackendChoice:
         return _python(f"{VARIABLE}={PYTHON}")
     missing = _what_is_missing(native)
     if not missing:
-        why = f"{VARIABLE}={NATIVE}" if wanted else "aerobee-native is there"
+        why = f"{VARIABLE}={NATIVE}" if wanted else "the native module is installed"
         make_sockets = getattr(native, "Sockets", None)  # only Linux has them
         make_pop_records = getattr(native, "PopRecords", None)
         make_raw = getattr(native, "RawAppender", None)
@@ -126,7 +125,9 @@ def choose_backend(wanted: str = "") -> BackendChoice:
             NATIVE, why, make_native, make_native_delivery, make_sockets, make_pop_records, make_raw
         )
     if wanted == NATIVE:
-        raise ConfigError(f"{VARIABLE} is {NATIVE}, but {missing}; run `make native`, or unset {VARIABLE}")
+        raise ConfigError(
+            f"{VARIABLE} is {NATIVE}, but {missing}; install a wheel of this platform, run `make native` in a checkout, or unset {VARIABLE}"
+        )
     return _python(missing)
 
 
@@ -201,26 +202,13 @@ def make_native_delivery(
 def _what_is_missing(module: ModuleType | None) -> str:
     """Why the native backend cannot be used; empty when it can."""
     if module is None:
-        return "aerobee-native is not installed"
+        return "this installation has no native module"
     # The number had another name before it was 7.
     version = getattr(module, "FAST_PATH_VERSION", getattr(module, "LANE_VERSION", 0))
     if version == FAST_PATH_VERSION:
         return ""
-    if version > FAST_PATH_VERSION:
-        return (
-            f"the installed {_package()} is newer than this Aerobee (fast path version {version}, {FAST_PATH_VERSION} is "
-            "needed): upgrade aerobee, or install the aerobee-native that belongs to it"
-        )
+    compared = "newer" if version > FAST_PATH_VERSION else "older"
     return (
-        f"the installed {_package()} is older than this Aerobee (fast path version {version or 'unknown'}, "
-        f"{FAST_PATH_VERSION} is needed): build it again with `make native`, or upgrade aerobee-native"
+        f"the installed native module is {compared} than this Aerobee (fast path version {version or 'unknown'}, "
+        f"{FAST_PATH_VERSION} is needed): install aerobee again, or run `make native` in a checkout"
     )
-
-
-def _package() -> str:
-    """The native package with its version, where the installation knows it."""
-    metadata: Any = import_module("importlib.metadata")  # here: it brings 50 modules that no start needs
-    try:
-        return f"aerobee-native {metadata.version('aerobee-native')}"
-    except metadata.PackageNotFoundError:
-        return "aerobee-native"

@@ -1,4 +1,4 @@
-"""Which backend makes and reads what a client sends and gets: the native one (package aerobee-native) or the Python one.
+"""Which backend makes and reads what a client sends and gets: the native one (module aerobee_native) or the Python one.
 
 As with the broker's fast path (aerobee/broker/fastpath/choice.py) the Python codec is the definition and is always there, and
 the native one is taken when it is installed and has this version. AEROBEE_CLIENT_CODEC=python or =native forces one.
@@ -76,8 +76,12 @@ def native_codec() -> Codec:
     """Raises ConfigError when it is not installed, or has another version."""
     version = getattr(native, "CODEC_VERSION", None)
     if native is None or version != CODEC_VERSION:
-        why = "is not installed" if native is None else f"has codec version {version}, not {CODEC_VERSION}"
-        raise ConfigError(f"aerobee-native {why}: run `make native`")
+        why = (
+            "this installation has no native module"
+            if native is None
+            else f"the native module has codec version {version}, not {CODEC_VERSION}"
+        )
+        raise ConfigError(f"{why}: install a wheel of this platform, run `make native` in a checkout")
     return Codec(
         NATIVE,
         lambda ids: native.UniqueIds(ids.prefix, ids.counter, month_bounds_ms),

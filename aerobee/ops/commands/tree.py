@@ -130,7 +130,11 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib import metadata  # fifty modules that nothing else needs
 
+        from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
+
         typer.echo(f"aerobee {metadata.version('aerobee')}")
+        backend = choose_backend(wanted_backend(os.environ))
+        typer.echo(f"fast path   {backend.name} ({backend.why})")
         raise typer.Exit
 
 
@@ -138,7 +142,13 @@ def _show_version(wanted: bool) -> None:
 def _root(
     version: Annotated[
         bool,
-        typer.Option("--version", "-V", callback=_show_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version",
+            "-V",
+            callback=_show_version,
+            is_eager=True,
+            help="Print the version and the backend of the fast path.",
+        ),
     ] = False,
 ) -> None:
     """What is said before the command; shared_options.py adds more."""
