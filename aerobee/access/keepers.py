@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import NoReturn
 
 from aerobee.access.admin_requests import ADMIN
@@ -89,9 +90,11 @@ class UserKeeper:
             return
         for need in _needs(request, self.cluster()):
             if self._decide(name, need, host) is not Decision.ALLOW:
-                said = "the decision is deny" if self._decide(name, need, host) else "no matched policies"
+                is_denied = self._decide(name, need, host) is not None
+                said = "the decision is deny" if is_denied else "no matched policies"
                 _refuse(
                     f"User:{name} has no permission to access {_shown(str(need.resource))} from {host}, {said}: it takes {_shown(str(need))}"
+                    + ("" if is_denied else _grant_hint(name, need))
                 )
 
     def _decide(self, name: str, need: Need, host: str) -> Decision | None:
@@ -192,6 +195,15 @@ def _needs(request: RemotingCommand, cluster: str) -> tuple[Need, ...]:
         return needs_of(request, cluster)
     except (AerobeeError, ValueError, TypeError, RecursionError) as error:
         _refuse(f"what {request_name(request.code)} asks for cannot be read: {_shown(str(error))}")
+
+
+def _grant_hint(user: str, need: Need) -> str:
+    """The command that grants a user what a request needs, quoted for a shell; "" for a name that no resource can have."""
+    if len(need.resource.name) > NAME_CHARS_MAX:
+        return ""
+    action = min(need.actions).name.capitalize()
+    command = f"aerobee acl allow {quote(user)} {quote(_shown(str(need.resource)))} --action {action}"
+    return f". An administrator grants it with `{command}`"
 
 
 def _shown(text: str) -> str:

@@ -64,6 +64,21 @@ async def test_users_and_policies_by_commands(tmp_path: Path) -> None:
         assert [(row["user"], row["resource"], row["actions"], row["from"], row["at"]) for row in rows] == [
             ("alice", "Topic:orders*", ["Pub", "Sub"], ["127.0.0.0/8"], both)
         ]
+        more = ("acl", "allow", "alice", "Topic:orders*", "Group:g", "--action", "Get")
+        code, document, _ = await aerobee(cluster, *more)
+        assert (code, "allow Pub, Sub from 127.0.0.0/8" in document["error"]["message"]) == (2, True)
+        code, said, _ = await aerobee(cluster, *more, "--from", "127.0.0.0/8")
+        assert (code, said["entries"]) == (
+            0,
+            [
+                {
+                    "resource": "Topic:orders*",
+                    "before": ["allow Pub, Sub from 127.0.0.0/8"],
+                    "after": "allow Pub, Sub, Get from 127.0.0.0/8",
+                },
+                {"resource": "Group:g", "before": [], "after": "allow Get from 127.0.0.0/8"},
+            ],
+        )
         code, _, _ = await aerobee(cluster, "acl", "deny", "alice", "Topic:orders", "--action", "All")
         assert code == 0
         assert "decision is deny" in await sent(cluster, "orders", client("alice"))
@@ -167,7 +182,11 @@ async def test_consume_without_permission_ends(tmp_path: Path, how: tuple[str, .
         }
         assert failed["address"] in (cluster.broker.address, cluster.server.address)
         assert wanted[who] in failed["message"], failed
-        assert "AEROBEE_ACCESS_KEY" in failed["advice"], failed
+        if who == "alice":
+            assert "`aerobee acl allow alice " in failed["message"], failed
+            assert failed["advice"] == "", failed
+        else:
+            assert "AEROBEE_ACCESS_KEY" in failed["advice"], failed
 
 
 async def test_consume_ends_where_the_group_may_be_joined_and_the_topic_not_read(tmp_path: Path) -> None:

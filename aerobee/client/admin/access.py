@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from aerobee.client.admin.base import AdminCalls
-from aerobee.errors import MalformedFrame, NoBroker, NoPermission, RemoteSystemError, RequestNotSupported
+from aerobee.errors import (
+    MalformedFrame,
+    NoBroker,
+    NoPermission,
+    RemoteSystemError,
+    RequestNotSupported,
+    UsageError,
+)
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
@@ -30,6 +37,30 @@ class UserInfo:
     is_super: bool
     is_enabled: bool
     addresses: tuple[str, ...] = ()
+
+
+def merged_actions(
+    entries: Sequence[PolicyEntryInfo], actions: Sequence[str], *, is_allowed: bool, source_ips: Sequence[str]
+) -> tuple[str, ...]:
+    """The actions of the entries of one resource and of one policy, and `actions` besides, in this order; All stands alone.
+
+    A server holds one entry for each resource. Raises UsageError when an entry has the other decision or other sources:
+    no single entry says both.
+    """
+    for each in entries:
+        if each.is_allowed is not is_allowed or set(each.source_ips) != set(source_ips):
+            raise UsageError(
+                f"user {each.user} has an entry for {each.resource} that cannot be extended: {entry_text(each)}. A resource has "
+                "one entry, with one decision and one list of sources: --replace writes the new one in its place"
+            )
+    union = tuple(dict.fromkeys([*(action for each in entries for action in each.actions), *actions]))
+    return ("All",) if "All" in union else union
+
+
+def entry_text(entry: PolicyEntryInfo) -> str:
+    """An entry for people: "allow Pub, Sub from 10.0.0.0/8"."""
+    sources = f" from {', '.join(entry.source_ips)}" if entry.source_ips else ""
+    return f"{'allow' if entry.is_allowed else 'deny'} {', '.join(entry.actions)}{sources}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from aerobee.access.resource import parse_action, parse_resource
-from aerobee.client.admin.access import CUSTOM, DEFAULT
+from aerobee.client.admin.access import CUSTOM, DEFAULT, PolicyEntryInfo, entry_text, merged_actions
 from aerobee.errors import UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.ops.commands.user import UserArgument
@@ -42,6 +42,11 @@ Sources = Annotated[
 AsDefault = Annotated[
     bool,
     typer.Option("--default", help="In the Default policy, which counts where the Custom one says nothing."),
+]
+
+Replace = Annotated[
+    bool,
+    typer.Option("--replace", help="Replace the resource's entry instead of adding to its actions."),
 ]
 
 
@@ -85,12 +90,24 @@ def allow(
     actions: Actions,
     sources: Sources = None,
     default: AsDefault = False,
+    replace: Replace = False,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Let a user do something; takes the place of what was said of the same resource."""
-    _put(user, resources, actions, sources, default, cluster, nameserver, Output(as_json), is_allowed=True)
+    """Allow a user actions on resources, in addition to those already allowed. Prints the entries before and after."""
+    _put(
+        user,
+        resources,
+        actions,
+        sources,
+        default,
+        replace,
+        cluster,
+        nameserver,
+        Output(as_json),
+        is_allowed=True,
+    )
 
 
 @app.command("deny")
@@ -100,12 +117,24 @@ def deny(
     actions: Actions,
     sources: Sources = None,
     default: AsDefault = False,
+    replace: Replace = False,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Forbid a user something; takes the place of what was said of the same resource."""
-    _put(user, resources, actions, sources, default, cluster, nameserver, Output(as_json), is_allowed=False)
+    """Deny a user actions on resources, in addition to those already denied. Prints the entries before and after."""
+    _put(
+        user,
+        resources,
+        actions,
+        sources,
+        default,
+        replace,
+        cluster,
+        nameserver,
+        Output(as_json),
+        is_allowed=False,
+    )
 
 
 def _put(
@@ -114,6 +143,7 @@ def _put(
     actions: str,
     sources: str | None,
     default: bool,
+    replace: bool,
     cluster: str | None,
     nameserver: str,
     out: Output,
@@ -124,18 +154,46 @@ def _put(
     words = [parse_action(each).name.capitalize() for each in actions.split(",")]
     hosts = [each.strip() for each in (sources or "").split(",") if each.strip()]
 
+    policy = DEFAULT if default else CUSTOM
+
     async def command(stop: Stop) -> None:
+        addresses: dict[str, None] = {}
+        rows = []
         async with open_admin(nameserver) as admin:
-            addresses = await admin.put_policy(
-                user,
-                names,
-                words,
-                is_allowed=is_allowed,
-                policy=DEFAULT if default else CUSTOM,
-                source_ips=hosts,
-                cluster=cluster,
-            )
-        said = "may" if is_allowed else "may not"
+            known = [
+                each
+                for each in await admin.policies(user, cluster)
+                if (each.user, each.policy) == (user, policy) and each.resource in names
+            ]
+            plans: dict[tuple[str, ...], list[str]] = {}
+            for name in names:
+                entries = [] if replace else [each for each in known if each.resource == name]
+                merged = merged_actions(entries, words, is_allowed=is_allowed, source_ips=hosts)
+                plans.setdefault(merged, []).append(name)
+            for merged, at in plans.items():
+                addresses |= dict.fromkeys(
+                    await admin.put_policy(
+                        user,
+                        at,
+                        merged,
+                        is_allowed=is_allowed,
+                        policy=policy,
+                        source_ips=hosts,
+                        cluster=cluster,
+                    )
+                )
+                for name in at:
+                    before = [entry_text(each) for each in known if each.resource == name]
+                    after = entry_text(
+                        PolicyEntryInfo(
+                            user=user,
+                            resource=name,
+                            actions=merged,
+                            is_allowed=is_allowed,
+                            source_ips=tuple(hosts),
+                        )
+                    )
+                    rows.append({"resource": name, "before": before, "after": after})
         out.document(
             {
                 "user": user,
@@ -143,8 +201,12 @@ def _put(
                 "actions": words,
                 "is_allowed": is_allowed,
                 "at": list(addresses),
+                "entries": rows,
             },
-            f"user {user} {said} {', '.join(words)} at {', '.join(names)}",
+            "\n".join(
+                f"user {user} at {row['resource']}: {row['after']} (before: {'; '.join(row['before']) or 'no entry'})"
+                for row in rows
+            ),
         )
 
     run(command)

@@ -200,6 +200,8 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (errors.AerobeeError, ExitCode.REFUSED, ""),
 )
 
+GRANT = "`aerobee acl allow "  # in the remark of a broker that names the command
+
 
 def explain(error: BaseException) -> Failure:
     """Turn an exception into a Failure; one that nobody foresaw becomes INTERNAL."""
@@ -213,7 +215,7 @@ def explain(error: BaseException) -> Failure:
                 exit_code=exit_code,
                 kind=type(error).__name__,
                 sentence=one_sentence(error.plain if isinstance(error, errors.AerobeeError) else str(error)),
-                advice=_without_doubt(error, advice),
+                advice=_fitting(error, advice),
                 address=str(getattr(error, "address", "")),
                 code=error.code if isinstance(error, errors.RemoteError) else None,
             )
@@ -227,8 +229,14 @@ def explain(error: BaseException) -> Failure:
     )
 
 
-def _without_doubt(error: BaseException, advice: str) -> str:
-    """A request that only reads has no effect, whether or not it was answered."""
+def _fitting(error: BaseException, advice: str) -> str:
+    """The advice of the error's class, without what this error rules out.
+
+    A request that only reads has no effect, whether or not it was answered. A refusal that names the command that grants
+    the permission needs no advice about keys.
+    """
+    if isinstance(error, errors.NoPermission) and GRANT in error.remark:
+        return ""
     if str(getattr(error, "request", "")).startswith(READS):
         return advice.removeprefix(DOUBT)
     return advice

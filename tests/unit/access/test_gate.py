@@ -99,6 +99,21 @@ def test_a_decision_is_forgotten_when_permissions_change() -> None:
     assert "no matched policies" in refusal(gate, request(SEND, b="orders"))
 
 
+def test_a_refusal_names_the_command_that_grants_the_permission() -> None:
+    gate = closed(users())
+    told = refusal(gate, request(SEND, b="bills"))
+    assert told.endswith("An administrator grants it with `aerobee acl allow alice Topic:bills --action Pub`")
+    assert "aerobee acl allow alice 'Topic:a; reboot' --action Pub" in refusal(
+        gate, request(SEND, b="a; reboot")
+    )
+
+
+def test_a_refusal_by_a_deny_names_no_command() -> None:
+    made = users()
+    allow(made, "Topic:bills", "All", decision="Deny")
+    assert "aerobee acl allow" not in refusal(closed(made), request(SEND, b="bills"))
+
+
 def test_a_decision_about_a_name_that_nothing_has_is_not_remembered() -> None:
     """Who has a key, and may do nothing with it, would fill the memory with names of megabytes."""
     keeper = UserKeeper(users(), CONFIG, lambda: "DefaultCluster")

@@ -41,6 +41,14 @@ def test_failure_of_a_send_is_explained_by_its_last_try() -> None:
     assert failure.advice
 
 
+def test_a_refusal_that_names_the_granting_command_has_no_other_advice() -> None:
+    remark = (
+        "User:a has no permission. An administrator grants it with `aerobee acl allow a Topic:t --action Pub`"
+    )
+    assert explain(errors.NoPermission(16, remark)).advice == ""
+    assert "AEROBEE_ACCESS_KEY" in explain(errors.NoPermission(16, "no")).advice
+
+
 def test_failure_inside_a_group_of_exceptions_is_found() -> None:
     group = ExceptionGroup("tasks", [ExceptionGroup("inner", [errors.TopicNotExist(17, "no")])])
     assert explain(group).exit_code == ExitCode.NOT_FOUND
