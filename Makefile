@@ -1,31 +1,38 @@
-# Two commands are enough, and neither needs a step before it:
+# Three commands are enough, and none needs a step before it:
 #
 #   make up      start a cluster on this machine, send and receive a first message, stay up until Ctrl-C
-#   make test    everything that must hold: style, types, unit, simulation, integration and interop tests, the wheel
+#   make quick   what to run before each commit: style, types, unit tests, 50 simulated seeds; below a minute on two cores
+#   make test    everything that must hold: style, types, unit, simulation, integration, interop and Spark tests, docs, the wheel
 #
-# Both make .venv themselves. PYTHON=python3.12 chooses the Python that it is made with.
+# They make .venv themselves. PYTHON=python3.12 chooses the Python that it is made with.
 
 SHELL := /bin/sh
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark spark-demo wheel chart console compose kubernetes grafana bench bench-kinds bench-quick clean
+.PHONY: help up quick test docs check style types unit simulated integrated native simulation interop interop-groups interop-stores interop-clients spark spark-demo wheel chart console compose kubernetes grafana bench bench-kinds bench-quick clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,6p'
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,7p'
 
 up:
 	@scripts/make-venv fast,metrics
 	@scripts/make-native || echo "make-native: the build failed, the Python backend serves" >&2
 	@$(BIN)/python scripts/up $(ARGS)
 
-# The environment and what peers need first, then three lanes beside each other.
+quick:
+	@scripts/make-venv dev
+	@scripts/make-native
+	@$(BIN)/python scripts/quick
+
+# The environment and what peers need first, then four lanes at the same time. Spark has one: its JVM waits most of the time.
 test: style types native
 	@scripts/setup-prometheus || echo "setup-prometheus: the tests of rules and dashboards are skipped" >&2
 	@scripts/setup-databases || echo "setup-databases: the tests of deduplication are skipped" >&2
 	scripts/setup-interop
-	@scripts/test-lanes unit='simulated survival wheel chart interop-groups' integration='integrated interop-stores' interop='interop-clients'
+	@scripts/make-venv docs
+	@scripts/test-lanes unit='simulated docs survival wheel chart interop-groups' integration='integrated interop-stores' interop='interop-clients' spark='spark'
 
 check: style types unit
 
@@ -86,8 +93,8 @@ interop-stores: native
 interop-clients: native
 	$(PYTEST) -q tests/interop $(addprefix --ignore=,$(GROUPS) $(STORES))
 
-# The source and the sink in a Spark of this machine. pyspark is a download of 450 MB, so this is not part of `make test`: it has
-# an environment of its own, .venv-spark, for a job of its own. Needs Java 17.
+# The source and the sink in a Spark of this machine. pyspark is a download of 450 MB and has a separate environment,
+# .venv-spark. Needs Java 17.
 spark: native
 	@scripts/setup-spark
 	.venv-spark/bin/python -m pytest -q tests/spark
@@ -102,6 +109,13 @@ spark-demo: native
 wheel:
 	@scripts/make-venv dev
 	$(BIN)/python scripts/check-wheel
+
+# The documentation site in site/: every warning is an error, and its search has to find what readers look for.
+docs:
+	@scripts/make-venv docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@scripts/make-venv dev
+	$(PYTEST) -q tests/deploy/test_site.py
 
 # The Helm chart: linted, rendered with each profile, held against Kubernetes' schemas and against what servers take.
 chart:
@@ -158,5 +172,5 @@ bench-quick:
 	$(BENCH)/compare.py --quick --shapes send-64,send-1,batch-64,pull-32 --name quick
 
 clean:
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .interop
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .interop
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +

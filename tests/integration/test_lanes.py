@@ -72,3 +72,13 @@ def test_nothing_is_run_twice_when_told_so(tmp_path: Path) -> None:
     code, output = run(tmp_path, ONE, AGAIN="0")
     assert code == 1, output
     assert "alone" not in output
+
+
+def test_a_spark_test_runs_alone_in_the_environment_of_spark(tmp_path: Path) -> None:
+    spark = tmp_path / ".venv-spark" / "bin" / "python"
+    spark.parent.mkdir(parents=True)
+    spark.write_text('#!/bin/sh\necho "with Spark: $*"\n')
+    spark.chmod(0o755)
+    code, printed = run(tmp_path, "FAILED tests/spark/test_x.py::test_one - assert 1 == 2", alone=1)
+    assert code == 0, printed
+    assert "with Spark: -m pytest -q tests/spark/test_x.py::test_one" in printed

@@ -164,7 +164,7 @@ async def test_many_calls_at_once_get_their_own_replies() -> None:
 
         async def one(number: int) -> None:
             answer = await caller.invoke(
-                harness.address, RemotingCommand(ECHO, {"n": str(number)}, b"%d" % number)
+                harness.address, RemotingCommand(ECHO, {"n": str(number)}, b"%d" % number), timeout_s=60
             )
             assert (answer.ext, answer.body) == ({"n": str(number)}, b"%d" % number)
 

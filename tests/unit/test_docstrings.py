@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+from tests.sources import tree_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 FOLDERS = ("broker", "store")
@@ -24,9 +27,10 @@ ASYNCIO = {
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@cache
 def trees() -> dict[Path, ast.Module]:
     paths = [path for folder in (*FOLDERS, "remoting") for path in sorted((PACKAGE / folder).rglob("*.py"))]
-    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    return {path: tree_of(path) for path in paths}
 
 
 def methods(node: ast.ClassDef) -> dict[str, Function]:

@@ -16,10 +16,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.sources import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "aerobee"
@@ -136,10 +139,10 @@ class Import(NamedTuple):
     type_checking: bool
 
 
-def imports_of(path: Path) -> Iterator[Import]:
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+@cache
+def imports_of(path: Path) -> tuple[Import, ...]:
     package = path.relative_to(ROOT).with_suffix("").parts[:-1]
-    yield from _walk(tree, package, inside_function=False, type_checking=False)
+    return tuple(_walk(tree_of(path), package, inside_function=False, type_checking=False))
 
 
 def _walk(
@@ -161,6 +164,7 @@ def _walk(
         yield from _walk(child, package, inside_function=function, type_checking=checking)
 
 
+@cache
 def _is_module(name: str) -> bool:
     path = ROOT.joinpath(*name.split("."))
     return name.startswith("aerobee.") and (
@@ -250,7 +254,7 @@ def test_nothing_is_imported_inside_a_function_but_what_is_named(path: Path) -> 
 @pytest.mark.parametrize("path", LOWER_SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_the_top_layer_imports_through_a_package(path: Path) -> None:
     """`from aerobee.remoting import X` where X is re-exported is how import cycles start."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     wrong = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom) or node.level or node.module is None:
@@ -322,11 +326,7 @@ def test_no_file_imports_itself_over_others() -> None:
 
 def cores() -> list[Path]:
     named = {path for pattern in CORES for path in PACKAGE.glob(pattern)}
-    says = {
-        path
-        for path in SOURCES
-        if SAYS_CORE.search(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
-    }
+    says = {path for path in SOURCES if SAYS_CORE.search(ast.get_docstring(tree_of(path)) or "")}
     return sorted(named | says)
 
 
@@ -342,7 +342,7 @@ def test_cores_do_no_io(path: Path) -> None:
         for found in imports_of(path)
         if found.module.split(".")[0] in IO_MODULES and not found.type_checking
     ]
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     wrong += [
         f"line {node.lineno}: open()"
         for node in ast.walk(tree)
@@ -358,7 +358,7 @@ def test_files_and_functions_stay_readable() -> None:
         text = path.read_text(encoding="utf-8")
         if text.count("\n") > 700:
             wrong.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > 80:

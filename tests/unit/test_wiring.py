@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.sources import tree_of
+
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 FOLDERS = ("broker", "store", "remoting", "nameserver")
 EXCUSED = {
@@ -60,7 +62,7 @@ def test_no_part_is_set_from_outside() -> None:
         f"{path.relative_to(PACKAGE)}: {name}"
         for folder in FOLDERS
         for path in sorted((PACKAGE / folder).rglob("*.py"))
-        for name in assignments(ast.parse(path.read_text(encoding="utf-8")))
+        for name in assignments(tree_of(path))
     }
     wrong = {each for each in found if each not in EXCUSED and f"{each.rpartition('.')[0]}.*" not in EXCUSED}
     assert wrong == set()

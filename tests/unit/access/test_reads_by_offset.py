@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from tests.sources import tree_of
 from tests.unit.test_floors import PACKAGE
 
 READS = {"read_record", "read_record_cold", "half_at", "named_record", "named_half"}
@@ -19,7 +20,7 @@ def test_reads_by_offset_check_the_records_topic() -> None:
     broker = PACKAGE / "broker"
     found = {}
     for path in sorted(broker.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = tree_of(path)
         called = {
             node.func.attr
             for node in ast.walk(tree)

@@ -10,6 +10,7 @@ import pytest
 
 from aerobee.errors import ConfigError, UsageError
 from aerobee.host_port import bare_host, is_loopback, join_address, split_address
+from tests.sources import tree_of
 
 PACKAGE = Path(__file__).resolve().parents[3] / "aerobee"
 
@@ -87,7 +88,8 @@ def splits_by_hand(tree: ast.AST) -> list[int]:
         node.lineno
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "int"
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "int"
         and "rpartition(':')" in ast.unparse(node)
     ]
 
@@ -96,7 +98,7 @@ def test_only_host_port_joins_and_splits_addresses() -> None:
     wrong = []
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.name != "host_port.py":
-            tree = ast.parse(path.read_text())
+            tree = tree_of(path)
             lines = joins_by_hand(tree) + splits_by_hand(tree)
             wrong += [f"{path.relative_to(PACKAGE)}:{line}" for line in lines]
     assert not wrong, f"use join_address and split_address of aerobee/host_port.py: {wrong}"

@@ -27,6 +27,7 @@ from aerobee.ops.settings.setting_meanings import (
 )
 from aerobee.ops.settings.settings import TlsSettings
 from aerobee.store.files.config import StoreConfig
+from tests.sources import tree_of
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = {"broker": BrokerConfig, "store": StoreConfig, "nameserver": NameServerConfig}
@@ -40,16 +41,11 @@ def test_the_table_of_rocketmqs_settings_is_what_the_code_says() -> None:
 
 
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@functools.cache
 def attributes_read() -> set[str]:
     """Every attribute that the code reads inside a function, but for the checks of the configurations themselves."""
     found: set[str] = set()
     for path in (ROOT / "aerobee").rglob("*.py"):
-        for node in ast.walk(parsed(path)):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not (
                 isinstance(node, ast.FunctionDef) and node.name == "__post_init__"
             ):
@@ -89,7 +85,7 @@ def attributes_read_after_the_start() -> set[str]:
     found: set[str] = set()
     for folder in ("broker", "store", "nameserver", "remoting", "ha", "monitoring"):
         for path in (ROOT / "aerobee" / folder).rglob("*.py"):
-            found |= read_by(parsed(path))
+            found |= read_by(tree_of(path))
     return found
 
 

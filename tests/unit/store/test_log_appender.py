@@ -22,6 +22,7 @@ from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.consume_queue import ConsumeQueue
 from tests.simulation.store_world import InlineExecutor
+from tests.sources import tree_of
 
 PACKAGE = Path(__file__).resolve().parents[3] / "aerobee"
 HOST = pack_host("127.0.0.1", 10_911)
@@ -71,7 +72,12 @@ def log_writers(tree: ast.AST) -> Iterator[ast.AST]:
             targets = node.targets
         elif isinstance(node, ast.AugAssign | ast.AnnAssign):
             targets = [node.target]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr" and len(node.args) > 1:
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "setattr"
+            and len(node.args) > 1
+        ):
             if ast.unparse(node.args[1]) == "'end'" and is_log(node.args[0]):
                 yield node
             continue
@@ -96,7 +102,7 @@ def test_only_the_appender_moves_the_end_of_the_log() -> None:
     writers = {
         str(path.relative_to(PACKAGE)): [node.lineno for node in found]  # type: ignore[attr-defined]
         for path in sorted(PACKAGE.rglob("*.py"))
-        if (found := list(log_writers(ast.parse(path.read_text()))))
+        if (found := list(log_writers(tree_of(path))))
     }
     assert set(writers) == {"store/append/log_appender.py"}, writers
 
