@@ -46,7 +46,7 @@ AEROBEE = shlex.split(os.environ.get("AEROBEE_INTEROP_CLI", f"{sys.executable} -
 START_TIMEOUT_S = 300.0
 JAVA = [
     "java", "-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxDirectMemorySize=256m",
-    "-Xshare:auto", "-XX:-UsePerfData",
+    "-Xshare:auto", "-XX:-UsePerfData", "-Dcom.rocketmq.remoting.client.connect.timeout=60000",
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "java.lang", "sun.nio.ch", "jdk.internal.ref")),
 ]  # fmt: skip
 

@@ -209,6 +209,7 @@ public class Driver {
 
     private static void configure(ClientConfig client, JSONObject q) {
         client.setNamesrvAddr(q.getString("namesrv"));
+        client.setMqClientApiTimeout(60_000); // queries of routes and offsets; 3 s by default
         client.setInstanceName(q.getString("name"));
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(5000);

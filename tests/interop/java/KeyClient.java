@@ -29,7 +29,8 @@ public class KeyClient {
         DefaultMQProducer producer = new DefaultMQProducer("key_client", hook);
         producer.setNamesrvAddr(namesrv);
         producer.setRetryTimesWhenSendFailed(0);
-        producer.setSendMsgTimeout(20_000);
+        producer.setSendMsgTimeout(60_000);
+        producer.setMqClientApiTimeout(60_000); // the query of the route
         producer.start();
         try {
             producer.send(new Message(topic, "java".getBytes()));
@@ -44,11 +45,12 @@ public class KeyClient {
     private static String pull(String namesrv, String topic, String group, RPCHook hook) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, hook);
         consumer.setNamesrvAddr(namesrv);
+        consumer.setMqClientApiTimeout(60_000);
         consumer.start();
         try {
             Set<MessageQueue> queues = consumer.fetchSubscribeMessageQueues(topic);
             for (MessageQueue queue : queues) {
-                PullResult result = consumer.pull(queue, "*", 0, 32, 20_000);
+                PullResult result = consumer.pull(queue, "*", 0, 32, 60_000);
                 if (result.getMsgFoundList() != null) return "ok";
             }
             return "nothing";

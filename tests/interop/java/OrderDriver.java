@@ -74,6 +74,7 @@ final class OrderDriver {
         Member member = new Member();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(q.getString("group"));
         consumer.setNamesrvAddr(q.getString("namesrv"));
+        consumer.setMqClientApiTimeout(60_000); // queries of routes and offsets; 3 s by default
         consumer.setInstanceName(q.getString("name"));
         consumer.setPollNameServerInterval(1000);
         consumer.setHeartbeatBrokerInterval(2000);

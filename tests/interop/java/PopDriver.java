@@ -36,6 +36,7 @@ final class PopDriver {
         Member member = new Member();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(q.getString("group"));
         consumer.setNamesrvAddr(q.getString("namesrv"));
+        consumer.setMqClientApiTimeout(60_000); // queries of routes and offsets; 3 s by default
         consumer.setInstanceName(q.getString("name"));
         consumer.setClientRebalance(false);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

@@ -46,6 +46,7 @@ final class ReplyDriver {
 
     private static void configure(ClientConfig client, JSONObject q, String instance) {
         client.setNamesrvAddr(q.getString("namesrv"));
+        client.setMqClientApiTimeout(60_000); // queries of routes and offsets; 3 s by default
         client.setInstanceName(instance);
         client.setPollNameServerInterval(1000);
         client.setHeartbeatBrokerInterval(5000);

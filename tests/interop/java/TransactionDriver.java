@@ -53,6 +53,7 @@ final class TransactionDriver {
         member.answers = q.getJSONObject("answers");
         TransactionMQProducer producer = new TransactionMQProducer(q.getString("group"));
         producer.setNamesrvAddr(q.getString("namesrv"));
+        producer.setMqClientApiTimeout(60_000); // queries of routes and offsets; 3 s by default
         producer.setInstanceName(q.getString("name"));
         producer.setPollNameServerInterval(1000);
         producer.setHeartbeatBrokerInterval(1000);
