@@ -39,7 +39,7 @@ class Chunk:
 
     def add(self, outcome: Outcome) -> None:
         """Count a run."""
-        self.core_s += outcome.wall_s
+        self.core_s += outcome.core_s
         self.simulated_s += outcome.simulated_s
         self.sent += outcome.sent
         self.acknowledged += outcome.acknowledged

@@ -90,17 +90,14 @@ class ChangeOfMaster:
     async def _by_hand(self) -> None:
         cluster = self._cluster
         master = await self._ready()
-        leader = next(
-            (node for node in cluster.controllers if node.process is not None and node.process.is_leading),
-            None,
-        )
+        leader = cluster.leading_controller()
         if master is None or leader is None:
             return
         chosen = self._rng.choice(self._earlier() or [node for node in cluster.brokers if node is not master])
         cluster.story.tell(f"{chosen.host.name} is asked for as master")
         try:
             await cluster.elect(leader, chosen)
-        except (AerobeeError, StopIteration) as error:
+        except AerobeeError as error:
             cluster.story.tell(f"it is refused: {error}")
             return
         await self._next(master)

@@ -10,6 +10,7 @@ from aerobee.simulation.message_checks import check_acknowledged, check_once, ch
 from aerobee.simulation.names import GROUP, QUEUES, TOPIC
 from aerobee.simulation.node import Node
 from aerobee.simulation.party import Sent
+from aerobee.simulation.passing_checks import settle as settle_passing
 from aerobee.simulation.stream_checks import check_stream, missing
 from aerobee.store.log.stored_message import GetStatus
 
@@ -31,6 +32,8 @@ async def check_in_the_end(cluster: Cluster) -> None:
         await stream.end_producer()
     if cluster.features is not None:
         await settle(cluster, cluster.features)
+    if cluster.passing is not None:
+        await settle_passing(cluster, cluster.passing)
     # A master that was just deposed may not know it yet while all have the same log: one_master judges what it acknowledges.
     await cluster.until(
         lambda: _all_as_long(cluster) and cluster.master() is not None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,7 @@ from aerobee.simulation.names import (
 )
 from aerobee.simulation.node import Node, Settings
 from aerobee.simulation.party import Party
+from aerobee.simulation.passing import Passing
 from aerobee.simulation.simulated_disk import PowerCut
 from aerobee.simulation.simulated_loop import LaggingExecutor, SimulatedClock
 from aerobee.simulation.simulated_network import SimulatedNetwork
@@ -58,6 +59,7 @@ from aerobee.simulation.watch import WATCH_S, Watch
 from aerobee.store.files.config import BrokerRole, FlushDiskType, StoreConfig
 
 ELECT_TIMEOUT_S = 30.0
+CHANGE_TIMEOUT_S = 5.0
 CHECK_INTERVAL_MS = 2_000  # between two questions about an open transaction
 DEDUP_WINDOW_MS = 3_600_000
 HA_KEY = "k" * 32
@@ -100,14 +102,18 @@ class Cluster:
         self.streams = [
             Stream(traffic, self.rng, clock, self.network, acknowledged, use) for traffic in settings.streams
         ]
+        self.passing: Passing | None = None
         self.features: Features | None = None  # of random runs; scenarios have their own
         self.masters: list[str] = []  # who took messages, one after the other
+        self.has_ha_key = settings.has_ha_key  # of brokers that start from now on
+        self.replaced_controller: Node | None = None  # it has an empty disk, and votes for nobody yet
         self._watching: asyncio.Task[None] | None = None
 
     @property
     def parties(self) -> list[Party]:
         """Who sends and reads."""
-        return [self.clients, *self.streams, *([self.features] if self.features is not None else [])]
+        some = (self.features, self.passing)
+        return [self.clients, *self.streams, *(party for party in some if party is not None)]
 
     @property
     def nodes(self) -> list[Node]:
@@ -241,6 +247,7 @@ class Cluster:
                 store_path_root_dir="/store",
                 mapped_file_size_commit_log=65_536,
                 mapped_file_size_consume_queue=2_000,
+                mapper_file_size_batch_consume_queue=46 * 100,
                 max_hash_slot_num=64,
                 max_index_num=256,
                 commit_log_reserve_bytes=16_384,
@@ -248,7 +255,7 @@ class Cluster:
                 mapped_file_size_timer_log=16_384,
                 broker_role=role,
                 ha_listen_port=HA_PORT + PORT_STEP * node.index,
-                ha_shared_key=HA_KEY if settings.has_ha_key else "",
+                ha_shared_key=HA_KEY if self.has_ha_key else "",
                 message_index_enable=settings.is_indexed,
                 enable_lmq=True,
                 enable_multi_dispatch=True,
@@ -313,7 +320,12 @@ class Cluster:
         if process is not None:
             self.resume(node)
             self.story.tell(f"{node.host.name} is stopped{self._as_what(process)}")
-            await process.stop()
+            try:
+                await process.stop()
+            except PowerCut as error:
+                self.story.tell(f"{node.host.name} dies in {error} of its end")
+                self._bury(node, power=node.host.disk.died_of_power)
+                return
             node.host.disk.crash()
             node.host.lose_connections()
 
@@ -345,12 +357,12 @@ class Cluster:
 
     async def elect(self, controller: Node, chosen: Node) -> None:
         """Ask a controller for another master, as an operator does. Raises AerobeeError for a refusal."""
-        client = RemotingClient(clock=self.clock, network=self.network.endpoint("operator"))
-        address = join_address(LOCAL, CONTROLLER_PORT + controller.index)
         port = BROKER_PORT + PORT_STEP * chosen.index
         replicas = controller.process.state.groups[NAME].replicas
-        broker_id = next(
-            each for each, known in replicas.items() if known.address == join_address(LOCAL, port)
+        # Whoever got an empty disk has a new id at its old address.
+        broker_id = max(
+            (each for each, known in replicas.items() if known.address == join_address(LOCAL, port)),
+            default=0,
         )
         request = RemotingCommand(
             RequestCode.CONTROLLER_ELECT_MASTER,
@@ -361,9 +373,33 @@ class Cluster:
                 "designateElect": "true",
             },
         )
+        await self._ask_controller(controller, request, ELECT_TIMEOUT_S)
+
+    def leading_controller(self) -> Node | None:
+        """Who leads the controllers, as it sees itself."""
+        return next(
+            (node for node in self.controllers if node.process is not None and node.process.is_leading), None
+        )
+
+    def quorum_status(self) -> tuple[Sequence[str], Sequence[str]] | None:
+        """(voters, learners) as the leading controller has them; None when none leads."""
+        leader = self.leading_controller()
+        return None if leader is None else leader.process.members
+
+    async def change_quorum(self, action: str, member: str) -> None:
+        """Ask the leading controller for another member, as an operator does. Raises AerobeeError for a refusal."""
+        leader = self.leading_controller()
+        if leader is None:
+            raise AerobeeError("no controller leads")
+        request = RemotingCommand(RequestCode.AEROBEE_CHANGE_QUORUM, {"action": action, "member": member})
+        await self._ask_controller(leader, request, CHANGE_TIMEOUT_S)
+
+    async def _ask_controller(self, controller: Node, request: RemotingCommand, timeout_s: float) -> None:
+        client = RemotingClient(clock=self.clock, network=self.network.endpoint("operator"))
+        address = join_address(LOCAL, CONTROLLER_PORT + controller.index)
         try:
-            answer = await client.invoke(address, request, timeout_s=ELECT_TIMEOUT_S)
-            checked(answer, address=address, request=RequestCode.CONTROLLER_ELECT_MASTER.name)
+            answer = await client.invoke(address, request, timeout_s=timeout_s)
+            checked(answer, address=address, request=RequestCode(request.code).name)
         finally:
             await client.close()
 
@@ -389,6 +425,9 @@ class Cluster:
                 self.contacts.use,
                 leaves_open=self.settings.leaves_open,
             )
+        if self.settings.has_passing_topic:
+            rng = random.Random(self.rng.getrandbits(64))
+            self.passing = Passing(rng, self.clock, self.network, self.contacts.use)
         wanted = {TOPIC, *(stream.traffic.topic for stream in self.streams)}
         wanted |= {TASKS} if self.features is not None else set()
         await self.until(
@@ -404,6 +443,8 @@ class Cluster:
             stream.begin()
         if self.features is not None:
             self.features.begin()
+        if self.passing is not None:
+            self.passing.begin()
         self._watching = asyncio.create_task(self._watch())
 
     async def get_going(self) -> None:
@@ -431,6 +472,8 @@ class Cluster:
             stream.look()
         if self.features is not None:
             self.features.look()
+        if self.passing is not None:
+            self.passing.look()
         if self._watching is not None and self._watching.done():
             self._watching.result()
 
@@ -444,6 +487,8 @@ class Cluster:
             await stream.stop()
         if self.features is not None:
             await self.features.end()
+        if self.passing is not None:
+            await self.passing.stop()
         for node in self.nodes:
             if node.process is not None:
                 await self.kill(node, power=False)

@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from aerobee.simulation.churn import NEW_CONTROLLER, NEW_REPLICA, OTHER_KEY
 from aerobee.simulation.drawn_settings import KINDS
 from aerobee.simulation.fleet import run_groups
 from aerobee.simulation.outcome import Outcome
+from aerobee.simulation.passing import FEATURE
 from aerobee.simulation.run import groups_of, run_group
 from aerobee.simulation.traffic import Way
 
@@ -43,11 +45,11 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "not copied, behind": ("master that nobody copies", "replica that is left behind"),
     "disk": ("failing fsync", "full disk", "slow disk"),
     "clock": ("clock that is set",),
+    "new disk": (NEW_REPLICA, NEW_CONTROLLER),
+    "other key": (OTHER_KEY,),
 }
-BY_HAND = "by hand"
-# Their lives have changes of master by other faults only (Settings.changes_masters).
 TIMED = ("delay by level", "timer", "transaction")
-FEATURES = (*(kind.value for kind in KINDS), *TIMED, *(way.value for way in Way))
+FEATURES = (*(kind.value for kind in KINDS), *TIMED, *(way.value for way in Way), FEATURE)
 # With each of these every feature must have met: what a failover, a crash or a disk does to its state is the point.
 MUST_MEET = (
     "change of master",
@@ -58,6 +60,7 @@ MUST_MEET = (
     "cut",
     "not copied, behind",
     "disk",
+    "new disk",
 )
 
 
@@ -78,7 +81,7 @@ def empty_pairs(found: Mapping[str, Counter[str]]) -> list[tuple[str, str]]:
         (feature, column)
         for feature in FEATURES
         for column in MUST_MEET
-        if not found.get(feature, Counter())[column] and (feature not in TIMED or column != BY_HAND)
+        if not found.get(feature, Counter())[column]
     ]
 
 

@@ -9,6 +9,7 @@ from aerobee.simulation.traffic import WAYS, Kind, Traffic
 
 STREAMS_MAX = 2
 FEATURES_SHARE = 0.25  # of the starts whose group waits for replicas
+PASSING_SHARE = 0.25  # of the starts, with a topic that comes and goes
 ALONE_SHARE = 0.15  # of the starts, whose master answers alone
 # allAckInSyncStateSet, inSyncReplicas, minInSyncReplicas
 REPLICAS = (
@@ -42,6 +43,7 @@ def drawn_settings(seed: int) -> Settings:
         writer_delay_s=rng.choice(WRITER_DELAYS_S),
         leaves_open=True,
         features=features,
+        has_passing_topic=rng.random() < PASSING_SHARE,
         changes_masters=True,
         streams=tuple(Traffic(kind, rng.choice(WAYS[kind])) for kind in kinds),
     )

@@ -92,18 +92,25 @@ class Host:
     ) -> None:
         self.name = name
         self.clock = HostClock(clock, rate=1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
-        self.disk = SimulatedDisk(
-            random.Random(rng.getrandbits(64)), now_ms=self.clock.now_ms, kept_parts=ALL_LOST_OR_SOME_KEPT
-        )
+        self._rng = random.Random(rng.getrandbits(64))
+        self.disk = self._empty_disk()
         self.executor = SlowExecutor()  # of whoever syncs and reads
         self.network: Endpoint = network.endpoint(name)
         self.is_up = False
         self._net = network
 
+    def _empty_disk(self) -> SimulatedDisk:
+        return SimulatedDisk(self._rng, now_ms=self.clock.now_ms, kept_parts=ALL_LOST_OR_SOME_KEPT)
+
+    def replace_disk(self) -> None:
+        """The machine, on which nothing runs, gets an empty disk."""
+        self.disk = self._empty_disk()
+
     def reseed(self, rng: random.Random) -> None:
         """How fast its clock runs, and what its disk does, comes from these numbers from now on."""
         self.clock.set_rate(1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
-        self.disk.reseed(random.Random(rng.getrandbits(64)))
+        self._rng = random.Random(rng.getrandbits(64))
+        self.disk.reseed(self._rng)
 
     def pause(self) -> None:
         """As SIGSTOP. Connections stay open, and nothing is read."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from aerobee.errors import AerobeeError
 from aerobee.simulation.change_of_master import ChangeOfMaster
+from aerobee.simulation.churn import Churn
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.host import DRIFT_MAX
 from aerobee.simulation.node import Node
@@ -133,6 +134,7 @@ class Fault:
             ("slow disk", self._slow_disk),
             ("clock that is set", self._set_clock),
             ("restart", self._restart),
+            *(Churn(self._cluster, self._rng).all() if self._cluster.controllers else ()),
         ]
 
     async def _time(self, most_s: float) -> None:

@@ -33,6 +33,7 @@ class Settings:
     has_ha_key: bool = False  # brokers show each other a key at the HA port
     is_indexed: bool = True  # keys of messages go to the index
     writer_delay_s: float = 0.0  # seconds between a change and the small file that has it
+    has_passing_topic: bool = False  # one is deleted and made again, of the other kind, all the time
     streams: tuple[Traffic, ...] = ()
 
     @property

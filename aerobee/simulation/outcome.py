@@ -13,7 +13,7 @@ class Outcome:
     failure: str = ""
     checker: str = ""  # the name of the one that noticed
     simulated_s: float = 0.0
-    wall_s: float = 0.0
+    core_s: float = 0.0  # seconds of a core
     sent: int = 0
     acknowledged: int = 0
     fault_count: int = 0  # of the schedule, with those that were left out

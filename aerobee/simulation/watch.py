@@ -4,7 +4,8 @@
 - ONE_MASTER: an epoch has one master; once a broker takes messages in an epoch, nobody of an earlier one acknowledges what
   is sent from then on
 - CONFIRMED, in the end: what two brokers confirmed and had is in the log that is left, also in a group that waits for nobody
-- OFFSETS: while a broker runs, the offset that a group committed there does not go back
+- OFFSETS: while a broker runs, the offset that a group committed there does not go back, but where it follows a new master, which may
+  not have copied the last commits
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Watch:
         self._masters: dict[int, str] = {}  # epoch: who took messages in it
         self._began: dict[int, float] = {}  # epoch: from when on
         self._committed: dict[tuple[str, int, int], int] = {}  # broker, its start, queue: offset
+        self._epochs: dict[tuple[str, int], int] = {}  # broker, its start: epoch
         # A master was out of reach for longer than a commit waits for its answer: that commit may arrive behind a newer one.
         self.commits_come_late = False
         self._kept = bytearray()  # what two brokers confirmed, from `_kept_from` on
@@ -107,6 +109,13 @@ class Watch:
             return
         if not self._settings.waits_for_replicas:
             return  # what was read may be cut off, and an offset goes back with it
+        role = node.process.role
+        life = node.host.name, node.starts
+        if self._epochs.get(life) != role.epoch:
+            self._epochs[life] = role.epoch
+            if not role.takes_writes:
+                # The end of its log may have been cut off: then it takes the offsets of the next master, whatever it had.
+                self._committed = {place: at for place, at in self._committed.items() if place[:2] != life}
         for queue_id in range(QUEUES):
             offset = node.process.offsets.query(GROUP, TOPIC, queue_id)
             if offset is None:

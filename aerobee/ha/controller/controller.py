@@ -157,6 +157,12 @@ class Controller:
         """Whether it leads the quorum and answers for it."""
         return self._raft.status.is_serving
 
+    @property
+    def members(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """(voters, learners) of the quorum, as this one knows them."""
+        status = self._raft.status
+        return tuple(status.voters), tuple(status.learners)
+
     async def start(self) -> None:
         """Recover, listen, take part. Raises StoreLocked, StoreError, OSError when an address cannot be bound."""
         config = self.config

@@ -88,7 +88,7 @@ def simulate(
     if record:
         _campaign(out, Campaign(record), range(seed, seed + runs), minutes, jobs)
     broken = 0
-    simulated_s = wall_s = 0.0
+    simulated_s = core_s = 0.0
     try:
         seeds = range(seed, seed + runs)
         for outcome in (
@@ -98,7 +98,7 @@ def simulate(
         ):
             broken += bool(outcome.failure)
             simulated_s += outcome.simulated_s
-            wall_s += outcome.wall_s
+            core_s += outcome.core_s
             if outcome.failure and shrink_ and schedule is None:
                 outcome = _shrunk(outcome, minutes)
             told = story or bool(outcome.failure)
@@ -107,7 +107,7 @@ def simulate(
         logging.disable(logging.NOTSET)
     if runs > 1:
         out.note(
-            f"{plural(runs, 'run')}, {broken} broke a promise; {simulated_s:,.0f} simulated s in {wall_s:,.0f} s of a core"
+            f"{plural(runs, 'run')}, {broken} broke a promise; {simulated_s:,.0f} simulated s in {core_s:,.0f} s of a core"
         )
     raise typer.Exit(int(ExitCode.REFUSED if broken else ExitCode.DONE))
 
@@ -167,7 +167,7 @@ def _text(outcome: Outcome, *, told: bool) -> str:
     lines = [f"seed {outcome.seed}: {outcome.failure or 'every promise was kept'}"]
     lines.append(
         f"  {outcome.acknowledged} of {plural(outcome.sent, 'send')} acknowledged in {outcome.simulated_s:.0f} simulated s "
-        f"({outcome.wall_s:.1f} s); {faults}; digest {outcome.digest}"
+        f"({outcome.core_s:.1f} s); {faults}; digest {outcome.digest}"
     )
     if told:
         lines.extend(f"  {line}" for line in outcome.story[-STORY_LINES:])
