@@ -22,6 +22,7 @@ from aerobee.store.message_store import MessageStore
 
 FAST_PATH_VERSION: int
 CODEC_VERSION: int
+CONSTANTS: dict[str, int | bytes]  # what the native module repeats from the Python definitions
 
 # --- the fast path
 

@@ -11,14 +11,13 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::constants::{QUEUE_ENTRY_BYTES, QUEUE_OFFSET_AT};
 use crate::index::Index;
 use crate::outcome::{Errors, Outcome, Stop, note_failed_callback};
 use crate::record::{Message, Site, lay_out, record_bytes};
 use crate::topic::{LiveQueue, Queue, Topic, Topics, size_class};
 use crate::window::Window;
 
-const QUEUE_ENTRY_BYTES: i64 = 20;
-const QUEUE_OFFSET_AT: usize = 20; // in a record; its physical offset follows
 
 /// Writes to one store.
 pub struct Appender {

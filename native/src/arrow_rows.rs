@@ -6,15 +6,17 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const HEAD_BYTES: usize = 88;
-const RECORD_BYTES_MIN: usize = HEAD_BYTES + 1 + 2;
+use crate::constants::{
+    BODY_SIZE_AT, BORN_HOST_V6, BORN_TIMESTAMP_AT, HEAD_BYTES, INNER_BATCH, LMQ_PREFIX, MAGIC_AT, MAGIC_V1,
+    NEED_UNWRAP, PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, RECONSUME_TIMES_AT, RECORD_BYTES_MIN, RETRY_PREFIX,
+    STORE_HOST_V6, STORE_TIMESTAMP_AT, SYS_FLAG_AT,
+};
+
+const COMPRESSED: u32 = 0x1;
 /// Compressed, an IPv6 host, a batch in one record.
-const NOT_ORDINARY: u32 = 0x1 | 0x30 | 0xC0;
+const NOT_ORDINARY: u32 = COMPRESSED | (BORN_HOST_V6 | STORE_HOST_V6 | NEED_UNWRAP | INNER_BATCH) as u32;
 const US_PER_MS: i64 = 1000;
 const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
-const RETRY_PREFIX: &[u8] = b"%RETRY%";
-const LMQ_PREFIX: &[u8] = b"%LMQ%";
 
 /// A variable column that grows.
 #[derive(Default)]
@@ -332,11 +334,11 @@ impl<'a> Record<'a> {
         let word = |at: usize| -> Option<u32> { Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?)) };
         let long = |at: usize| -> Option<i64> { Some(i64::from_be_bytes(head.get(at..at + 8)?.try_into().ok()?)) };
         let size = word(0)? as usize;
-        if word(4)? != MAGIC_V1 || word(36)? & NOT_ORDINARY != 0 || size < RECORD_BYTES_MIN {
+        if word(MAGIC_AT)? != MAGIC_V1 || word(SYS_FLAG_AT)? & NOT_ORDINARY != 0 || size < RECORD_BYTES_MIN {
             return None;
         }
         let record = bytes.get(..size)?;
-        let body_size = usize::try_from(word(84)? as i32).ok()?;
+        let body_size = usize::try_from(word(BODY_SIZE_AT)? as i32).ok()?;
         let (body, rest) = record[HEAD_BYTES..].split_at_checked(body_size)?;
         let (topic_size, rest) = rest.split_first()?;
         let (topic, rest) = rest.split_at_checked(usize::from(*topic_size))?;
@@ -350,12 +352,12 @@ impl<'a> Record<'a> {
         }
         Some(Self {
             size,
-            queue_offset: long(20)?,
-            physical_offset: &head[28..36],
-            born_ms: long(40)?,
-            store_ms: long(56)?,
-            store_host: &head[64..72],
-            reconsume_times: word(72)? as i32,
+            queue_offset: long(QUEUE_OFFSET_AT)?,
+            physical_offset: &head[PHYSICAL_OFFSET_AT..SYS_FLAG_AT],
+            born_ms: long(BORN_TIMESTAMP_AT)?,
+            store_ms: long(STORE_TIMESTAMP_AT)?,
+            store_host: &head[STORE_TIMESTAMP_AT + 8..RECONSUME_TIMES_AT],
+            reconsume_times: word(RECONSUME_TIMES_AT)? as i32,
             body,
             properties,
         })

@@ -9,11 +9,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::constants::PULL_SUBSCRIPTION;
 use crate::field::{Fields, Name};
 use crate::filter::Filter;
 use crate::outcome::{Errors, Outcome, Stop};
 
-const SUBSCRIPTION: i64 = 4; // of a pull's sys flag
 const SQL_MARK: u8 = 0; // in front of a request's SQL92 expression, as in fastpath/pull.py
 const AUTHORIZATIONS_MAX: usize = 4096;
 
@@ -84,7 +84,7 @@ impl Authorizations {
                 _ => return Err(Stop::Slow),
             }
         };
-        let posted = flags & SUBSCRIPTION != 0;
+        let posted = flags & PULL_SUBSCRIPTION != 0;
         let (subscription, sub_version) = if posted {
             let value = fields.get(Name::Subscription);
             let text = if value.is_missing() { Cow::Borrowed(&b""[..]) } else { value.text().ok_or(Stop::Slow)? };

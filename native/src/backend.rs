@@ -12,6 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyDict, PyList, PyTuple};
 
+use crate::constants::{FLAG_ONEWAY, REPLY_BYTES_MAX};
 use crate::appender::Appender;
 use crate::batch::Batches;
 use crate::field::{AllFields, Fields};
@@ -24,12 +25,11 @@ use crate::pull::Pulls;
 use crate::requests::Requests;
 use crate::results::{self, BurstResult, Pulled};
 use crate::send::Sends;
-use crate::shared::{Burst, FLAG_ONEWAY, FrameHandler, Form, Gate, Gates, Identity, Request, Shared};
+use crate::shared::{Burst, FrameHandler, Form, Gate, Gates, Identity, Request, Shared};
 use crate::transaction::Transactions;
 use crate::window::Window;
 use crate::{binary_header, json_header};
 
-pub const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// What stays between bursts.
 pub struct State {

@@ -1,14 +1,13 @@
 //! Batches (320): several messages for one queue, stored back to back in one file (aerobee/broker/fastpath/batch.py is the
 //! definition).
 
+use crate::constants::{BATCH_ENTRY_HEAD_BYTES, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_BATCH_MESSAGE};
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
-use crate::shared::{Answer, Burst, FrameHandler, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared};
+use crate::shared::{Answer, Burst, FrameHandler, Gate, LETTERS, Request, Shared};
 use crate::text::{is_alphanumeric, read_properties};
 
-const SEND_BATCH_MESSAGE: i64 = 320;
-const HEAD_BYTES: usize = 20;
-const ENTRY_BYTES_MIN: usize = HEAD_BYTES + 2;
+const ENTRY_BYTES_MIN: usize = BATCH_ENTRY_HEAD_BYTES + 2;
 // What is stored in one go (send_header.py); the rest is left to the handlers, which take turns.
 const ENTRIES_MAX: usize = 8_192;
 const HASHES_MAX: usize = 32_768;
@@ -139,7 +138,7 @@ fn cut_batch(mut rest: &[u8]) -> Option<Vec<BatchEntry<'_>>> {
         }
         entries.push(BatchEntry {
             flag: word(12)?,
-            body: &rest[HEAD_BYTES..properties_at - 2],
+            body: &rest[BATCH_ENTRY_HEAD_BYTES..properties_at - 2],
             properties: &rest[properties_at..size],
         });
         rest = &rest[size..];

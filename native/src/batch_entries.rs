@@ -5,11 +5,10 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::constants::{BATCH_ENTRY_HEAD_BYTES, PROPERTIES_BYTES_MAX};
 use crate::client::UniqueIds;
 use crate::window::View;
 
-const HEAD_BYTES: usize = 20;
-const PROPERTIES_BYTES_MAX: usize = 32_767;
 const PAIRS_MAX: i64 = 64;
 
 /// A variable column: int32 offsets, bytes, and a bit a row that is 1 where there is a value. `first`: where row 0 is.
@@ -210,7 +209,7 @@ impl BatchEntries {
         if body_bytes == 0 || body_bytes > self.body_bytes_max || !self.lay_out_properties(columns, row, unique_id)? {
             return Ok(Added::FallBackToHandler);
         }
-        let size = HEAD_BYTES + body_bytes + 2 + self.properties.len();
+        let size = BATCH_ENTRY_HEAD_BYTES + body_bytes + 2 + self.properties.len();
         if self.count > 0 && (self.count >= self.rows_max || self.out.len() + size > self.bytes_max) {
             return Ok(Added::NoRoom);
         }
@@ -219,7 +218,7 @@ impl BatchEntries {
         else {
             return Ok(Added::FallBackToHandler);
         };
-        let mut head = [0; HEAD_BYTES];
+        let mut head = [0; BATCH_ENTRY_HEAD_BYTES];
         head[..4].copy_from_slice(&size.to_be_bytes());
         head[16..].copy_from_slice(&body.to_be_bytes());
         let start = self.out.len();

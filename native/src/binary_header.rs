@@ -4,11 +4,11 @@
 //!     | int32 remark_length, remark | int32 ext_length, entries
 //!     entry = int16 name_length, name | int32 value_length, value
 
+use crate::constants::REPLY_VERSION;
 use crate::field::{FieldSink, Name, Value};
 
 const FIXED_BYTES: usize = 17;
 const LANGUAGE: u8 = 3; // PYTHON, as JSON replies say
-pub const REPLY_VERSION: u16 = 513;
 pub const REPLY_FLAG: u32 = 1;
 
 /// What a header says.

@@ -9,11 +9,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyTuple};
 
+use crate::constants::{FRAME_BYTES_MAX, PROPERTIES_BYTES_MAX};
 use crate::json_text::plain_until;
 use crate::text::write_decimal;
 
-const PROPERTIES_BYTES_MAX: usize = 32_767;
-const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
 const HEX_LOWER: &[u8; 16] = b"0123456789abcdef";
 

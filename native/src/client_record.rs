@@ -4,11 +4,13 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-const MAGIC_V1: u32 = 0xDAA3_20A7;
-const HEAD_BYTES: usize = 88;
-const RECORD_BYTES_MIN: usize = HEAD_BYTES + 1 + 2;
-const HOSTS_V6: u32 = 0x30;
-const INNER_BATCH: u32 = 0xC0;
+use crate::constants::{
+    BODY_SIZE_AT, BORN_HOST_V6, HEAD_BYTES, INNER_BATCH, MAGIC_AT, MAGIC_V1, NEED_UNWRAP, PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT, RECORD_BYTES_MIN, STORE_HOST_V6, SYS_FLAG_AT,
+};
+
+const HOSTS_V6: u32 = (BORN_HOST_V6 | STORE_HOST_V6) as u32;
+const INNER_RECORD: u32 = (NEED_UNWRAP | INNER_BATCH) as u32;
 
 /// Decode from the start of `data` the ordinary records of `queue`; return the messages and where it stopped.
 /// `message` is the class ReceivedMessage.
@@ -55,16 +57,16 @@ impl<'a> Record<'a> {
         let head = bytes.get(..HEAD_BYTES)?;
         let word = |at: usize| -> Option<u32> { Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?)) };
         let size = word(0)? as usize;
-        let sys_flag = word(36)?;
-        if word(4)? != MAGIC_V1
+        let sys_flag = word(SYS_FLAG_AT)?;
+        if word(MAGIC_AT)? != MAGIC_V1
             || sys_flag & HOSTS_V6 != 0
-            || sys_flag & INNER_BATCH == INNER_BATCH
+            || sys_flag & INNER_RECORD == INNER_RECORD
             || size < RECORD_BYTES_MIN
         {
             return None;
         }
         let record = bytes.get(..size)?;
-        let body_size = usize::try_from(word(84)? as i32).ok()?;
+        let body_size = usize::try_from(word(BODY_SIZE_AT)? as i32).ok()?;
         let (body, rest) = record[HEAD_BYTES..].split_at_checked(body_size)?;
         let (topic_size, rest) = rest.split_first()?;
         let (topic, rest) = rest.split_at_checked(usize::from(*topic_size))?;
@@ -72,7 +74,7 @@ impl<'a> Record<'a> {
         if topic != wanted || usize::from(u16::from_be_bytes(*properties_size)) != properties.len() {
             return None;
         }
-        let queue_offset = i64::from_be_bytes(head[20..28].try_into().ok()?);
+        let queue_offset = i64::from_be_bytes(head[QUEUE_OFFSET_AT..PHYSICAL_OFFSET_AT].try_into().ok()?);
         Some(Self { size, queue_offset, sys_flag: sys_flag as i32, body, properties })
     }
 }

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
+use crate::constants::{PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN};
 use crate::appender::Appender;
 use crate::field::Value;
 use crate::outcome::{Outcome, Stop};
-use crate::record::{HEAD_BYTES, Message, Record, body_crc};
+use crate::record::{Message, Record, body_crc};
 use crate::results::DeliveryResult;
 use crate::segment::Segment;
-use crate::shared::{Burst, Gates, Identity, PROPERTIES_BYTES_MAX, Shared};
+use crate::shared::{Burst, Gates, Identity, Shared};
 use crate::text::{Properties, java_hash_from};
 
 const BURST_BYTES_MAX: usize = 1 << 20;
-const RECORD_BYTES_MIN: usize = HEAD_BYTES + 1 + 2;
 const DIGITS_MAX: usize = 18;
 const GATES: Gates = Gates { sends: true, pulls: false };
 

@@ -7,12 +7,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PyList, PyTuple};
 
-const HEAD_BYTES: usize = 88; // of a record with short addresses, up to its body
+use crate::constants::{BORN_HOST_V6, HEAD_BYTES, MAGIC_AT, MAGIC_V1, MAGIC_V2, STORE_HOST_V6, SYS_FLAG_AT};
+
 const LONGER_ADDRESS_BYTES: usize = 12;
-const BORN_HOST_V6: u8 = 16; // of the sysFlag's last byte
-const STORE_HOST_V6: u8 = 32;
-const MAGIC_V1: [u8; 4] = [0xDA, 0xA3, 0x20, 0xA7];
-const MAGIC_V2: [u8; 4] = [0xDA, 0xA3, 0x20, 0xAB]; // two bytes for the topic's length
 const DEPTH_MAX: usize = 100;
 const NAMES_MAX: usize = 64;
 
@@ -78,15 +75,15 @@ impl Filter {
 
     /// Whether the expression is TRUE for a whole stored record.
     pub fn accepts(&self, record: &[u8]) -> Result<bool, Unknown> {
-        let flags = *record.get(39).ok_or(Unknown)?;
-        let longer = usize::from(flags & BORN_HOST_V6 != 0) + usize::from(flags & STORE_HOST_V6 != 0);
+        let flags = *record.get(SYS_FLAG_AT + 3).ok_or(Unknown)?;
+        let longer = usize::from(i64::from(flags) & BORN_HOST_V6 != 0) + usize::from(i64::from(flags) & STORE_HOST_V6 != 0);
         let body_at = HEAD_BYTES + longer * LONGER_ADDRESS_BYTES;
         let size = record.get(body_at - 4..).and_then(|rest| rest.first_chunk::<4>()).ok_or(Unknown)?;
         let topic_at = (u32::from_be_bytes(*size) as usize).checked_add(body_at).ok_or(Unknown)?;
         let rest = record.get(topic_at..).ok_or(Unknown)?;
-        let text_at = match (&record[4..8] == MAGIC_V2.as_slice(), rest) {
+        let text_at = match (record[MAGIC_AT..MAGIC_AT + 4] == MAGIC_V2.to_be_bytes(), rest) {
             (true, [high, low, ..]) => 2 + usize::from(u16::from_be_bytes([*high, *low])) + 2,
-            (false, [length, ..]) if record[4..8] == MAGIC_V1 => 1 + usize::from(*length) + 2,
+            (false, [length, ..]) if record[MAGIC_AT..MAGIC_AT + 4] == MAGIC_V1.to_be_bytes() => 1 + usize::from(*length) + 2,
             _ => return Err(Unknown),
         };
         let text = rest.get(text_at..).ok_or(Unknown)?;

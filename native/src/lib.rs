@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 // Bytes, texts and headers.
+mod constants;
 mod window;
 mod text;
 mod json_text;
@@ -71,6 +72,7 @@ const CODEC_VERSION: u32 = 1;
 fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FAST_PATH_VERSION", FAST_PATH_VERSION)?;
     module.add("CODEC_VERSION", CODEC_VERSION)?;
+    module.add("CONSTANTS", constants::exported(module.py())?)?;
     module.add_class::<client::SendTemplate>()?;
     module.add_class::<client::UniqueIds>()?;
     module.add_class::<client_reply::SendReplies>()?;

@@ -8,6 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
+use crate::constants::PROPERTIES_BYTES_MAX;
 use crate::appender::{Appender, Writing};
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
@@ -15,7 +16,6 @@ use crate::topic::{Queue, Topic};
 
 const CK_LEAD_MS: i64 = 1_000; // a check point reaches the revive queue so long before its acknowledgements
 const PRECISION_MS: i64 = 1_000; // the wheel's slot of a record
-const PROPERTIES_BYTES_MAX: usize = 32_767;
 
 /// Appends to queue 0 of the timer's topic.
 #[pyclass(frozen, module = "aerobee_native")]

@@ -7,6 +7,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
+use crate::constants::{
+    FILLER_SIZE, FRAME_BYTES_MAX, HOLD_MS_MAX, LITE_PULL_MESSAGE, PULL_COMMIT_OFFSET, PULL_COUNT_MAX, PULL_MESSAGE,
+    PULL_SUSPEND, QUEUE_ENTRY_BYTES, REPLY_VERSION, RESULT_BYTES_MAX,
+};
 use crate::authorization::{Authorization, Authorizations};
 use crate::binary_header;
 use crate::field::Name;
@@ -17,16 +21,7 @@ use crate::segment::Segment;
 use crate::shared::{Burst, FrameHandler, Form, Gate, Request, Shared};
 use crate::window::Window;
 
-const PULL_MESSAGE: i64 = 11;
-const LITE_PULL_MESSAGE: i64 = 361;
-const COMMIT_OFFSET: i64 = 1;
-const SUSPEND: i64 = 2;
-const COUNT_MAX: i64 = 1024;
-const FRAME_BYTES_MAX: usize = 16 << 20;
-const RESULT_BYTES_MAX: i64 = 128 << 20;
-const ENTRY_BYTES: usize = 20;
-const FILLER_SIZE: i32 = i32::MAX;
-const HOLD_MS_MAX: i64 = 300_000;
+const ENTRY_BYTES: usize = QUEUE_ENTRY_BYTES as usize;
 const RECENT_ENTRIES: i64 = 1024; // so near to the end, a queue's entries are in memory
 const SCATTERED_COUNT_MAX: i64 = 32; // both as in aerobee/store/files/config.py
 const RUN_BYTES_MAX: i64 = 2 << 20;
@@ -146,12 +141,12 @@ impl Pulls {
         let asked = Asked {
             queue_id: number(Name::QueueId)?,
             offset: number(Name::QueueOffset)?,
-            count_max: number(Name::MaxMsgNums)?.clamp(1, COUNT_MAX),
-            commit: if flags & COMMIT_OFFSET != 0 { Some(number(Name::CommitOffset)?) } else { None },
+            count_max: number(Name::MaxMsgNums)?.clamp(1, PULL_COUNT_MAX),
+            commit: if flags & PULL_COMMIT_OFFSET != 0 { Some(number(Name::CommitOffset)?) } else { None },
         };
         // What this burst has stored is to be found, too; and reading may close a file that it writes to.
         shared.appender.release(&mut burst.writing).map_err(Stop::Fault)?;
-        let may_wait = self.supports_long_poll && flags & SUSPEND != 0;
+        let may_wait = self.supports_long_poll && flags & PULL_SUSPEND != 0;
         let start = burst.replies.len();
         let head = self.head_bytes;
         burst.replies.resize(start + head, 0);
@@ -311,7 +306,7 @@ fn write_head(head: &mut Vec<u8>, authorization: &Authorization, request: &Reque
             found.max_offset,
             authorization.topic_sys_flag,
             authorization.group_sys_flag,
-            binary_header::REPLY_VERSION,
+            REPLY_VERSION,
         );
         let header_bytes = head.len() - 8;
         let length = 4 + header_bytes + body_bytes;

@@ -12,22 +12,19 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::constants::{
+    BORN_HOST_V6, BORN_TIMESTAMP_AT, INNER_BATCH, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, QUEUE_ENTRY_BYTES,
+    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SCHEDULE_TOPIC, STORE_HOST_V6, SYS_FLAG_AT, TRANSACTION_COMMIT,
+    TRANSACTION_MASK, TRANSACTION_ROLLBACK,
+};
 use crate::index::Index;
 use crate::outcome::Errors;
-use crate::record::{BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6, body_crc};
+use crate::record::{body_crc};
 use crate::text::{java_hash_from, positive};
 use crate::topic::LiveQueue;
 use crate::window::Window;
 
-const MAGIC_V2: u32 = 0xDAA3_20AB; // the length of the topic takes two bytes
-const RECORD_BYTES_MIN: usize = 91;
-const QUEUE_ENTRY_BYTES: i64 = 20;
 const BLANK_BYTES: i64 = 8; // kept free at the end of each file
-const TRANSACTION_MASK: i32 = 0xC;
-const TRANSACTION_COMMIT: i32 = 0x8;
-const TRANSACTION_ROLLBACK: i32 = 0xC;
-const INNER_BATCH: i32 = 0x80;
-const SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
 const LEVEL_DIGITS_MAX: usize = 9; // more of them are for the definition
 
 /// Copies one log.
@@ -188,7 +185,7 @@ impl State {
     /// Plan a record; false when it is for the definition.
     fn plan_one(&mut self, py: Python<'_>, record: &Raw<'_>, place: i64) -> PyResult<bool> {
         let Some(pairs) = Pairs::read(record.properties) else { return Ok(false) };
-        let kind = record.sys_flag & TRANSACTION_MASK;
+        let kind = i64::from(record.sys_flag) & TRANSACTION_MASK;
         let topic = match self.plan.topics.get(record.topic) {
             Some(number) => *number,
             None => {
@@ -412,12 +409,12 @@ impl<'a> Raw<'a> {
         let size = usize::try_from(word(bytes, 0)?).ok()?;
         let bytes = bytes.get(..size).filter(|bytes| bytes.len() >= RECORD_BYTES_MIN)?;
         let magic = word(bytes, 4)? as u32;
-        let sys_flag = word(bytes, 36)?;
-        if !matches!(magic, MAGIC_V1 | MAGIC_V2) || long(bytes, 28)? != physical_offset || sys_flag & INNER_BATCH != 0 {
+        let sys_flag = word(bytes, SYS_FLAG_AT)?;
+        if !matches!(magic, MAGIC_V1 | MAGIC_V2) || long(bytes, PHYSICAL_OFFSET_AT)? != physical_offset || i64::from(sys_flag) & INNER_BATCH != 0 {
             return None;
         }
         let host_bytes = |flag: i64| if i64::from(sys_flag) & flag != 0 { 20_usize } else { 8 };
-        let stored_at = 48 + host_bytes(BORN_HOST_V6);
+        let stored_at = BORN_TIMESTAMP_AT + 8 + host_bytes(BORN_HOST_V6);
         let tail_at = stored_at + 8 + host_bytes(STORE_HOST_V6);
         let body_at = tail_at + 16;
         let body_end = body_at.checked_add(usize::try_from(word(bytes, tail_at + 12)?).ok()?)?;
@@ -439,8 +436,8 @@ impl<'a> Raw<'a> {
         }
         Some(Self {
             size,
-            queue_id: word(bytes, 12)?,
-            queue_offset: long(bytes, 20)?,
+            queue_id: word(bytes, QUEUE_ID_AT)?,
+            queue_offset: long(bytes, QUEUE_OFFSET_AT)?,
             sys_flag,
             store_timestamp: long(bytes, stored_at)?,
             topic,

@@ -1,12 +1,12 @@
 //! The layout of a record in the commit log (aerobee/store/log/record_layout.py), written and taken apart.
 
+use crate::constants::{
+    BODY_CRC_AT, BODY_SIZE_AT, BORN_HOST_V6, BORN_TIMESTAMP_AT, FLAG_AT, HEAD_BYTES, MAGIC_AT, MAGIC_V1,
+    PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_TIMES_AT, STORE_HOST_V6, STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+};
 use crate::outcome::{Outcome, Stop};
 
-pub const MAGIC_V1: u32 = 0xDAA3_20A7;
-pub const BORN_HOST_V6: i64 = 0x10;
-pub const STORE_HOST_V6: i64 = 0x20;
-/// A record with two IPv4 hosts, up to its body.
-pub const HEAD_BYTES: usize = 88;
 /// What a record has beside hosts, body, topic and properties.
 const FIXED_BYTES: usize = 72 + 2;
 
@@ -53,16 +53,16 @@ pub fn lay_out(out: &mut Vec<u8>, site: &Site<'_>, message: &Message<'_>) -> Out
     out.reserve(size);
     let start = out.len();
     // What has its place in every record, in one piece.
-    let mut head = [0; 48];
-    head[..4].copy_from_slice(&total.to_be_bytes());
-    head[4..8].copy_from_slice(&MAGIC_V1.to_be_bytes());
-    head[8..12].copy_from_slice(&body_crc(message.body).to_be_bytes());
-    head[12..16].copy_from_slice(&site.queue_id.to_be_bytes());
-    head[16..20].copy_from_slice(&flag.to_be_bytes());
-    head[20..28].copy_from_slice(&site.queue_offset.to_be_bytes());
-    head[28..36].copy_from_slice(&site.physical_offset.to_be_bytes());
-    head[36..40].copy_from_slice(&sys_flag.to_be_bytes());
-    head[40..].copy_from_slice(&born_timestamp.to_be_bytes());
+    let mut head = [0; BORN_TIMESTAMP_AT + 8];
+    head[..MAGIC_AT].copy_from_slice(&total.to_be_bytes());
+    head[MAGIC_AT..BODY_CRC_AT].copy_from_slice(&MAGIC_V1.to_be_bytes());
+    head[BODY_CRC_AT..QUEUE_ID_AT].copy_from_slice(&body_crc(message.body).to_be_bytes());
+    head[QUEUE_ID_AT..FLAG_AT].copy_from_slice(&site.queue_id.to_be_bytes());
+    head[FLAG_AT..QUEUE_OFFSET_AT].copy_from_slice(&flag.to_be_bytes());
+    head[QUEUE_OFFSET_AT..PHYSICAL_OFFSET_AT].copy_from_slice(&site.queue_offset.to_be_bytes());
+    head[PHYSICAL_OFFSET_AT..SYS_FLAG_AT].copy_from_slice(&site.physical_offset.to_be_bytes());
+    head[SYS_FLAG_AT..BORN_TIMESTAMP_AT].copy_from_slice(&sys_flag.to_be_bytes());
+    head[BORN_TIMESTAMP_AT..].copy_from_slice(&born_timestamp.to_be_bytes());
     out.extend_from_slice(&head);
     out.extend_from_slice(site.born_host);
     out.extend_from_slice(&site.store_timestamp.to_be_bytes());
@@ -104,11 +104,11 @@ impl<'a> Record<'a> {
     pub fn cut(bytes: &'a [u8], physical_offset: i64) -> Option<Self> {
         let word = |at: usize| Some(i32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(i64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let sys_flag = word(36)?;
-        let body_end = HEAD_BYTES.checked_add(usize::try_from(word(84)?).ok()?)?;
+        let sys_flag = word(SYS_FLAG_AT)?;
+        let body_end = HEAD_BYTES.checked_add(usize::try_from(word(BODY_SIZE_AT)?).ok()?)?;
         if usize::try_from(word(0)?).ok()? != bytes.len()
-            || word(4)? as u32 != MAGIC_V1
-            || long(28)? != physical_offset
+            || word(MAGIC_AT)? as u32 != MAGIC_V1
+            || long(PHYSICAL_OFFSET_AT)? != physical_offset
             || i64::from(sys_flag) & (BORN_HOST_V6 | STORE_HOST_V6) != 0
             || body_end + 3 > bytes.len()
         {
@@ -121,13 +121,13 @@ impl<'a> Record<'a> {
             return None;
         }
         Some(Self {
-            crc: word(8)? as u32,
-            flag: word(16)?,
+            crc: word(BODY_CRC_AT)? as u32,
+            flag: word(FLAG_AT)?,
             sys_flag,
-            born_timestamp: long(40)?,
-            born_host: &bytes[48..56],
-            store_timestamp: long(56)?,
-            reconsume_times: word(72)?,
+            born_timestamp: long(BORN_TIMESTAMP_AT)?,
+            born_host: &bytes[BORN_TIMESTAMP_AT + 8..STORE_TIMESTAMP_AT],
+            store_timestamp: long(STORE_TIMESTAMP_AT)?,
+            reconsume_times: word(RECONSUME_TIMES_AT)?,
             body: &bytes[HEAD_BYTES..body_end],
             topic: &bytes[body_end + 1..properties_at - 2],
             properties,

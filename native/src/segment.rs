@@ -3,9 +3,10 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 
+use crate::constants::{PHYSICAL_OFFSET_AT, SYS_FLAG_AT};
 use crate::window::Window;
 
-const RECORD_BYTES_MIN: i32 = 36;
+const LOOKED_AT_BYTES: i32 = SYS_FLAG_AT as i32; // size to physical offset
 
 /// One file of the log.
 pub struct Segment {
@@ -35,7 +36,7 @@ impl Segment {
 
     /// Append the record to `body`, if it says that it is the one: its own size and offset are right.
     pub fn append_record(&self, physical_offset: i64, size: i32, body: &mut Vec<u8>) -> bool {
-        if size < RECORD_BYTES_MIN {
+        if size < LOOKED_AT_BYTES {
             return false;
         }
         let start = body.len();
@@ -43,7 +44,7 @@ impl Segment {
             return false;
         }
         let record = &body[start..];
-        let is_it = record[..4] == size.to_be_bytes() && record[28..36] == physical_offset.to_be_bytes();
+        let is_it = record[..4] == size.to_be_bytes() && record[PHYSICAL_OFFSET_AT..SYS_FLAG_AT] == physical_offset.to_be_bytes();
         if !is_it {
             body.truncate(start);
         }

@@ -1,15 +1,12 @@
 //! Sends of one message (10, 310): from the header's fields to the record, its entries and the reply
 //! (aerobee/broker/fastpath/send.py is the definition).
 
+use crate::constants::{ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE, SEND_MESSAGE_V2};
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
-use crate::shared::{
-    Answer, Burst, FrameHandler, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared, WORDS,
-};
+use crate::shared::{Answer, Burst, FrameHandler, Gate, LETTERS, Request, Shared, WORDS};
 use crate::text::{is_alphanumeric, read_properties};
 
-const SEND_MESSAGE: i64 = 10;
-pub const SEND_MESSAGE_V2: i64 = 310;
 
 pub struct Sends;
 

@@ -6,6 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::constants::REPLY_VERSION;
 use crate::appender::{Appender, Writing};
 use crate::binary_header;
 use crate::field::{Fields, Name, Value};
@@ -17,9 +18,6 @@ use crate::results::Pulled;
 use crate::window::Window;
 use crate::text::{NameSet, Properties, java_hash_from, write_decimal};
 
-pub const FLAG_ONEWAY: i64 = 2;
-pub const PROPERTIES_BYTES_MAX: usize = 32_767;
-pub const ORDINARY_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
 const REPLIES_BYTES_KEPT: usize = 1 << 18;
 // Where the numbers of fastpath/permits.py stand, as bytes.
 const FENCE_AT: i64 = 0;
@@ -388,7 +386,7 @@ impl Shared {
         out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
         write_decimal(out, request.opaque);
         out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
-        write_decimal(out, i64::from(binary_header::REPLY_VERSION));
+        write_decimal(out, i64::from(REPLY_VERSION));
         out.push(b'}');
         let header_bytes = out.len() - start - 8;
         out[start..start + 4].copy_from_slice(&(header_bytes as u32 + 4).to_be_bytes());

@@ -24,7 +24,8 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
-use crate::backend::{Backend, REPLY_BYTES_MAX, State};
+use crate::constants::REPLY_BYTES_MAX;
+use crate::backend::{Backend, State};
 use crate::guard::Asked;
 use crate::look_ahead::HEADER_BYTES_MAX;
 use crate::outcome::note_failed_callback;

@@ -10,22 +10,17 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::constants::{
+    END_TRANSACTION, FLAG_ONEWAY, HALF_TOPIC, HEAD_BYTES, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2,
+    TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK,
+};
 use crate::field::{Name, Value};
 use crate::outcome::{Outcome, Stop};
-use crate::record::{HEAD_BYTES, Message, Record};
-use crate::send::SEND_MESSAGE_V2;
-use crate::shared::{
-    Answer, Burst, FLAG_ONEWAY, FrameHandler, Form, Gate, LETTERS, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, Request, Shared,
-};
+use crate::record::{Message, Record};
+use crate::shared::{Answer, Burst, FrameHandler, Form, Gate, LETTERS, Request, Shared};
 use crate::text::{NameSet, Properties, is_alphanumeric, read_properties};
 use crate::topic::{Queue, Topic};
 
-const END_TRANSACTION: i64 = 37;
-const MASK: i64 = 0xC;
-const PREPARED: i64 = 0x4;
-const COMMIT: i64 = 0x8;
-const ROLLBACK: i64 = 0xC;
-const HALF_TOPIC: &[u8] = b"RMQ_SYS_TRANS_HALF_TOPIC";
 const REAL_TOPIC: &[u8] = b"\x02REAL_TOPIC\x01";
 const REAL_QUEUE: &[u8] = b"\x02REAL_QID\x01";
 
@@ -78,7 +73,7 @@ impl FrameHandler for Transactions {
         if request.code == END_TRANSACTION {
             return if request.flag == FLAG_ONEWAY { self.end_one(shared, burst, request) } else { Err(Stop::Slow) };
         }
-        if request.fields.get(Name::F).small().ok_or(Stop::Slow)? & MASK != PREPARED {
+        if request.fields.get(Name::F).small().ok_or(Stop::Slow)? & TRANSACTION_MASK != TRANSACTION_PREPARED {
             return Err(Stop::Slow);
         }
         let mut text = std::mem::take(&mut shared.scratch.properties);
@@ -169,7 +164,7 @@ impl Transactions {
             || pairs.delay
             || !own.is_half
             || own.has_immunity
-            || sys_flag & !(ORDINARY_SYS_FLAG | PREPARED) != 0
+            || sys_flag & !(ORDINARY_SYS_FLAG | TRANSACTION_PREPARED) != 0
         {
             return Err(Stop::Slow);
         }
@@ -202,7 +197,7 @@ impl Transactions {
             properties: text,
             tag_code,
             flag: flag.small().ok_or(Stop::Slow)?,
-            sys_flag: sys_flag & !MASK,
+            sys_flag: sys_flag & !TRANSACTION_MASK,
             born_timestamp: born.born_timestamp().ok_or(Stop::Slow)?,
             reconsume_times: 0,
             prepared_offset: 0,
@@ -261,12 +256,12 @@ impl Transactions {
             }
         }
         let told = match fields.get(Name::CommitOrRollback).number() {
-            Some(COMMIT) => {
+            Some(TRANSACTION_COMMIT) => {
                 let size = number(intern!(py, "size"))?;
                 self.commit(shared, burst, &transaction, &id, physical_offset, size)?;
                 intern!(py, "committed")
             }
-            Some(ROLLBACK) => {
+            Some(TRANSACTION_ROLLBACK) => {
                 shared.appender.has_called = true; // its op record is not to wait for the next timer
                 intern!(py, "rolled_back")
             }
@@ -320,7 +315,7 @@ impl Transactions {
                 properties,
                 tag_code,
                 flag: half.flag.into(),
-                sys_flag: i64::from(half.sys_flag) | COMMIT,
+                sys_flag: i64::from(half.sys_flag) | TRANSACTION_COMMIT,
                 born_timestamp: half.born_timestamp.into(),
                 reconsume_times: half.reconsume_times.into(),
                 prepared_offset: physical_offset,

@@ -9,7 +9,15 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
-from aerobee import message, record_head
+import pytest
+
+from aerobee import message, record_head, system_names
+from aerobee.broker.fastpath import request
+from aerobee.broker.send.send_header import BATCH_ENTRY_HEAD
+from aerobee.remoting import command, frame, protocol
+from aerobee.remoting.codes import RequestCode
+from aerobee.store.queue import consume_queue
+from aerobee.store.read.reader import RESULT_BYTES_MAX
 
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 # Names that several modules use for a choice of their own: equal today, and each may change without the others.
@@ -38,8 +46,15 @@ INDEPENDENT = {
     "REMEMBERED_MAX": "sizes of separate caches",
     "SHOWN_MAX": "lines of separate commands",
     "VERSION": "versions of separate formats",
+    "WINDOW_MS": "how far back separate scans look, each for its reason",
+    "RECORDS_MAX": "bounds of separate scans",
     "WAITING_MAX": "bounds of separate queues",
 }
+# Fields of a record whose offsets the native module uses.
+RECORD_FIELDS = (
+    "magic", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp", "store_timestamp",
+    "reconsume_times", "body_size",
+)  # fmt: skip
 INDEPENDENT_ENDINGS = ("_S",)  # a duration of waiting belongs to the loop or call that waits
 
 
@@ -124,3 +139,48 @@ def test_fields_of_a_record_have_the_offsets_of_the_layout() -> None:
         "sys_flag": 0, "born_timestamp": 7, "store_timestamp": 8, "reconsume_times": 9, "prepared_transaction_offset": 10,
         "body_size": 4,
     }  # fmt: skip
+
+
+def test_the_native_module_repeats_the_python_constants() -> None:
+    native = pytest.importorskip("aerobee_native")
+    expected: dict[str, int | bytes] = {
+        "MAGIC_V1": message.MAGIC_V1,
+        "MAGIC_V2": message.MAGIC_V2,
+        "BORN_HOST_V6": message.BORN_HOST_V6,
+        "STORE_HOST_V6": message.STORE_HOST_V6,
+        "NEED_UNWRAP": message.NEED_UNWRAP,
+        "INNER_BATCH": message.INNER_BATCH,
+        "TRANSACTION_MASK": message.TRANSACTION_MASK,
+        "TRANSACTION_PREPARED": message.TRANSACTION_PREPARED,
+        "TRANSACTION_COMMIT": message.TRANSACTION_COMMIT,
+        "TRANSACTION_ROLLBACK": message.TRANSACTION_ROLLBACK,
+        "PROPERTIES_BYTES_MAX": message.PROPERTIES_BYTES_MAX,
+        "RETRY_PREFIX": message.RETRY_PREFIX.encode(),
+        "LMQ_PREFIX": system_names.LMQ_PREFIX.encode(),
+        "SCHEDULE_TOPIC": system_names.SCHEDULE_TOPIC.encode(),
+        "HALF_TOPIC": system_names.HALF_TOPIC.encode(),
+        "HEAD_BYTES": record_head.HEAD_V4.size,
+        "RECORD_BYTES_MIN": record_head.RECORD_BYTES_MIN,
+        **{f"{name.upper()}_AT": record_head.field_at(name) for name in RECORD_FIELDS},
+        "BATCH_ENTRY_HEAD_BYTES": BATCH_ENTRY_HEAD.size,
+        "QUEUE_ENTRY_BYTES": consume_queue.ENTRY_BYTES,
+        "FILLER_SIZE": consume_queue.FILLER_SIZE,
+        "ORDINARY_SYS_FLAG": request.ORDINARY_SYS_FLAG,
+        "REPLY_BYTES_MAX": request.REPLY_BYTES_MAX,
+        "FRAME_BYTES_MAX": frame.FRAME_BYTES_MAX,
+        "RESULT_BYTES_MAX": RESULT_BYTES_MAX,
+        "FLAG_ONEWAY": command.FLAG_ONEWAY,
+        "REPLY_VERSION": command.VERSION,
+        "PULL_COMMIT_OFFSET": protocol.PULL_COMMIT_OFFSET,
+        "PULL_SUSPEND": protocol.PULL_SUSPEND,
+        "PULL_SUBSCRIPTION": protocol.PULL_SUBSCRIPTION,
+        "PULL_COUNT_MAX": protocol.PULL_COUNT_MAX,
+        "HOLD_MS_MAX": protocol.HOLD_MS_MAX,
+        "SEND_MESSAGE": RequestCode.SEND_MESSAGE,
+        "SEND_MESSAGE_V2": RequestCode.SEND_MESSAGE_V2,
+        "SEND_BATCH_MESSAGE": RequestCode.SEND_BATCH_MESSAGE,
+        "PULL_MESSAGE": RequestCode.PULL_MESSAGE,
+        "LITE_PULL_MESSAGE": RequestCode.LITE_PULL_MESSAGE,
+        "END_TRANSACTION": RequestCode.END_TRANSACTION,
+    }
+    assert expected == native.CONSTANTS

@@ -1,0 +1,73 @@
+//! Numbers and names that the native module repeats from the Python definitions: of records, requests and bounds that both obey.
+//! The module exports them, and a test compares each (tests/unit/test_one_definition.py).
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+macro_rules! constants {
+    ($($name:ident: $type:ty = $value:expr;)*) => {
+        $(pub const $name: $type = $value;)*
+
+        /// Name -> value of each.
+        pub fn exported(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+            let found = PyDict::new(py);
+            $(found.set_item(stringify!($name), $name)?;)*
+            Ok(found)
+        }
+    };
+}
+
+constants! {
+    // A record: its head with two IPv4 hosts, and its sysFlag.
+    MAGIC_V1: u32 = 0xDAA3_20A7;
+    MAGIC_V2: u32 = 0xDAA3_20AB; // two bytes for the topic's length
+    BORN_HOST_V6: i64 = 0x10;
+    STORE_HOST_V6: i64 = 0x20;
+    NEED_UNWRAP: i64 = 0x40;
+    INNER_BATCH: i64 = 0x80;
+    TRANSACTION_MASK: i64 = 0xC;
+    TRANSACTION_PREPARED: i64 = 0x4;
+    TRANSACTION_COMMIT: i64 = 0x8;
+    TRANSACTION_ROLLBACK: i64 = 0xC;
+    MAGIC_AT: usize = 4;
+    BODY_CRC_AT: usize = 8;
+    QUEUE_ID_AT: usize = 12;
+    FLAG_AT: usize = 16;
+    QUEUE_OFFSET_AT: usize = 20; // its physical offset follows
+    PHYSICAL_OFFSET_AT: usize = 28;
+    SYS_FLAG_AT: usize = 36;
+    BORN_TIMESTAMP_AT: usize = 40;
+    STORE_TIMESTAMP_AT: usize = 56;
+    RECONSUME_TIMES_AT: usize = 72;
+    BODY_SIZE_AT: usize = 84;
+    HEAD_BYTES: usize = 88; // up to the body
+    RECORD_BYTES_MIN: usize = HEAD_BYTES + 1 + 2;
+    PROPERTIES_BYTES_MAX: usize = 32_767;
+    BATCH_ENTRY_HEAD_BYTES: usize = 20;
+    // A queue entry.
+    QUEUE_ENTRY_BYTES: i64 = 20;
+    FILLER_SIZE: i32 = i32::MAX;
+    // Topics.
+    RETRY_PREFIX: &[u8] = b"%RETRY%";
+    LMQ_PREFIX: &[u8] = b"%LMQ%";
+    SCHEDULE_TOPIC: &[u8] = b"SCHEDULE_TOPIC_XXXX";
+    HALF_TOPIC: &[u8] = b"RMQ_SYS_TRANS_HALF_TOPIC";
+    // Requests.
+    SEND_MESSAGE: i64 = 10;
+    SEND_MESSAGE_V2: i64 = 310;
+    SEND_BATCH_MESSAGE: i64 = 320;
+    PULL_MESSAGE: i64 = 11;
+    LITE_PULL_MESSAGE: i64 = 361;
+    END_TRANSACTION: i64 = 37;
+    FLAG_ONEWAY: i64 = 2;
+    REPLY_VERSION: u16 = 513;
+    FRAME_BYTES_MAX: usize = 16 << 20;
+    PULL_COMMIT_OFFSET: i64 = 1;
+    PULL_SUSPEND: i64 = 2;
+    PULL_SUBSCRIPTION: i64 = 4;
+    PULL_COUNT_MAX: i64 = 1024;
+    HOLD_MS_MAX: i64 = 300_000;
+    RESULT_BYTES_MAX: i64 = 128 << 20;
+    ORDINARY_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
+    REPLY_BYTES_MAX: usize = 1 << 20;
+}
