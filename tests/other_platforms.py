@@ -1,6 +1,6 @@
 """Makes this interpreter look as it does on macOS or Windows, before anything of Aerobee is imported.
 
-`run_on(platform, code)` runs Python code so in a process of its own. What is hidden is what CPython documents as missing there;
+`run_on(platform, code)` runs Python code so in a separate process. What is hidden is what CPython documents as missing there;
 the kernel below stays Linux's, so that this shows that Aerobee does without, and not how the other system behaves.
 """
 

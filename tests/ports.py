@@ -1,4 +1,4 @@
-"""Ports one behind the other, below those that the system gives to outgoing connections: nobody takes one by chance meanwhile."""
+"""Ports one behind the other, below those that the system gives to outgoing connections: no other process takes one by chance."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 LOOK_EVERY_S = (
-    0.003  # beside an event loop; across processes, where a look may cost a call, ten times as long
+    0.003  # within an event loop; across processes, where a look may cost a call, ten times as long
 )
 LOOK_AT_OTHERS_EVERY_S = 0.03
 
@@ -64,5 +64,5 @@ def wait_for(what: str, probe: Callable[[], T | None], timeout_s: float = 60.0) 
 
 
 async def wait_async(what: str, probe: Callable[[], object], timeout_s: float = 60.0) -> None:
-    """wait_for() in a thread, for a probe that blocks and must not hold the event loop."""
+    """wait_for() in a thread, for a probe that blocks and must not block the event loop."""
     await asyncio.to_thread(wait_for, what, probe, timeout_s)

@@ -1,11 +1,11 @@
-"""How long single requests of hostile size hold the event loop, in CPU time of its thread.
+"""How long single requests of hostile size block the event loop, in CPU time of its thread.
 
     python tests/abuse/blocked_loop.py [--case NAME]
 
-Each case is sent by a plain connection to a broker, or a NameServer, whose loop runs in a thread of its own: once as large as
+Each case is sent by a plain connection to a broker, or a NameServer, whose loop runs in a separate thread: once as large as
 an attacker made it, which the bounds refuse, and once as large as the bounds allow. Where a bound is a setting of size, it is
 raised to what was attacked as well. Printed: the answer's code, the loop's CPU for the request, and its longest piece: what
-everybody else waits at most. No disk, no network and no other process is in these figures; the machine's speed is.
+every other client waits at most. No disk, no network and no other process is in these figures; the machine's speed is.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def broker(thread: LoopThread, **config: Any) -> AsyncIterator[tuple[Broke
 
 
 async def measure(thread: LoopThread, name: str, call: Callable[[], Awaitable[RemotingCommand]]) -> None:
-    await asyncio.sleep(0.3)  # what the case prepared is over
+    await asyncio.sleep(0.3)  # deferred work of the case ends
     thread.pieces = Pieces()
     reply = await call()
     await asyncio.sleep(0.3)  # what it left for later counts
@@ -224,7 +224,7 @@ async def committed_keys(thread: LoopThread) -> None:
         await measure(thread, f"writing {KEYS_ATTACKED:,} committed keys", saved)
         await measure(thread, f"43, all of {KEYS_ATTACKED:,} committed keys", lambda: peer.call(43))
         commit = {"consumerGroup": "g1", "topic": "t", "queueId": "0", "commitOffset": "1"}
-        await measure(thread, "a commit beside them", lambda: peer.call(15, commit))
+        await measure(thread, "a concurrent commit", lambda: peer.call(15, commit))
 
 
 async def deletions(thread: LoopThread) -> None:

@@ -398,7 +398,7 @@ class Case:
 
     @staticmethod
     def is_same_message(kept: Kept, found: Kept) -> bool:
-        """A record that is damaged, but not in its size and place. Its reader is told by the body's CRC or by parts that do
+        """A record that is damaged, but not in its size and offset. Its reader detects it by the body's CRC or by parts that do
         not fit; topic, properties and other fields have no checksum in RocketMQ's format."""
         return found.record[:4] == kept.record[:4] and found.record[28:36] == kept.record[28:36]
 
@@ -492,7 +492,7 @@ class Case:
                 continue
             sent = message(self.rng, topic, queue_id, 1)
             given = store.append(sent).queue_offset
-            # Two files lost at once may be both that knew: the log's end and the queue's. And what RocketMQ left when it was
+            # Two files lost together may be the only two that knew: the log's end and the queue's. And what RocketMQ left when it was
             # killed may have lost power too: then the end of its log is where it ends.
             is_known_shorter = any(
                 f"queue {topic} {queue_id} ended at {end} and ends" in line for line in said

@@ -1,4 +1,4 @@
-"""Well-formed requests that mean harm: every request of a part, every field of it, with values nobody should send.
+"""Well-formed requests that mean harm: every request of a part, every field of it, with values that no client should send.
 
 The requests come from the handler tables of the running parts. Their fields are read from the handlers' source: each
 `request.text("topic")`, `request.integer("queueId")` of the module that serves a code names a field and its kind. Bodies
@@ -35,7 +35,7 @@ _SEND_FIELDS = {
     "k": "boolean",
     "m": "boolean",
 }
-BODY_BYTES_MAX = 4 << 20  # so that the frame has room for it
+BODY_BYTES_MAX = 4 << 20  # so that the frame can hold it
 _LONG_SEND_FIELDS = {
     **dict.fromkeys(("producerGroup", "topic", "defaultTopic", "properties"), "text"),
     **dict.fromkeys(
@@ -54,7 +54,7 @@ _MORE_FIELDS = {10: _LONG_SEND_FIELDS, 324: _LONG_SEND_FIELDS, 11: _PULL_FIELDS,
 SENDS = {10, 310, 320, 324, 325}
 STORING = SENDS | {11, 15, 34, 37, 36, 361, 25, 200_050, 200_051, 200_052, 200_151}  # what state comes from
 PROPERTIES = {"i", "properties"}  # of a message, one text
-# Whoever may call these takes a topic, a group or a broker away from everybody: until there is access control they are not
+# Whoever may call these takes a topic, a group or a broker away from every client: until there is access control they are not
 # sent at all, or with no plain names.
 LEFT_OUT = {104, 205}
 WRAPPERS = {"aerobee.remoting.body_limits"}  # which read no fields themselves
@@ -63,7 +63,7 @@ COSTLY = {
     28,
     318,
     319,
-}  # whole tables of settings or figures: asked for less often, for more of the others
+}  # whole tables of settings or figures: requested less often than the others
 NEVER_PLAIN = {17, 18, 103, 207, 215, 216, 217, 200, 225, 353}
 
 PLAIN = (
@@ -185,7 +185,7 @@ class HostileRequests:
         rng = self._rng
         if (
             code in NEVER_PLAIN
-        ):  # what was seen may be a plain name: a topic without queues ends the world for the others
+        ):  # what was seen may be a plain name: a topic without queues makes later sequences useless
             return self._text()
         if self.seen and rng.random() < 0.1:
             return rng.choice(self.seen)

@@ -1,23 +1,23 @@
 """Sequences of well-formed, hostile requests against a broker, a nameserver and clients, in one process.
 
-    python tests/abuse/semantic_fuzzer.py [--role broker|nameserver|client|all] [--count 1000000] [--seed N] [--first-world N]
+    python tests/abuse/semantic_fuzzer.py [--role broker|nameserver|client|all] [--count 1000000] [--seed N] [--first-cluster N]
 
 What the requests are: hostile_requests.py. A sequence is one to eight requests over one connection, most of them given to
 it as the event loop would, one in SOCKET_EVERY over a real socket. Whatever they ask (semantic_judges.py):
 
 - no file is made outside the store and no directory in it that is no legal topic;
 - no topic, group, route or offset exists that cannot be, nothing is the broker's own that a client made;
-- a topic that nobody touches keeps its messages, byte for byte, and its consumer's offset;
+- a topic without requests keeps its messages, byte for byte, and its consumer's offset;
 - with SYNC_FLUSH nothing is answered before the disk has it, unless the sender said so;
-- no setting in force or in a file says other places for files than before;
+- no setting, in force or in a file, moves a file;
 - nothing takes more than STALL_CPU_S of the event loop in one piece;
 - nothing is logged with a traceback, no exception reaches the event loop;
 - a peer that behaves is served all the while;
 - after a restart, in order or as if killed, every queue has what it had;
 - the memory of the process does not grow with the number of sequences.
 
-Sequences come in worlds of SEQUENCES_PER_WORLD, each with random numbers of its own: a fault names the world, and
-`--first-world N --count 1` runs it again. Ends with status 1 when something does not hold.
+Sequences come in clusters of SEQUENCES_PER_WORLD, each with its own random numbers: a fault names the cluster, and
+`--first-cluster N --count 1` runs it again. Ends with status 1 when something does not hold.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SEQUENCES_PER_PASS = 10  # of the event loop, while no answer waits for it
 SEQUENCES_PER_LOOK = 50  # at what is not looked at after each
 SEQUENCES_PER_CHECK = 500  # a well-behaved peer sends, commits and reads
 SOCKET_EVERY = 1_000
-WAITS_FOR_DISK_EVERY = 4  # worlds
+WAITS_FOR_DISK_EVERY = 4  # clusters
 CLOCK_STEP_S = 2.0
 ANSWER_WAIT_S = 0.02
 MEMORY_GROWTH_MAX_BYTES = 128 << 20
@@ -66,7 +66,7 @@ MEMORY_DIRECTORY = "/dev/shm"  # a store there waits for no disk
 
 
 class Attack:
-    """Sequences against one World."""
+    """Sequences against one cluster."""
 
     def __init__(self, world: World, rng: random.Random, faults: FaultLog, stalls: Stalls) -> None:
         self.world = world
@@ -217,15 +217,15 @@ async def run(
     count: int,
     seed: int,
     *,
-    first_world: int = 0,
+    first_cluster: int = 0,
     size: int = SEQUENCES_PER_WORLD,
     keep_going: bool = False,
 ) -> dict[str, object]:
     """`count` sequences against one role. Raises Fault; returns figures. With `go_on` faults are printed instead."""
     started, cpu = time.monotonic(), time.process_time()
     longest_s, longest, base, grown, kinds = 0.0, "", 0, 0, 0
-    stored: list[int] = []  # messages, of each world
-    sent, number = 0, first_world
+    stored: list[int] = []  # messages, of each cluster
+    sent, number = 0, first_cluster
     while sent < count:
         part = min(size, count - sent)
         faults = FaultLog()
@@ -248,27 +248,27 @@ async def run(
             longest_s, longest = stalls.longest_s, stalls.longest
         gc.collect()
         memory = look_at(os.getpid()).anonymous_bytes
-        if number - first_world < WORLDS_BEFORE_MEMORY_COUNTS:
+        if number - first_cluster < WORLDS_BEFORE_MEMORY_COUNTS:
             base = max(base, memory)
         grown = max(grown, memory - base)
         if grown > MEMORY_GROWTH_MAX_BYTES:
             faults.add(f"memory grew by {grown >> 20} MiB")
         if faults.faults:
             kinds += len(faults.faults)
-            text = f"seed {seed}, {role}, world {number} of {size}:\n" + "\n\n".join(faults.faults.values())
+            text = f"seed {seed}, {role}, cluster {number} of {size}:\n" + "\n\n".join(faults.faults.values())
             if not keep_going:
                 raise Fault(text)
             print(text, flush=True)
         number += 1
         spent = time.process_time() - cpu
         print(
-            f"{role}: {sent} of {count}, worlds {first_world} to {number - 1}, {sent / spent:.0f} a CPU second, "
+            f"{role}: {sent} of {count}, clusters {first_cluster} to {number - 1}, {sent / spent:.0f} a CPU second, "
             f"{memory >> 20} MiB, {stored[-1]} stored, {kinds} faults",
             file=sys.stderr,
             flush=True,
         )
     return {
-        "role": role, "sequences": sent, "seed": seed, "worlds": [first_world, number - 1], "faults": kinds,
+        "role": role, "sequences": sent, "seed": seed, "clusters": [first_cluster, number - 1], "faults": kinds,
         "stored": sum(stored), "least_stored_of_a_world": min(stored, default=0),
         "longest_cpu_ms": round(longest_s * 1000), "longest": longest, "grown_mib": grown >> 20,
         "seconds": round(time.monotonic() - started), "cpu_seconds": round(time.process_time() - cpu),
@@ -282,7 +282,7 @@ def main() -> int:
     parser.add_argument("--role", choices=[*ROLES, "all"], default="all")
     parser.add_argument("--count", type=int, default=1_000_000, help="sequences of each role")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--first-world", type=int, default=0, help="where an earlier run ended")
+    parser.add_argument("--first-cluster", type=int, default=0, help="where an earlier run ended")
     parser.add_argument("--go-on", action="store_true", help="print faults instead of ending at the first")
     arguments = parser.parse_args()
     failed = False
@@ -293,7 +293,7 @@ def main() -> int:
                     role,
                     arguments.count,
                     arguments.seed,
-                    first_world=arguments.first_world,
+                    first_cluster=arguments.first_cluster,
                     keep_going=arguments.keep_going,
                 )
             )

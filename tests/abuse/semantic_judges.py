@@ -1,4 +1,4 @@
-"""What must hold whatever a peer asks, as judges of a running World. They know nothing of how the product keeps it.
+"""What must hold whatever a peer requests, as judges of a running cluster. They do not know how the product keeps it.
 
 Each is cheap enough to be asked after each sequence, or after some.
 """
@@ -50,7 +50,7 @@ PATH_KEY = re.compile(r"(?i)(path|dir|home|store|blacklist)")
 
 
 class Stalls:
-    """Who held the event loop: by CPU time of its thread, so that a busy machine is no fault."""
+    """Which request blocked the event loop: by CPU time of its thread, so that a busy machine is no fault."""
 
     def __init__(self, faults: FaultLog) -> None:
         self.longest_s = 0.0
@@ -129,7 +129,7 @@ class CpuWatch(LoopWatch):
 
 
 class Judges:
-    """All that is looked at in one World."""
+    """All that is checked in one cluster."""
 
     def __init__(self, world: World, faults: FaultLog) -> None:
         self.world = world
@@ -148,7 +148,7 @@ class Judges:
         self._settings: dict[str, str] = {}
 
     def begin(self) -> None:
-        """Take what is there now as it should be: right after a start."""
+        """Take the present state as the expected one: right after a start."""
         self._system = set(self.world.broker.topics.topics)
         self._seen_topics = self._seen_groups = set()
         self._settings = self._settings_now()

@@ -1,4 +1,4 @@
-"""What the semantic fuzzer attacks: one NameServer and one broker in this process, over a directory with nothing beside it.
+"""What the semantic fuzzer attacks: one NameServer and one broker in this process, over a directory of its files only.
 
     outside/some/where/store/     the broker's store; its settings file and the NameServer's files lie in it, too
     outside/some/where            and nothing else, ever
@@ -112,7 +112,7 @@ class World:
         )
         await self.broker.start()
         if self.role == "client":
-            # It has joined before the attack begins; nobody consumes while somebody looks at the files.
+            # It has joined before the attack begins; no member consumes while a judge reads the files.
             consumer = await self._stack.enter_async_context(
                 PushConsumer(
                     self.nameserver.address,
@@ -148,7 +148,7 @@ class World:
         await self.nameserver.stop()
 
     async def abandon(self) -> None:
-        """End what runs after a fault, however it ends: what stays would be heard in the worlds that come."""
+        """End what runs after a fault, however it ends: what stays would disturb the clusters that follow."""
         with contextlib.suppress(Exception):
             await self.stop(crash=True)
 

@@ -1,4 +1,4 @@
-"""What a peer may ask for and occupy is bounded; at a bound it is told, and others go on."""
+"""What a peer may request and occupy is bounded; at a bound it gets an error, and other peers continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def beat(client: str, groups: Sequence[str], *, topics: int = 1, producers: Sequ
 async def refused(
     peer: UntrustedPeer, key: str, code: int, ext: dict[str, str] | None = None, body: bytes = b""
 ) -> None:
-    """The call is refused with the key's name, and somebody else is served."""
+    """The call is refused with the key's name, and another client is served."""
     reply = await peer.call(code, ext, body)
     assert reply.code != 0, f"{code} was taken"
     assert key in (reply.remark or ""), reply.remark

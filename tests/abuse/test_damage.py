@@ -17,7 +17,7 @@ from tests.abuse import damage
 from tests.abuse.damage import Base, make_ours, read_queue
 
 CASES = 60
-# Cases of damage.py that lost whole messages, or gave an offset again, until what stands beside them was mended.
+# Cases of damage.py that lost whole messages, or gave an offset again, until the fault named next to them was fixed.
 ONCE_LOST = {
     4843: "a queue is built again from the last entry before the damage that is right",
     5791: "the same, over entries that were overwritten",
@@ -30,7 +30,7 @@ ONCE_LOST = {
     7354: "the same between two files of zeros",
     3108: "RocketMQ's whole records behind a damaged one are no torn end",
     5093: "nor are ours when the checkpoint is gone",
-    20842: "an entry is found again behind a damaged place of the log",
+    20842: "an entry is found again behind a damaged part of the log",
 }
 QUIET = ("quiet", 0)
 ORDERS = ("orders", 1)

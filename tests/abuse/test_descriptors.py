@@ -1,4 +1,4 @@
-"""Descriptors of the process used up for a moment: the store goes on with what it keeps back, and recovers."""
+"""Descriptors of the process used up for a moment: the store continues with what it keeps back, and recovers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A tmpfs without a free page: looking at pages that were never written must not take any (SIGBUS).
 
-Each case runs in a process of its own, which a signal would end.
+Each case runs in a separate process, which a signal would end.
 """
 
 from __future__ import annotations

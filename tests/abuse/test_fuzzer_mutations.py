@@ -1,4 +1,4 @@
-"""A fuzzer that finds nothing says something only when it finds what is there: mends are taken out, and it must notice.
+"""Each fuzzer must find known faults: a fix is taken out, and the fuzzer must report it.
 
 Each mutation makes the product what it was before one of the mends that docs/security.md and docs/damage.md promise. The
 fuzzer runs over a bounded number of sequences or cases and has to end with a fault that names it.
@@ -122,12 +122,12 @@ def test_the_semantic_fuzzer_notices_that(name: str, monkeypatch: pytest.MonkeyP
     with mutation():
         for world in _worlds(mutation):
             try:
-                asyncio.run(semantic_fuzzer.run(role, SEQUENCES, seed=9, first_world=world, size=SEQUENCES))
+                asyncio.run(semantic_fuzzer.run(role, SEQUENCES, seed=9, first_cluster=world, size=SEQUENCES))
             except Fault as fault:
                 heard = str(fault)
                 if re.search(said, heard):
                     return
-    pytest.fail(f"not noticed in {WORLDS_MAX} worlds; last heard: {heard[:2000]}")
+    pytest.fail(f"not noticed in {WORLDS_MAX} clusters; last output: {heard[:2000]}")
 
 
 # --- the damage fuzzer

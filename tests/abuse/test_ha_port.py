@@ -1,4 +1,4 @@
-"""Strangers at the HA port, and a master that sends anything: neither harms the log, and what they take is bounded."""
+"""Untrusted peers at the HA port, and a master that sends anything: neither harms the log; memory and connections are bounded."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ FRAMES = {
     "an offset below 0": struct.pack(">qi", -5, 4) + b"abcd",
     "no record": struct.pack(">qi", 0, 64) + bytes(range(64)),
     "zeros": struct.pack(">qi", 0, 64) + bytes(64),
-    "bytes of another place": struct.pack(">qi", 4096, 64) + bytes(64),
+    "bytes of another offset": struct.pack(">qi", 4096, 64) + bytes(64),
     "a record of a gigabyte": struct.pack(">qi", 0, 64) + struct.pack(">I", 1 << 30) + bytes(60),
 }
 

@@ -1,4 +1,4 @@
-"""What one peer may make a NameServer keep: a bound is a clear error to it and a warning, and nobody else notices."""
+"""What one peer may make a NameServer keep: at a bound it gets a clear error, the log a warning, other peers nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def register(
 def assert_refused(reply: RemotingCommand, key: str, caplog: pytest.LogCaptureFixture) -> None:
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert f"({key})" in (reply.remark or "")
-    assert any(f"({key})" in record.getMessage() for record in caplog.records), "the operator is told"
+    assert any(f"({key})" in record.getMessage() for record in caplog.records), "the operator gets a warning"
 
 
 async def test_a_broker_with_too_many_topics_keeps_those_that_it_has(
@@ -88,7 +88,7 @@ async def test_a_broker_with_too_many_topics_keeps_those_that_it_has(
             caplog,
         )
         assert (await good.call(ROUTE, {"topic": "more"})).code == 0
-        # What goes makes room again.
+        # A removed broker frees space.
         gone = {"clusterName": "c", "brokerName": "bad", "brokerAddr": "127.0.0.1:2", "brokerId": "0"}
         assert (await bad.call(UNREGISTER, gone)).code == 0
         assert server.table.entry_count == 3
@@ -110,7 +110,9 @@ async def test_brokers_processes_and_addresses_are_counted(caplog: pytest.LogCap
             "brokerAddressNumsMax",
             caplog,
         )
-        assert (await register(peer, "one", "a", "b", port=1, version=2)).code == 0, "who is there goes on"
+        assert (await register(peer, "one", "a", "b", port=1, version=2)).code == 0, (
+            "a known broker continues"
+        )
         assert server.bounds.reached_count == 3
 
 
@@ -149,7 +151,7 @@ async def test_the_kv_configuration_has_a_size(tmp_path: Path, caplog: pytest.Lo
             assert (await put(key, "v")).code == 0
         assert_refused(await put("d", "v"), "kvConfigKeysMax", caplog)
         assert_refused(await put("k", "v", namespace="other"), "kvConfigKeysMax", caplog)
-        assert (await put("a", "w" * 50)).code == 0, "what is there may change"
+        assert (await put("a", "w" * 50)).code == 0, "an existing value may change"
         assert_refused(await put("b", "é" * 40), "kvConfigBytesMax", caplog)
         assert (await peer.call(GET_KV, {"namespace": "n", "key": "b"})).ext == {"value": "v"}
         assert (await peer.call(DELETE_KV, {"namespace": "n", "key": "c"})).code == 0

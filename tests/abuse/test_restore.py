@@ -82,7 +82,7 @@ def everything(base: Base) -> dict[tuple[str, int], list[Kept]]:
         asyncio.run(store.abandon())
 
 
-@pytest.mark.parametrize("repaired_before", [False, True], ids=["at once", "after a repair without it"])
+@pytest.mark.parametrize("repaired_before", [False, True], ids=["immediately", "after a repair without it"])
 def test_each_damaged_record_comes_back_from_a_copy(base: Base, replica: Path, repaired_before: bool) -> None:
     offsets = damage(base)
     if repaired_before:
@@ -124,7 +124,7 @@ def test_a_replica_damaged_at_the_same_offset_restores_nothing(base: Base, repli
 
 
 def test_records_of_another_log_are_not_taken(base: Base, tmp_path: Path) -> None:
-    """The same sizes at the same offsets, other messages before and behind: each place is refused, nothing is written."""
+    """The same sizes at the same offsets, other messages before and behind: each offset is refused, nothing is written."""
     damage(base)
     other = tmp_path / "other"
     shutil.copytree(base.root, other)
@@ -142,7 +142,7 @@ def test_records_of_another_log_are_not_taken(base: Base, tmp_path: Path) -> Non
 
 
 def lies(base: Base, replica: Path, change: Callable[[bytearray], None]) -> list[str]:
-    """Damage one record, let the replica's be changed at its place, and return what was refused."""
+    """Damage one record, change the replica's record at its offset, and return what was refused."""
     victim = [kept for kept in in_order(base) if kept.physical % FILE_BYTES < FILE_BYTES - 4_000][3]
     overwrite(base.root, victim.physical, bytes(40))
     record = bytearray(victim.record)

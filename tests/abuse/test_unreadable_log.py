@@ -1,4 +1,4 @@
-"""A file of the commit log that cannot be opened: its messages are refused with a sentence, all else goes on."""
+"""A file of the commit log that cannot be opened: its messages are refused with a sentence, all else continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`verify` finds each damaged place and changes nothing; `repair` mends what can be had from the log."""
+"""`verify` finds each damaged range and changes nothing; `repair` recreates what the log can give."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class UntrustedPeer:
     ) -> RemotingCommand:
         """SEND_MESSAGE_V2. `fields` replace those of the header by their short names."""
         ext = {
-            "a": "stranger", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": "1700000000000",
+            "a": "untrusted", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": "1700000000000",
             "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
         return await self.call(310, {**ext, **fields}, body)

@@ -210,7 +210,7 @@ const steps = {
     await open("dlq", "Dead letters");
     const row = page.locator("main tr", { hasText: "refusing" });
     await done((await perform(row.getByRole("button", { name: "Redrive …" }), "Send the dead letters of refusing again")).dialog, /sent to group refusing again, 0 failed/);
-    // A letter's own link to why knows whose it was.
+    // A dead-letter message's link to why names its group.
     await open("dlq?group=refusing", "Dead letters of refusing");
     await page.locator("main tbody button").first().click();
     await page.locator("article").getByRole("link", { name: "why" }).click();

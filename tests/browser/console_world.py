@@ -1,7 +1,7 @@
 """A cluster with messages of every kind and a console, for the browser: prints one JSON line with addresses, stays until stdin ends.
 
 `--topics N` adds so many empty topics. The console at `login` wants one: vera (viewer), otto (operator), ada (admin), password
-"secret"; that at `proxy` takes the name from the header X-User; at the one at `read_only` nobody changes anything.
+"secret"; that at `proxy` takes the name from the header X-User; the one at `read_only` permits no change.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.interop.rocketmq import missing_pieces
 
 @pytest.fixture(scope="session")
 def daemon() -> Iterator[None]:
-    """dockerd in a network namespace of its own, with the images built from this checkout."""
+    """dockerd in a separate network namespace, with the images built from this checkout."""
     missing = missing_pieces()
     if missing:
         pytest.fail(f"run scripts/setup-interop first, it makes: {', '.join(missing)}")

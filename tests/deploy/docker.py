@@ -80,7 +80,7 @@ def driver_on_the_host(root: pathlib.Path) -> rocketmq.Driver:
 
 
 def driver_in_the_network(root: pathlib.Path, network: str) -> rocketmq.Driver:
-    """RocketMQ's Java client in a container beside the brokers."""
+    """RocketMQ's Java client in a container next to the brokers."""
     mounts = [
         f"{path}:{path}:ro"
         for path in ("/usr/lib/jvm", "/etc/java-17-openjdk")

@@ -212,7 +212,7 @@ def test_host_ports_are_what_clients_outside_are_told(host: str, told: str) -> N
             assert max(map(variables.index, ("HOST_IP", "NODE_NAME"))) < variables.index("AEROBEE_ADVERTISED")
         assert "initContainers" not in spec
     kinds = {each["kind"] for each in manifests}
-    assert "Role" not in kinds  # nobody asks the API
+    assert "Role" not in kinds  # no pod uses the API
     services = {each["metadata"]["name"] for each in manifests if each["kind"] == "Service"}
     assert services == {"mq-aerobee-brokers", "mq-aerobee-nameservers", "mq-aerobee-nameserver"}
     (test,) = (each["spec"] for each in manifests if each["kind"] == "Pod")

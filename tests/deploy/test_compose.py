@@ -1,4 +1,4 @@
-"""deploy/compose.yaml on a dockerd without anything: RocketMQ's Java client from the host and from a container at once; three
+"""deploy/compose.yaml on a dockerd without anything: RocketMQ's Java client from the host and from a container simultaneously; three
 brokers a group with a killed master, and under chaos; the lag of a group by Spark; Prometheus with the rules."""
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_clients_on_the_host_and_in_the_network_send_and_receive_at_once(
         for name, (driver, namesrv) in sides.items():
             with driver.push(namesrv, "orders", group=f"readers-{name}") as consumer:
                 assert sorted(each["body"] for each in consumer.received(20, 60)) == wanted
-        # The addresses that each side is told are such that it reaches.
+        # Each side gets addresses that it reaches.
         route_outside = host.admin("localhost:9876", "topicRoute", "-t", "orders")
         route_inside = inside.admin("nameserver:9876", "topicRoute", "-t", "orders")
         assert "localhost:10911" in route_outside

@@ -1,5 +1,5 @@
-"""The dashboards through Grafana's own Prometheus data source, beside a real Prometheus and a cluster at work: every query of every
-panel has numbers to draw and legends that can be told apart, with each variable as Grafana asks for its values and fills them in.
+"""The dashboards through Grafana's own Prometheus data source, with a real Prometheus and a cluster at work: every query of every
+panel has numbers to draw and legends that differ, with each variable as Grafana asks for its values and fills them in.
 
 `make grafana` runs this; the data source is built the first time (scripts/setup-grafana). Grafana's server and pages are not in it.
 """

@@ -96,7 +96,7 @@ def test_nothing_is_lost_whatever_is_done(directory: pathlib.Path, driver: Drive
     senders = (outside, inside)
     flow_on(*senders)
 
-    # A master's pod is gone at once, without a word to anybody.
+    # A master's pod is killed without any notification.
     victim = wait_for("a master", lambda: master_of("broker-0"), 60)
     kubectl("delete", "pod", victim, "--grace-period=0", "--force")
     wait_for("another master", lambda: master_of("broker-0") not in ("", victim), 60)
@@ -156,7 +156,7 @@ INSIDE = f"{BROKER}.{SECOND}-aerobee-brokers.default.svc.cluster.local:10911"
 
 
 def passes_outside(driver: Driver, address: str, topic: str, broker: str) -> None:
-    """A message goes out and in through a host's address, where the broker is at `broker`; clients inside are told the pod's name."""
+    """A message goes out and in through a host's address, where the broker is at `broker`; clients inside get the pod's name."""
     nameserver = f"{address}:9876"
     within(ROOT / ".venv/bin/aerobee", "topic", "create", topic, "--cluster", SECOND, "-n", nameserver)
     assert told_master(nameserver, topic) == {"broker-0": broker}

@@ -1,6 +1,6 @@
 """A process that is libFuzzer for one decoder, with its own arguments: tests/fuzz/decoders.py starts it.
 
-Coverage is counted in what is imported under instrument_imports only, so this is a module of its own.
+Coverage is counted in what is imported under instrument_imports only, so this is a separate module.
 """
 
 from __future__ import annotations

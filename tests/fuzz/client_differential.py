@@ -1,4 +1,4 @@
-"""Both twins of the client's codec beside each other: same ids, same frames, same results, same errors.
+"""Both backends of the client's codec compared: same ids, same frames, same results, same errors.
 
     python tests/fuzz/client_differential.py [--rounds 100000] [--seed 1]
 

@@ -89,7 +89,7 @@ def _same_again(command: RemotingCommand, encode: Callable[[RemotingCommand], by
     try:
         once = encode(command)
     except UsageError:
-        return  # a binary header has less room: for the code, for names
+        return  # a binary header has less space: for the code, for names
     again = _frames(once, len(once))[0][0] if encode is encode_frame else _header(once, command)
     assert again == command, f"{command} was written and read as {again}"
 

@@ -1,4 +1,4 @@
-"""Bytes that nobody meant, guided by coverage (atheris, libFuzzer), for every decoder of peers' bytes and of files.
+"""Arbitrary bytes, guided by coverage (atheris, libFuzzer), for every decoder of peers' bytes and of files.
 
     pip install 'aerobee[fuzz]'
     python tests/fuzz/decoders.py [--seconds 60] [--targets frame,record]

@@ -220,7 +220,7 @@ def framed(header: bytes, body: bytes, kind: int = 0) -> bytes:
 
 
 def mutated(rng: random.Random, data: bytes) -> bytes:
-    """Change, insert, remove or repeat bytes at a few places."""
+    """Change, insert, remove or repeat bytes at a few positions."""
     changed = bytearray(data)
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(len(changed) + 1)

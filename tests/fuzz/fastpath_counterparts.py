@@ -78,12 +78,12 @@ class Counterpart(Sending):
         subscriptions = (SubscriptionData.parse("TopicNormal", "TagA", sub_version=5),)
         data = ConsumerData("group", subscription_data_set=subscriptions)
         member = FakePeer()
-        member.is_open = False  # not to be told of others
+        member.is_open = False  # not to be notified of others
         self.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
         self.connection = FakePeer()
         self.seen_end = 0
         self.told: list[Any] = []
-        self.fails = False  # whoever is told of something, from time to time
+        self.fails = False  # whoever is notified of something, from time to time
         self.store.on_arrival(self._listen)
         self._open: dict[tuple[str, str], OpenTransaction] = {}
         self._serve_all_kinds()
@@ -156,7 +156,7 @@ class Counterpart(Sending):
 
     def _decided(self, what: str, transaction: Transaction) -> None:
         for key in [key for key, each in self._open.items() if each is transaction]:
-            del self._open[key]  # of the one table: a burst that looked it up goes on with it
+            del self._open[key]  # of the one table: a burst that looked it up continues with it
         self._tell(what, transaction.queue_offset)
 
     def burst_done(self) -> None:
@@ -174,7 +174,7 @@ class Counterpart(Sending):
     ) -> tuple[Any, ...]:
         """Serve through the shell's backend, and let the shell's accounts follow."""
         backend, (takes_sends, takes_pulls) = self.fast_path._backend, gates
-        if host is not None:  # what is released is asked for from there
+        if host is not None:  # what is released is requested from there
             self.connection.host_port = (host, self.connection.host_port[1])
         result = backend.burst(
             data,
@@ -203,7 +203,7 @@ class Counterpart(Sending):
         )  # fmt: skip
 
     def take_totals(self) -> tuple[list[Any], list[Any]]:
-        """Take the backend's totals and count them, as the shell's statistics do; return them in an order of their own."""
+        """Take the backend's totals and count them, as the shell's statistics do; return them in a separate order."""
         stored, handed_out = self.fast_path._backend.take_totals()
         self.fast_path._stats.count_totals(stored, handed_out)
         return (
@@ -232,7 +232,7 @@ class Counterpart(Sending):
         )
 
     def everything(self, *, with_empty: bool = True) -> Iterator[tuple[str, object]]:
-        """Every byte of the files and every number beside them; queues that have nothing only `with_empty`."""
+        """Every byte of the files and every number kept with them; queues that have nothing only `with_empty`."""
         log, index = self.store.log, self.store.index
         # How far it is made ready ahead follows from the sizes of runs, which handlers append one by one.
         yield "log", (log.end, log.limit if with_empty else 0, log.base)
@@ -263,7 +263,7 @@ class Counterpart(Sending):
 
 
 class HandlerCounterpart(Counterpart):
-    """The ordinary handlers around a store of their own. They get what the backends have served, frame by frame."""
+    """The ordinary handlers around a separate store. They get what the backends have served, frame by frame."""
 
     def __init__(self, path: Path, *, access: AccessWorld | None = None, **store_settings: Any) -> None:
         super().__init__(path, PYTHON, access=access, **store_settings)

@@ -7,7 +7,7 @@ Bursts are made of captured frames (tests/data/wire), of frames made here with n
 kind, and of both mutated, cut and put behind one another. After each burst the results are compared, the log's end and
 what was appended; every CHECK_EVERY bursts every byte of log, queues and index, offsets and statistics. A disagreement
 ends the run with the seed and the store, whose random numbers are its own: `--first-store N --bursts 1` runs it again, and a
-run that was ended goes on with the store behind the last one. Between bursts settings, gates and topics change; listeners, the schedule and the
+run that was ended continues with the store behind the last one. Between bursts settings, gates and topics change; listeners, the schedule and the
 transaction table fail at times, in both alike: what is stored stays stored, once. Needs the native backend: `make native`.
 """
 
@@ -76,7 +76,7 @@ def compare(
         if results[0] != results[1]:
             names = (
                 "replies", "used", "slow", "held", "stored", "pulled", "fault", "told", "released", "end", "written",
-                "answered", "held answers", "stored count", "handed out",
+                "answered", "deferred answers", "stored count", "handed out",
             )  # fmt: skip
             differing = [
                 f"{name}: {left!r:.3000} and {right!r:.3000}"
@@ -129,7 +129,7 @@ def compare_sockets(
         stored_count,
         handed_out,
     ) = result
-    assert fault is None, "nobody fails where sockets are compared"
+    assert fault is None, "no callback fails where sockets are compared"
     left = next(cut_frames(data[used:]), b"") if slow else b""
     if len(left) < 8:
         left = b""  # less than the words of a frame is kept until more comes
@@ -137,7 +137,7 @@ def compare_sockets(
         return
     expected = {
         "replies": replies, "rest": left, "held": held, "stored": stored, "end": end, "written": written,
-        "answered": answered, "held answers": deferred_answers, "stored count": stored_count, "handed out": handed_out,
+        "answered": answered, "deferred answers": deferred_answers, "stored count": stored_count, "handed out": handed_out,
     }  # fmt: skip
     found = sockets.serve(data[position:used] + left, born_host, gates, host)
     if found != expected:
@@ -175,7 +175,7 @@ def compare_handlers(
         ),
         ("written", result[10], written),
     )  # fmt: skip
-    if result[6] is not None:  # whoever is told of halves failed: the connection ends without an answer
+    if result[6] is not None:  # whoever is notified of halves failed: the connection ends without an answer
         pairs = pairs[2:]
     differing = [
         f"{name}: {lane!r:.3000} and {handler!r:.3000}" for name, lane, handler in pairs if lane != handler
@@ -269,7 +269,7 @@ def run(
         handlers = (
             HandlerCounterpart(directory / "handlers", access=access(), **settings) if has_handlers else None
         )
-        # One store of some also comes through native sockets: nobody fails there and nobody waits, for when they are told differs.
+        # One store of some also comes through native sockets: no callback fails there and no request waits, because the notifications come at other times.
         has_sockets = sys.platform == "linux" and store_number % socket_stores == socket_stores // 2
         sockets = (
             SocketCounterpart(directory / "sockets", rng, access=access(), **settings)
@@ -343,7 +343,7 @@ def run(
 
 
 def _change_something(counterparts: Sequence[Counterpart], rng: random.Random) -> None:
-    """Time goes on, topics change, syncs happen, resets come."""
+    """Time continues, topics change, syncs happen, resets come."""
     kind = rng.randrange(5)
     seconds = rng.choice((0.001, 1.5, 100.0))
     queue_count = rng.randrange(1, 9)
@@ -362,7 +362,7 @@ def _change_something(counterparts: Sequence[Counterpart], rng: random.Random) -
 
 
 def _change_settings(counterparts: Sequence[Counterpart], rng: random.Random, *, has_sockets: bool) -> None:
-    """What is set at run time, and whether those who are told fail."""
+    """What is set at run time, and whether the callbacks fail."""
     kind, size, region = (
         rng.randrange(4),
         rng.choice((50, 900, 1 << 22, 1 << 22)),

@@ -1,6 +1,6 @@
 """Access control in the differential fuzz: users and permissions that change, and frames that are signed, badly, or by another.
 
-What a backend serves goes to the handlers behind a gate of their own (access/gate.py): should that gate refuse what a
+What a backend serves goes to the handlers behind a separate gate (access/gate.py): should that gate refuse what a
 backend has let in, the replies differ.
 """
 
@@ -109,7 +109,7 @@ def rules(number: int) -> PlainAcl:
 
 
 def shown(rng: random.Random, frames: list[bytes], *, by_users: bool) -> bytes:
-    """The frames with keys: most are signed as they should be, the others by a stranger, for another frame, or not at all."""
+    """The frames with keys: most are signed as they should be, the others by an unknown user, for another frame, or not at all."""
     secrets = SECRETS if by_users else ACCOUNT_SECRETS
     out = []
     for frame in frames:
@@ -123,7 +123,7 @@ def shown(rng: random.Random, frames: list[bytes], *, by_users: bool) -> bytes:
 
 def signed_run(rng: random.Random, *, by_users: bool) -> bytes:
     """Ordinary sends one behind the other, signed by who may, for native code looks ahead at such. In half of them one was
-    changed on its way, or is of somebody else."""
+    changed on its way, or belongs to another user."""
     secrets, known = (SECRETS, "root") if by_users else (ACCOUNT_SECRETS, "bobbobb")
     names = (known,) if rng.random() < 0.5 else (known, *secrets)
     count = rng.choice((2, 5, 17, 33, 50))

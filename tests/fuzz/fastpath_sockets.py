@@ -16,7 +16,7 @@ from aerobee.broker.fastpath.choice import NATIVE
 from tests.fuzz.fastpath_counterparts import Counterpart
 from tests.fuzz.fastpath_guarded import AccessWorld
 
-PIECE_BYTES_MAX = 100_000  # what a socket takes at once
+PIECE_BYTES_MAX = 100_000  # what a socket takes in one write
 TICKS_MAX = 7  # bytes of a frame's beginning, which are kept: each makes a turn and nothing else
 DATA = 0  # kind of an event: bytes that the transport has to serve
 LINGERS_S = (-1.0, -1.0, 0.0, 0.0002, 0.002)
@@ -43,7 +43,7 @@ class SocketCounterpart(Counterpart):
         self.run_count = self.lingered_count = 0
 
     def change(self) -> None:
-        """Go on with another way to end a run."""
+        """Continue with another way to end a run."""
         self.linger_s, self.turn_count_max = self.rng.choice(LINGERS_S), self.rng.choice(TURN_COUNTS)
 
     def serve(
@@ -54,7 +54,7 @@ class SocketCounterpart(Counterpart):
 
 
 class _Exchange:
-    """The pieces of one burst on their way. Turns come from two connections by turns: one brings the pieces, another one single bytes."""
+    """The pieces of one burst on their way. Event loop iterations serve two connections alternately: one brings the pieces, another one single bytes."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class _Exchange:
             "end": counterpart.seen_end,
             "written": b"" if start == counterpart.seen_end else counterpart.appended(start),
             "answered": counterpart._answered(),
-            "held answers": sorted(self._deferred_answers.items()),
+            "deferred answers": sorted(self._deferred_answers.items()),
         }
 
     def _next_turn(self) -> int:

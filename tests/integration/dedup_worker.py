@@ -1,4 +1,4 @@
-"""A consumer in a process of its own that books payments once each, and dies where the test says.
+"""A consumer in a separate process that books payments once each, and dies where the test says.
 
     dedup_worker.py NAMESERVER URL DIE    DIE: never, before-commit, after-commit
 

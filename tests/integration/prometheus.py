@@ -64,9 +64,9 @@ class World:
 
 @asynccontextmanager
 async def world() -> AsyncIterator[World]:
-    """Runs until it is left; messages go on meanwhile."""
+    """Runs until it is left; messages continue meanwhile."""
     async with AsyncExitStack() as stack:
-        path = Path(tempfile.mkdtemp(prefix="aerobee-world-"))
+        path = Path(tempfile.mkdtemp(prefix="aerobee-prometheus-"))
         stack.callback(shutil.rmtree, path, ignore_errors=True)
         prom = {name: value for name, value in METRICS.items() if "prom" in name or "exporter" in name}
         cluster = await stack.enter_async_context(
@@ -177,7 +177,7 @@ async def _ended(task: asyncio.Task[None], stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def prometheus(targets: dict[str, str], rules: Path) -> AsyncIterator[str]:
-    """A Prometheus of its own that scrapes `targets` each second; yields its address. Skips where there is none, and fails in CI."""
+    """A separate Prometheus that scrapes `targets` every second; yields its address. Skips where there is none, and fails in CI."""
     program = shutil.which("prometheus")
     if program is None:
         (pytest.fail if "CI" in os.environ else pytest.skip)("run scripts/setup-prometheus first")

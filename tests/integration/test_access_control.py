@@ -198,7 +198,7 @@ async def test_users_with_right_wrong_and_missing_keys(tmp_path: Path) -> None:
 async def test_what_is_signed_is_served_by_the_fast_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    """Over real sockets: no handler sees an ordinary send of a user who may, and each of one who no longer may."""
+    """Over real sockets: permitted sends stay on the fast path; after a revocation each send reaches a handler."""
     try:
         choose_backend(backend)
     except ConfigError as error:
@@ -253,7 +253,7 @@ async def test_users_outlive_a_restart_in_the_database_of_rocketmq(tmp_path: Pat
         assert json.loads(shown.body) == {"username": "alice", "userStatus": "enable", "userType": "Normal"}
         for code, ext in (
             (RequestCode.AUTH_UPDATE_USER, {"username": "alice"}),
-            (RequestCode.AUTH_DELETE_USER, {"username": "nobody"}),
+            (RequestCode.AUTH_DELETE_USER, {"username": "absent"}),
         ):
             body = {"userStatus": "disable"} if code == RequestCode.AUTH_UPDATE_USER else None
             assert (await asked(cluster.broker.address, code, ext, body, ROOT)).code == 0
@@ -339,7 +339,7 @@ async def test_hostile_frames_without_keys_change_nothing(tmp_path: Path) -> Non
 
 
 async def test_a_body_that_is_too_large_is_not_read_to_find_out_what_it_asks_for(tmp_path: Path) -> None:
-    """Of somebody who may do nothing: each byte of such a body cost the loop a microsecond."""
+    """From a user without permissions: each byte of such a body cost the loop a microsecond."""
     async with running(Cluster(tmp_path, USERS)) as cluster:
         await make_alice(cluster)
         remoting = RemotingClient(
@@ -354,7 +354,7 @@ async def test_a_body_that_is_too_large_is_not_read_to_find_out_what_it_asks_for
 
 
 async def test_who_may_not_send_is_not_asked_about_transactions(tmp_path: Path) -> None:
-    """What is asked holds the half message, and whoever likes calls itself a member of the producer group."""
+    """A check carries the half message, and any client may call itself a member of the producer group."""
     asked_about: list[str] = []
 
     def handlers(name: str) -> dict[int, Any]:

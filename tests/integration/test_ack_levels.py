@@ -1,4 +1,4 @@
-"""docs/acknowledgements.md: each level by the fault that it promises to survive, asked for by a send or by its topic.
+"""docs/acknowledgements.md: each level by the fault that it promises to survive, requested by a send or by its topic.
 
 The brokers' own settings ask for nothing here: asynchronous flush, asynchronous replication.
 """

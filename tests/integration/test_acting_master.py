@@ -223,7 +223,7 @@ async def test_what_is_due_leaves_for_another_broker_and_comes_once(cluster: Clu
 
     def delivered() -> list[str]:
         """By the master and elsewhere; what is due last may be delivered by either. On a slow machine the master may have
-        delivered just before it died what nobody copied: that comes from both."""
+        delivered just before it died unreplicated messages: they come from both."""
         own = stored(master, "later")
         before = {each.properties["UNIQ_KEY"] for each in own if each.store_timestamp <= cluster.lost_ms}
         elsewhere = [each for each in keys(cluster.other, "later") if each not in before]
@@ -245,7 +245,7 @@ def acting_of(broker: Broker) -> ActingMaster:
 async def test_a_living_master_that_a_nameserver_forgot_has_no_second_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody unregisters it; its log goes on to come."""
+    """An operator unregisters it; its log continues to come."""
     await cluster.begin()
     slave, master = cluster.slave, cluster.master
     roles, groups = roles_of(slave), []
@@ -264,7 +264,7 @@ async def test_a_living_master_that_a_nameserver_forgot_has_no_second_one(
     }  # fmt: skip
 
     async def is_alone() -> bool:
-        """The master registers again each 30 s."""
+        """The master registers again every 30 s."""
         reply = await cluster.client.invoke(
             cluster.nameserver.address, RemotingCommand(104, fields), timeout_s=60
         )
@@ -274,7 +274,7 @@ async def test_a_living_master_that_a_nameserver_forgot_has_no_second_one(
     async def is_acting_while_alone() -> bool:
         return await is_alone() and slave.role.role is Role.ACTING
 
-    await wait_until(is_alone, "the slave is told that it is alone", timeout_s=60)
+    await wait_until(is_alone, "the slave is notified that it is alone", timeout_s=60)
     assert roles == []
     await cluster.ask(master, send_request("t", b"more"))
     await same(master, slave)
@@ -314,7 +314,7 @@ async def test_an_unread_message_blocks_nothing_and_is_not_skipped(cluster: Clus
 async def test_a_slow_broker_holds_up_no_message_of_another(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a master that comes back meanwhile is told in parts, until it knows everything."""
+    """And a master that comes back meanwhile gets the state in parts, until it knows everything."""
     await cluster.begin()
     for broker in (cluster.master, cluster.other):
         await cluster.ask(broker, send_request("later", b"", properties="UNIQ_KEY\x01route\x02"))
@@ -419,7 +419,7 @@ async def test_without_escape_what_is_due_waits_for_the_master(
 
 
 async def test_open_transactions_are_asked_about_by_another_broker(cluster: Cluster) -> None:
-    """When its time is over, as the master would: its producer may be about to say what becomes of it."""
+    """When its time has expired, as the master would: its producer may be about to say what becomes of it."""
     checks = {"transaction_time_out": 4_000}
     await cluster.begin(**checks)
 
@@ -483,7 +483,7 @@ async def test_pops_are_served_and_nothing_that_was_not_acknowledged_is_lost(clu
     assert slave.offsets.query("group", "jobs", 0) == 2
     master = await cluster.start_master(enable_remote_escape=False)
     await wait_until(lambda: slave.role.role is Role.SLAVE, timeout_s=60)
-    await wait_until(lambda: master.offsets.query("group", "jobs", 0) == 2, "it is told", timeout_s=60)
+    await wait_until(lambda: master.offsets.query("group", "jobs", 0) == 2, "it got the offset", timeout_s=60)
     again = await pop(client, master, "jobs", queue=0)
     assert [each.body for each in again] == [b"2", b"3", b"4", b"5"]
 

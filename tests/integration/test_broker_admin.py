@@ -29,7 +29,7 @@ from aerobee.testing.local_cluster import LocalCluster
 from tests.captures import CapturedFrame, captured
 
 BACKGROUND = "background"
-# 2003: flow control of cold data, which this broker has not. The others: what the tool does as a client of its own.
+# 2003: flow control of cold data, which this broker has not. The others: what the tool does as a separate client.
 NOT_REPLAYED = {2003, 310, 34, 35, 38, 15, 11}
 # Their keys are names of topics, groups, clients, brokers: one of each stands for all.
 NAME_MAPS = {"topicConfigTable", "subscriptionGroupTable", "subscriptionTable", "data", "forbiddenTable"}
@@ -44,7 +44,7 @@ class Exchange:
 
 @dataclass
 class Tool:
-    """A connection as mqadmin has one, and the live clients beside it."""
+    """A connection as mqadmin has one, and the live clients next to it."""
 
     cluster: LocalCluster
     client: RemotingClient

@@ -199,7 +199,7 @@ async def test_committed_offsets_are_answered_and_unknown_ones_follow_the_young_
 
 async def test_offsets_of_unknown_groups_and_topics_are_refused(peer: Peer) -> None:
     await peer.create_topic("T")
-    ext = {"consumerGroup": "nobody", "topic": "T", "queueId": 0, "commitOffset": 1}
+    ext = {"consumerGroup": "absent", "topic": "T", "queueId": 0, "commitOffset": 1}
     assert (await peer.call(15, ext)).code == 26
     await peer.join("g", "T")
     assert (await peer.call(15, {**ext, "consumerGroup": "g", "topic": "U"})).code == 17
@@ -239,7 +239,7 @@ async def test_a_reset_moves_the_next_pull_and_outlives_late_commits(peer: Peer)
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"group": "nobody"}, 26),
+        ({"group": "absent"}, 26),
         ({"topic": "U"}, 17),
         ({"queueId": 7}, 29),
         ({"queueId": 0, "offset": 9}, 29),
@@ -485,7 +485,7 @@ async def test_requests_without_their_fields_are_refused_one_by_one(peer: Peer) 
     lists = {code for code in broker.handlers if RequestCode(code).name.startswith("AEROBEE_LIST")}
     for code in sorted(broker.handlers.keys() - lists):
         if code in (21, 25, 26, 28, 43, 45, 60, 61, 201, 305, 306, 316, 317, 328, 329, 402, 905, 906, 907):
-            continue  # these have no field that must be there, and 905 is answered to nobody
+            continue  # these have no field that must be there, and 905 gets no answer
         for ext, body in ((None, b""), ({}, b"\xff{"), ({"queueId": "x", "offset": "1e9"}, b"[]")):
             reply = await peer.call(code, ext, body)
             assert reply.code != 0, code

@@ -91,26 +91,26 @@ def test_group_passes_messages_that_it_does_not_want(run: Run) -> None:
 
 def test_a_group_keeps_its_offset_and_can_be_reset(run: Run) -> None:
     lines = "".join(f"{number}\n" for number in range(20))
-    assert run("topic", "create", "places", "--queues", "2")[0] == 0
-    assert run("send", "places", "--file", "-", stdin=lines.encode())[0] == 0
-    code, first, _ = run("consume", "places", "--group", "readers", "--from", "first", "--count", "15")
+    assert run("topic", "create", "offsets", "--queues", "2")[0] == 0
+    assert run("send", "offsets", "--file", "-", stdin=lines.encode())[0] == 0
+    code, first, _ = run("consume", "offsets", "--group", "readers", "--from", "first", "--count", "15")
     assert code == 0
-    code, rest, _ = run("consume", "places", "--group", "readers", "--no-follow")
+    code, rest, _ = run("consume", "offsets", "--group", "readers", "--no-follow")
     assert code == 0
     assert sorted((first + rest).splitlines(), key=int) == lines.splitlines()
     code, lag, _ = run("group", "lag", "readers", "--json")
     assert json.loads(lag)["lag"] == 0
-    code, moved, _ = run("group", "reset", "readers", "-t", "places", "--to", "first", "--yes", "--json")
+    code, moved, _ = run("group", "reset", "readers", "-t", "offsets", "--to", "first", "--yes", "--json")
     assert code == 0
     assert {row["offset"] for row in json.loads(moved)} == {0}
     assert json.loads(run("group", "lag", "readers", "--json")[1])["lag"] == 20
     queue = f"{json.loads(moved)[0]['broker']}/1"
     assert (
-        run("group", "reset", "readers", "-t", "places", "--to", "offset:3", "--queue", queue, "--yes")[0]
+        run("group", "reset", "readers", "-t", "offsets", "--to", "offset:3", "--queue", queue, "--yes")[0]
         == 0
     )
     assert json.loads(run("group", "lag", "readers", "--json")[1])["lag"] == 17
-    code, _, error = run("group", "reset", "readers", "-t", "places", "--to", "offset:99", "--yes")
+    code, _, error = run("group", "reset", "readers", "-t", "offsets", "--to", "offset:99", "--yes")
     assert code == 2
     assert "holds 0 to 10" in error
     assert json.loads(run("group", "describe", "readers", "--json")[1])["members"] == []
@@ -190,7 +190,7 @@ def test_benchmarks_state_rate_percentiles_and_ack_level(run: Run) -> None:
         (("send", "t", "x", "-n", "127.0.0.1:1"), 3, "Connection refused"),
         (("consume", "nosuch"), 4, "topic nosuch does not exist"),
         (("topic", "list", "-n", "127.0.0.1:1"), 3, "Connection refused"),
-        (("group", "describe", "nobody"), 4, "group nobody is not known"),
+        (("group", "describe", "absent"), 4, "group absent is not known"),
         (("send", "t", "--whole", "--file", "/nonexist"), 6, "/nonexist cannot be read"),
     ],
 )
@@ -364,7 +364,7 @@ def test_an_interrupted_send_names_the_line_to_resume_at(run: Run, cluster: Thre
         # Not communicate(), which would close standard input: the end of the lines is not what stops it here.
         assert process.wait(timeout=60) == 130
         assert process.stderr is not None
-        assert b"go on with --from-line 4" in process.stderr.read()
+        assert b"with --from-line 4" in process.stderr.read()
     finally:
         process.kill()
         process.communicate()

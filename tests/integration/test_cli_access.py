@@ -132,7 +132,7 @@ async def test_what_servers_tell_differently_is_shown_twice(tmp_path: Path) -> N
             for name in ("Group:b", "Topic:a")
         ]  # fmt: skip
         assert list(await admin.policies()) == wanted
-        assert await admin.policies("nobody") == ()
+        assert await admin.policies("unsigned") == ()
         await admin.delete_policy("bob", "Group:b")  # of the Custom policy, where nothing is said of it
         assert [each.resource for each in await admin.policies("bob")] == ["Group:b", "Topic:a"]
         await admin.delete_policy("bob", "Group:b", policy=DEFAULT)
@@ -160,7 +160,7 @@ async def test_where_access_control_is_off_it_is_said() -> None:
 
 
 @pytest.mark.parametrize("how", [(), ("--group", "readers"), ("--group", "readers", "--pop")])
-@pytest.mark.parametrize("who", ["alice", "nobody", "wrong"])
+@pytest.mark.parametrize("who", ["alice", "unsigned", "wrong"])
 async def test_consume_without_permission_ends(tmp_path: Path, how: tuple[str, ...], who: str) -> None:
     async with running(Cluster(tmp_path, USERS)) as cluster:
         async with Admin(cluster.server.address, client=client("root")) as admin:
@@ -169,7 +169,7 @@ async def test_consume_without_permission_ends(tmp_path: Path, how: tuple[str, .
             await admin.put_policy("alice", ["Topic:orders"], ["Pub"], is_allowed=True, source_ips=[])
         keys = {
             "alice": {"AEROBEE_ACCESS_KEY": "alice", "AEROBEE_SECRET_KEY": "alicesecret"},
-            "nobody": {"AEROBEE_ACCESS_KEY": "", "AEROBEE_SECRET_KEY": ""},
+            "unsigned": {"AEROBEE_ACCESS_KEY": "", "AEROBEE_SECRET_KEY": ""},
             "wrong": {"AEROBEE_ACCESS_KEY": "root", "AEROBEE_SECRET_KEY": "wrong"},
         }[who]
         code, document, said = await aerobee(cluster, "consume", "orders", *how, **keys)
@@ -177,7 +177,7 @@ async def test_consume_without_permission_ends(tmp_path: Path, how: tuple[str, .
         failed = document["error"]
         wanted = {
             "alice": "User:alice has no permission",
-            "nobody": "the request is not signed",
+            "unsigned": "the request is not signed",
             "wrong": "check signature failed",
         }
         assert failed["address"] in (cluster.broker.address, cluster.server.address)

@@ -1,4 +1,4 @@
-"""`aerobee consume` names a damaged message, goes on with the others, and its exit code says that one was."""
+"""`aerobee consume` names a damaged message, continues with the others, and its exit code says that one was."""
 
 from __future__ import annotations
 

@@ -92,9 +92,9 @@ def test_dead_letters_are_listed_shown_and_sent_again_once(cluster: ThreadedClus
 
 
 def test_a_group_without_dead_letters_is_said_to_have_none(run: Run) -> None:
-    code, _, err = run("dlq", "show", "nobody")
-    assert (code, "group nobody has no dead letters" in err) == (4, True)
-    code, _, err = run("dlq", "redrive", "nobody", "--yes")
+    code, _, err = run("dlq", "show", "absent")
+    assert (code, "group absent has no dead letters" in err) == (4, True)
+    code, _, err = run("dlq", "redrive", "absent", "--yes")
     assert code == 4
 
 

@@ -64,7 +64,7 @@ def test_a_reply_is_waited_for_and_printed(run: Run, cluster: ThreadedCluster) -
         finally:
             thread.call(consumer.close())
             thread.stop()
-    code, _, error = run("send", "nobody-answers", "ping", "--reply-within", "0.3")
+    code, _, error = run("send", "unanswered", "ping", "--reply-within", "0.3")
     assert code == 3
     assert "no reply to request" in error
 
@@ -131,9 +131,9 @@ def test_reasons_are_told(run: Run) -> None:
 
 
 def test_reasons_of_a_group_or_topic_that_does_not_exist_end_with_4(run: Run) -> None:
-    code, text, _ = run("why", "--group", "nobody")
-    assert (code, "no broker knows group nobody" in text) == (4, True)
-    code, text, _ = run("why", "--group", "nobody", "--json")
+    code, text, _ = run("why", "--group", "absent")
+    assert (code, "no broker knows group absent" in text) == (4, True)
+    code, text, _ = run("why", "--group", "absent", "--json")
     assert (code, json.loads(text)["answer"]) == (4, "no-group")
     assert run("send", "reasons", "x")[0] == 0
     assert run("consume", "reasons", "--group", "readers", "--from", "first", "--count", "1")[0] == 0
@@ -157,7 +157,7 @@ def test_an_unknown_transaction_is_not_checked(run: Run, cluster: ThreadedCluste
 
 
 async def leave_open(nameserver: str) -> str:
-    """A transaction that nobody decided; returns its id."""
+    """An undecided transaction; returns its id."""
 
     def undecided(_message: Message, _argument: object) -> TransactionState:
         return TransactionState.UNKNOWN
@@ -191,7 +191,7 @@ def test_a_group_is_moved_in_all_its_topics_or_in_one_queue(run: Run) -> None:
     code, _, error = run("offset", "reset", "movers", "--to", "latest", "--queue", "0", "--yes")
     assert code == 2
     assert "--queue needs --topic" in error
-    assert run("offset", "show", "strangers")[0] == 4
+    assert run("offset", "show", "unknown-group")[0] == 4
 
 
 def test_a_delayed_message_is_not_reported_in_its_topic(run: Run) -> None:

@@ -74,7 +74,7 @@ def test_what_is_invisible_is_listed_with_its_holder(run: Run, cluster: Threaded
     finally:
         thread.call(consumer.close())
         thread.stop()
-    assert run("group", "pop", "nobody")[0] != 0
+    assert run("group", "pop", "absent")[0] != 0
 
 
 def test_a_request_mode_is_set_and_shown(run: Run) -> None:

@@ -24,7 +24,7 @@ AEROBEE = (sys.executable, "-m", "aerobee.ops")
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start `aerobee ARGUMENTS` as a process of its own group; what is left at the end is killed."""
+    """Start `aerobee ARGUMENTS` as a separate process group; what is left at the end is killed."""
     processes: list[subprocess.Popen[str]] = []
 
     def command(*arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -301,7 +301,7 @@ def test_nameservers_are_the_controllers_of_a_group(start: Start, tmp_path: Path
     wait_for_status(left)
     deadline = time.monotonic() + WITHIN_S
     while run("send", "hello", "two", "-n", names).returncode != 0:
-        assert time.monotonic() < deadline, "nobody took a message after the leading controller died"
+        assert time.monotonic() < deadline, "no member took a message after the leading controller died"
     read = run("consume", "hello", "--from", "first", "--count", "2", "-n", names)
     assert "one" in read.stdout
     assert "two" in read.stdout

@@ -61,7 +61,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @contextmanager
 def started(*arguments: str) -> Iterator[None]:
-    """A server in a process of its own, ready."""
+    """A server in a separate process, ready."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AEROBEE_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "aerobee.ops", *arguments], stdout=subprocess.PIPE, text=True, env=environment

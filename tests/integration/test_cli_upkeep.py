@@ -57,8 +57,8 @@ def test_a_setting_is_shown_changed_and_refused(run: Run, cluster: ThreadedClust
     assert (code != 0, "fileReservedTime" in error) == (True, True)
     code, _, error = run("config", "set", "broker-a", "fileReservedTime")
     assert (code, "is not KEY=VALUE" in error) == (2, True)
-    code, _, error = run("config", "set", "nobody", "fileReservedTime=1")
-    assert "no master is called nobody: there are broker-a, broker-b" in error
+    code, _, error = run("config", "set", "absent", "fileReservedTime=1")
+    assert "no master is called absent: there are broker-a, broker-b" in error
     assert document(run, "config", "show", "broker-b", "fileReservedTime")[0]["value"] == "48"
 
 
@@ -186,7 +186,7 @@ def test_queues_their_entries_and_who_would_have_them(run: Run, cluster: Threade
             if row["group"] != "aerobee-probe"
         }
         assert producing[1] == "PYTHON"
-        assert "no producer of group nobody" in run("cluster", "producers", "--group", "nobody")[1]
+        assert "no producer of group absent" in run("cluster", "producers", "--group", "absent")[1]
     run("topic", "create", "shared", "--queues", "4", "--broker", "broker-a")
     wait_for("the topic", lambda: run("topic", "describe", "shared")[0] == 0)
     rows = document(run, "topic", "allocate", "shared", "b", "a", "c")

@@ -1,4 +1,4 @@
-"""Every command at a port where nobody, or somebody else, listens: what is wrong where, and never the protocol's words."""
+"""Every command at a port where no process, or another one, listens: what is wrong where, and never the protocol's words."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def addresses() -> Iterator[dict[str, str]]:
     }
     with ThreadedCluster() as cluster:
         yield {
-            "nobody": "127.0.0.1:1",
+            "refused": "127.0.0.1:1",
             "broker": cluster.broker_addresses[0],
             **{kind: listener.address for kind, listener in listeners.items()},
         }
@@ -135,7 +135,7 @@ def command_lines() -> list[list[str]]:
 # A handle and an id that are well made; those of the examples are not.
 HANDLE = "djEgb3JkZXJzIGJyb2tlci1hIDE3OTUzNDgwMDAwMDAgN0YwMDAwMDEwQTNDMThCNEFBQzIwMDAwMDAwMDAwMDA="
 WORDS = {
-    "nobody": "Connection refused",
+    "refused": "Connection refused",
     "broker": "a NameServer's address is needed, not a broker's",
     "http": "it begins with 'HTTP', which another protocol does",
     "ssh": "it begins with 'SSH-', which another protocol does",
@@ -180,7 +180,7 @@ def test_every_command_says_what_is_wrong_there(
         assert not PROTOCOL.search(said), where
         assert address in said, where
         assert "Traceback" not in said, where
-        if kind not in ("broker", "nobody") or not (asks_controllers or line[0] == "doctor"):
+        if kind not in ("broker", "refused") or not (asks_controllers or line[0] == "doctor"):
             assert WORDS[kind] in said, where
 
 

@@ -133,7 +133,7 @@ async def test_an_ordered_block_ends_after_a_correction(tmp_path: Path) -> None:
             assert (await pop_in_order(peer, clock, 10)).code == 0
             clock.set_by_s = 0
             assert (await pop_in_order(peer, clock, 10)).code != 0, (
-                "it is held for as long as it was asked for"
+                "it is held for as long as it was requested"
             )
             await passes(clock, 12)
             assert (await pop_in_order(peer, clock, 10)).code == 0
@@ -161,7 +161,7 @@ async def test_levels_are_not_early_after_a_correction(tmp_path: Path) -> None:
             assert delivered("later") == 0
             await send(peer, "DELAY\x013\x02")
             await passes(clock, 6)
-            await wait_until(lambda: delivered("later") == 3, "the delay of the first ones is over")
+            await wait_until(lambda: delivered("later") == 3, "the delay of the first ones expired")
             await passes(clock, 5)
             await wait_until(lambda: delivered("later") == 4, "and that of the last one")
     finally:

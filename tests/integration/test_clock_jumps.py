@@ -21,7 +21,7 @@ HOUR_S = 3_600
 
 
 class SetClock(AdvancingClock):
-    """The wall clock can be set; the steady one goes on. advance() is time that passes for both."""
+    """The wall clock can be set; the steady one continues. advance() is time that passes for both."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ def test_a_wait_for_the_wall_clock_looks_again() -> None:
 
 def started(path: Path, clock: SetClock, **config: Any) -> Any:
     broker = make_broker(path, **config)
-    # The parts take the clock when they are made: a broker of its own.
+    # The parts take the clock when they are made: a separate broker.
     return type(broker)(broker.config, broker._base.store_config, clock=clock)
 
 

@@ -157,7 +157,7 @@ async def test_wrong_passwords_are_counted(cluster: LocalCluster, tmp_path: Path
         console(cluster, users_file=users_file(tmp_path)) as server,
         aiohttp.ClientSession() as session,
     ):
-        for name in ("vera", "nobody", "vera", "vera", "vera", "vera"):
+        for name in ("vera", "absent", "vera", "vera", "vera", "vera"):
             async with session.post(
                 f"{server.url}api/login", json={"name": name, "password": "wrong"}
             ) as answer:
@@ -363,7 +363,7 @@ async def test_what_is_sent_once_a_watcher_was_told_that_it_watches_is_seen(clus
 
 
 async def test_a_thousand_open_tabs_cost_the_brokers_what_one_costs(cluster: LocalCluster) -> None:
-    """Counted in requests: all are made by looks, of which one goes on at a time, and none by a page."""
+    """Counted in requests: all are made by looks, of which one continues at a time, and none by a page."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4_096:
         pytest.skip(f"a process may open {hard} files, a thousand tabs take two thousand")
@@ -410,7 +410,7 @@ async def test_a_thousand_open_tabs_cost_the_brokers_what_one_costs(cluster: Loc
                 readers = [await tab() for _ in range(999)]
                 await asyncio.gather(*(events(reader, 3) for reader in readers), events(first, 3))
             assert of_looks
-            assert max(of_looks) <= of_one  # names of topics and groups are asked for now and then only
+            assert max(of_looks) <= of_one  # names of topics and groups are requested now and then only
             assert requests["elsewhere"] == 0
     finally:
         for writer in tabs:
@@ -575,7 +575,7 @@ async def test_users_of_the_cluster_log_in_with_their_keys(tmp_path: Path) -> No
     (tmp_path / "cluster").mkdir()
     async with running(Cluster(tmp_path / "cluster", USERS)) as closed:
         async with Admin(closed.server.address, client=client("root")) as admin:
-            for name in ("vera", "otto", "nobody", "gone"):
+            for name in ("vera", "otto", "absent", "gone"):
                 await admin.create_user(name, f"{name}secret")
             await admin.put_policy("vera", ["Cluster:*"], ["Get"], is_allowed=True)
             await admin.put_policy("otto", ["Cluster:DefaultCluster"], ["Get", "Update"], is_allowed=True)
@@ -608,9 +608,9 @@ async def test_users_of_the_cluster_log_in_with_their_keys(tmp_path: Path) -> No
             wrong = (403, "the name or the password is wrong")
             assert await login("vera", "ottosecret") == wrong
             assert await login("vera", "") == wrong
-            assert await login("stranger", "strangersecret") == wrong
+            assert await login("unknown", "unknownsecret") == wrong
             assert await login("gone", "gonesecret") == wrong
-            status, said = await login("nobody", "nobodysecret")
+            status, said = await login("absent", "absentsecret")
             assert (
                 status,
                 "may not look at the cluster: that takes Get on Cluster:DefaultCluster" in said,
@@ -644,7 +644,7 @@ async def test_a_session_ends_with_its_user(tmp_path: Path, monkeypatch: pytest.
 
                 async def role(session: aiohttp.ClientSession) -> str:
                     async with session.get(f"{server.url}api/session") as answer:
-                        return str((await answer.json()).get("role", "nobody"))
+                        return str((await answer.json()).get("role", "absent"))
 
                 async def becomes(session: aiohttp.ClientSession, wanted: str) -> None:
                     async def is_so() -> bool:
@@ -661,14 +661,14 @@ async def test_a_session_ends_with_its_user(tmp_path: Path, monkeypatch: pytest.
                     await stream.content.readline()
                     await admin.put_policy("vera", ["Cluster:*"], ["Get"], is_allowed=True)
                     await admin.delete_user("otto")
-                    await becomes(otto, "nobody")
+                    await becomes(otto, "absent")
                     await becomes(vera, "viewer")
                     async with otto.get(f"{server.url}api/overview") as answer:
                         assert answer.status == 401
                     async with asyncio.timeout(60):
                         await stream.content.read()  # it ends, too
                 await admin.update_user("vera", is_enabled=False)
-                await becomes(vera, "nobody")
+                await becomes(vera, "absent")
         finally:
             await server.stop()
 

@@ -1,4 +1,4 @@
-"""What viewers and strangers can hold open at a console, on every event loop."""
+"""What viewers and untrusted peers can hold open at a console, on every event loop."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_wrong_passwords_of_one_browser_behind_a_proxy_do_not_lock_out_the
     # A proxy that does not say whose request it is: counted by account.
     async with console(cluster, users_file=users) as server:
         for number in range(40):
-            assert "is wrong" in await tried(server, f"nobody{number}", "wrong")
+            assert "is wrong" in await tried(server, f"absent{number}", "wrong")
         for _ in range(5):
             await tried(server, "vera", "wrong", "10.0.0.1")
         assert "wait a minute" in await tried(server, "vera", "secret", "10.0.0.2")
@@ -127,5 +127,5 @@ async def test_wrong_passwords_of_one_browser_behind_a_proxy_do_not_lock_out_the
     options: dict[str, Any] = {"client_header": "X-Forwarded-For", "proxy_addresses": ("10.1.1.1",)}
     async with console(cluster, users_file=users, **options) as server:
         for number in range(30):
-            assert "is wrong" in await tried(server, f"nobody{number}", "wrong", f"10.0.0.{number}")
+            assert "is wrong" in await tried(server, f"absent{number}", "wrong", f"10.0.0.{number}")
         assert "wait a minute" in await tried(server, "otto", "secret", "10.0.0.99")

@@ -1,4 +1,4 @@
-"""Failover where everybody has to prove who he is: clients by their keys, controllers and brokers by theirs, replicas at the HA port."""
+"""Failover where every peer authenticates: clients by their keys, controllers and brokers by theirs, replicas at the HA port."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOPIC = "orders"
 
 
 async def sent(producer: Producer, body: bytes) -> None:
-    """Until it is taken: while nobody leads, sends fail."""
+    """Until it is taken: without a leader, sends fail."""
     async with asyncio.timeout(120):
         while True:
             try:
@@ -125,7 +125,7 @@ async def test_a_group_with_access_control_fails_over(
         bodies = [b"%d" % number for number in range(20)]
         for body in bodies[:10]:
             await sent(producer, body)
-        # The controllers answer nobody without a key, and the command line signs with those of its environment.
+        # The controllers refuse requests without a key, and the command line signs with those of its environment.
         code, said = await ha_status(leader.address)
         assert (code, "not signed" in said["error"]["message"]) == (5, True), said
         code, said = await ha_status(leader.address, access_key="inner", secret_key="innersecret")
@@ -148,7 +148,7 @@ async def test_a_group_with_access_control_fails_over(
 
         await wait_until(all_are_there, "every message at the new master", timeout_s=60)
         assert stored[:10] == bodies[:10]
-        # Who may what is asked at the new master, too.
+        # The new master checks permissions, too.
         async with Producer(server.address, client=client("alice")) as other:
             with pytest.raises(NoPermission, match="no permission to access Topic:bills"):
                 await other.send(Message("bills", b"x"))

@@ -1,4 +1,4 @@
-"""Who may administer a controller that asks for no key: its own machine, a master that goes, and with adminOpen=true everybody."""
+"""Who may administer a controller without key: its own machine, a master that stops, and with adminOpen=true every peer."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_who_sits_where_the_master_runs_may_give_its_mastership_away(tmp_p
 
         assert await elect(OUTSIDER) == ResponseCode.NO_PERMISSION
         assert await elect(MASTER) != ResponseCode.NO_PERMISSION
-        # Of its own group only, and nothing else.
+        # Only its group, and nothing else.
         other = {**DESIGNATED, "brokerName": "another"}
         refused = await ask(controller, MASTER, RequestCode.CONTROLLER_ELECT_MASTER, other)
         assert refused.code == ResponseCode.NO_PERMISSION

@@ -207,7 +207,7 @@ async def test_a_group_under_tls_elects_copies_and_fails_over(group: Group, tmp_
     a = await group.has_master()
     await wait_until(lambda: group.members() == {1, 2, 3})
     await group.sent(a, [b"before %d" % number for number in range(50)])
-    peer = await group.start("d", store=store("d", identity(tmp_path, "stranger")))
+    peer = await group.start("d", store=store("d", identity(tmp_path, "untrusted")))
     await a.kill()
     master = await group.has_master(other_than=a)
     assert master is not peer
@@ -228,7 +228,7 @@ async def test_a_returning_master_truncates_unreplicated_records(group: Group, t
     await group.sent(a, [b"common %d" % number for number in range(5)])
     await wait_until(lambda: group.members() == {1, 2}, timeout_s=60)
     await same(a, b)
-    # Its slave takes no more, and is a member for as long as it may lag: nobody is waited for in this group.
+    # Its slave takes no more, and is a member for as long as it may lag: this group waits for no replica.
     assert b.controllers is not None
     b.controllers.agent.mode._follower._is_following = False
     end = a.store.log.end
@@ -304,7 +304,7 @@ async def test_a_deposed_master_forgets_progress_in_what_is_cut_off(group: Group
 
 
 async def deposed(group: Group) -> tuple[Broker, Broker, int]:
-    """A master whose last message nobody else has, and whose group's offset is behind it; its slave, which leads now and has more;
+    """A master whose last message has no copy, and whose group's offset is behind it; its slave, which leads now and has more;
     and where the log of the first is to be cut."""
     await group.begin()
     a = await group.start("a")
@@ -531,7 +531,7 @@ async def test_a_second_claim_of_an_id_leaves_the_living_slave(group: Group) -> 
     living = next(iter(mode._slaves))
     reader, writer = await connect_ha(a)
     writer.write(Handshake(broker_id=2).encode())
-    assert await reader.read() == b"", "it is told nothing, and sent away"
+    assert await reader.read() == b"", "it gets no answer, and sent away"
     assert list(mode._slaves) == [living]
     await group.sent(a, [b"2"])
     await same(a, b)
@@ -759,7 +759,7 @@ async def test_a_master_past_its_lease_acknowledges_nothing(
 
 
 async def test_a_flush_that_ends_after_the_lease_acknowledges_nothing(group: Group) -> None:
-    """SYNC_FLUSH, and a group that waits for nobody: the disk's verdict is the last one."""
+    """SYNC_FLUSH, and a group that waits for no replica: the disk's verdict is the last one."""
     await group.begin()
     changes = {"flush_disk_type": FlushDiskType.SYNC_FLUSH, "sync_flush_timeout": 60_000}
     a = await group.start("a", store=changes)
@@ -880,7 +880,7 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
 
 
 async def test_consumers_see_what_is_confirmed_and_nothing_else(group: Group) -> None:
-    """What only a master has may never be there again: who read it would pass over what comes to its place."""
+    """What only a master has may be lost: a consumer that read it would skip the record that takes its offset."""
     await group.begin(1)
     a, b = await group.start("a", store=SYNC), await group.start("b", store=SYNC)
     await group.sent(a, [b"1"])
@@ -888,7 +888,7 @@ async def test_consumers_see_what_is_confirmed_and_nothing_else(group: Group) ->
     await wait_until(lambda: a.store.max_offset("t", 0) == 1, timeout_s=60)
     assert b.controllers is not None
     stopped = b.controllers.agent.mode._follower
-    stopped._acknowledge = lambda connection: None  # type: ignore[method-assign]  # it copies, and tells nobody
+    stopped._acknowledge = lambda connection: None  # type: ignore[method-assign]  # it replicates without acknowledging
     sending = asyncio.create_task(group.send(a, b"2"))
     await wait_until(lambda: a.store.queue("t", 0).max_offset == 2, timeout_s=60)
     await wait_until(lambda: b.store.log.end == a.store.log.end, timeout_s=60)
@@ -908,7 +908,7 @@ async def test_what_was_not_confirmed_before_a_restart_is_not_seen_until_it_is(g
     a.store._checkpointing.sync_all()
     assert b.controllers is not None
     stopped = b.controllers.agent.mode._follower
-    stopped._acknowledge = lambda connection: None  # type: ignore[method-assign]  # it copies, and tells nobody
+    stopped._acknowledge = lambda connection: None  # type: ignore[method-assign]  # it replicates without acknowledging
     sending = asyncio.create_task(group.send(a, b"2"))
     await wait_until(lambda: a.store.next_offset("t", 0) == 2, timeout_s=60)
     await a.kill()

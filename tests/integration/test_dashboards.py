@@ -1,5 +1,5 @@
 """deploy/grafana: the files are what generate.py writes, they have what Grafana's schema asks for, and each panel's query returns
-data from a real Prometheus that scrapes a cluster at work. With them the alerts: a rule on a name that nobody exports never fires.
+data from a real Prometheus that scrapes a cluster at work. With them the alerts: a rule on a name without exporter never fires.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ async def test_a_handler_that_hangs_is_cancelled_and_its_message_comes_back(clus
         await wait_until(lambda: store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1)
         await cluster.advance_clock(1.1)
         await wait_until(lambda: b"b" in done)
-        # The worker that was cancelled goes on.
+        # The worker that was cancelled continues.
         await fill(cluster, "d")
         await wait_until(lambda: consumer.consumed_count == 4)
     logging.getLogger("aerobee.client.consumer.consumption").setLevel(logging.NOTSET)

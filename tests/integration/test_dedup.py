@@ -45,7 +45,7 @@ def redis_url() -> Iterator[str]:
 
 
 class Bookings:
-    """A place with deduplication and the bookings that handlers make in it."""
+    """A database with deduplication and the bookings that handlers make in it."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""Extended queue entries: a store that RocketMQ 5.5.0 wrote with them (tests/data/store/filter-extension) goes on here,
+"""Extended queue entries: a store that RocketMQ 5.5.0 wrote with them (tests/data/store/filter-extension) continues here,
 and what we write has its form.
 
 There: topic FilterTopic, one queue, mappedFileSizeConsumeQueueExt 4096. `early` (TagA, a=9) was stored before any

@@ -1,4 +1,4 @@
-"""A key index without space is let go of: messages with keys are taken and delivered, they are not found by key."""
+"""A key index without space is released: messages with keys are taken and delivered, they are not found by key."""
 
 from __future__ import annotations
 

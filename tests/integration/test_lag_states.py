@@ -39,7 +39,7 @@ def test_every_state_is_recognised_and_every_figure_is_true():
                 retention_s = found[name].retention_s
                 assert retention_s is not None
                 assert abs(retention_s - (72 * 3600 - lag_ms / 1000)) < 0.01
-            # Rates are over the samples of the window: what was committed and sent between the first of them and the last.
+            # Rates cover the samples of the window: what was committed and sent between the first of them and the last.
             times = [look[0].at_ms for look in looks]
             inside = [at_ms for at_ms in times if at_ms >= times[-1] - WINDOW_MS]
             span_s, steps = (inside[-1] - inside[0]) / 1000, len(inside) - 1

@@ -41,7 +41,7 @@ def test_a_test_that_passes_alone_is_named_and_does_not_fail_the_run(tmp_path: P
     code, printed = run(tmp_path, f"some output\nERROR    a log line\n{ONE}")
     assert code == 0, printed
     assert "alone: -m pytest -q tests/test_x.py::test_one[a b]" in printed
-    assert "UNSTEADY    : tests/test_x.py::test_one[a b] failed beside the others" in printed
+    assert "UNSTEADY    : tests/test_x.py::test_one[a b] failed with other lanes running" in printed
     assert "later ran" in printed
 
 

@@ -58,7 +58,7 @@ async def test_a_message_is_read_from_its_topic_and_each_lmq(cluster):
     assert found == [b"0", b"1", b"2"]
     last = next(decode_records(store.get_messages("%LMQ%b", 0, 1, count_max=32).body))
     assert last.properties["INNER_MULTI_QUEUE_OFFSET"] == "2,1"
-    assert (last.topic, last.queue_offset) == ("orders", 2), "the record is the one of its own topic"
+    assert (last.topic, last.queue_offset) == ("orders", 2), "the record is in its topic"
 
 
 async def test_an_lmq_reader_commits_offsets_and_resumes(cluster):

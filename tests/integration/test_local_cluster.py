@@ -1,4 +1,4 @@
-"""LocalCluster and the fixtures of the pytest plugin, used as a stranger's tests would use them."""
+"""LocalCluster and the fixtures of the pytest plugin, used as tests of another project use them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def of(found: list[tuple[str, Labels, float]], name: str, **labels: str) -> list
 async def once(
     cluster: LocalCluster, name: str, wanted: list[float], **labels: str
 ) -> list[tuple[str, Labels, float]]:
-    """The first page on which a family has these numbers: a page may be made before it is asked for."""
+    """The first page on which a family has these numbers: a page may be made before it is requested."""
     found: list[tuple[str, Labels, float]] = []
 
     async def is_there() -> bool:
@@ -448,7 +448,7 @@ async def test_rare_things_are_counted_in_rocketmqs_buckets(cluster: LocalCluste
     assert await asked(cluster, group) == ResponseCode.SUCCESS
 
     def never(*_: object) -> TransactionState:
-        raise AssertionError("nobody asks")
+        raise AssertionError("not requested")
 
     payers = cluster.transaction_producer("payers", checker=never)
     async with cluster.producer() as producer, payers:

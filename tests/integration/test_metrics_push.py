@@ -185,7 +185,7 @@ async def test_differences_sum_to_what_was_sent_though_the_receiver_was_away(
             await cluster.create_topic("paid", queues=1)
             await send(cluster, 3)
             await wait_until(lambda: bool(caplog.records))
-            await send(cluster, 4)  # nobody who sends notices
+            await send(cluster, 4)  # senders do not notice
             (why,) = [
                 record.getMessage() for record in caplog.records if record.name == "aerobee.monitoring.push"
             ]

@@ -142,7 +142,7 @@ async def test_a_binary_registration_is_answered_in_binary() -> None:
 
 @pytest.mark.parametrize("name", ["broker-acting-master", "broker-acting-master-904"])
 async def test_a_captured_acting_master_group_gets_the_captured_answers(name: str) -> None:
-    """Each captured connection is one here. The master is killed where its slave was told so (905)."""
+    """Each captured connection is one here. The master is killed where its slave was notified so (905)."""
     frames = load(name)
     replies = {(f.conn, f.opaque): f for f in frames if f.reply}
     peers: dict[int, Peer] = {}

@@ -1,4 +1,4 @@
-"""The event loop that waits in native code: all that asyncio does goes on while connections are served below it."""
+"""The event loop that waits in native code: all that asyncio does continues while connections are served below it."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ def test_a_broker_without_requests_is_sampled_rarely_and_one_request_changes_tha
     async def case() -> None:
         async with serving() as broker, peer_of(broker) as peer:
             overload = broker.overload
-            await wait_until(lambda: overload.is_idle, "rare samples: waiting for bytes asks nobody")
+            await wait_until(lambda: overload.is_idle, "rare samples: waiting for bytes triggers no sample")
             peer.writer.write(send(1))
             await peer.replies(1)
             assert not overload.is_idle
-            await wait_until(lambda: overload.is_idle, "rare samples: waiting for bytes asks nobody")
+            await wait_until(lambda: overload.is_idle, "rare samples: waiting for bytes triggers no sample")
 
     run(case())
 
@@ -154,7 +154,7 @@ def test_turns_of_native_code_alone_leave_the_numbers_that_single_requests_leave
         one, two = ThreadPeer(address), ThreadPeer(address)
         for opaque in range(1, sends + 1):
             assert (one, two)[opaque % 2].ask(send(opaque)).code == 0
-        for at in range(pulls):  # the first pulls are the handler's: nobody has asked for this group yet
+        for at in range(pulls):  # the first pulls are the handler's: this group is not authorized yet
             reply = one.ask(committing_pull(at, at * 2, at * 2))
             assert (reply.code, reply.remark) == (0, "FOUND")
         assert two.ask(committing_pull(1, 0, 4, queue=1)).code == 0
@@ -334,7 +334,7 @@ def test_what_fails_after_a_turn_loses_no_bytes_of_it(
         raise ZeroDivisionError("a fault")
 
     async def case() -> None:
-        # What takes long is told at once: among others, to begin the next file of the log.
+        # Long work is reported immediately: among others, to begin the next file of the log.
         async with serving(mapped_file_size_commit_log=1 << 20) as broker, peer_of(broker) as peer:
             peer.writer.write(send(1))
             await peer.replies(1)

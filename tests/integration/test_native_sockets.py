@@ -195,7 +195,7 @@ async def test_a_look_for_slow_peers_takes_only_frames_that_have_begun(
         assert connection.frame_begun() is None
         peer.writer.write(send(2))
         await peer.replies(1)
-        assert reads == 0, "native code goes on to read it"
+        assert reads == 0, "native code continues to read it"
         frame = send(3, size=500)
         peer.writer.write(frame[:100])
         await asyncio.sleep(0.05)

@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 def test_all_pages_run_with_the_outputs_they_show_in_two_orders(tmp_path: Path) -> None:
-    """Beside each other, each on a cluster of its own: most of a page's time is waiting."""
+    """Concurrently, each on a separate cluster: most of a page's time is waiting."""
     with ThreadPoolExecutor(2) as threads:
         orders = {"forward": PAGES, "backward": PAGES[::-1]}
         runs = {name: threads.submit(failures_of, pages, tmp_path / name) for name, pages in orders.items()}

@@ -25,7 +25,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 async def ask(broker: Broker, peer: FakePeer, request: RemotingCommand) -> RemotingCommand | None:
-    """What the handler answers at once; None when the answer is held, and comes through the peer."""
+    """What the handler answers immediately; None when the answer is deferred and comes through the peer."""
     reply = broker.handlers[request.code](peer, request)
     return await reply if isawaitable(reply) else reply
 
@@ -62,7 +62,7 @@ async def test_a_held_pull_is_answered_through_the_peer(broker: Broker) -> None:
     assert await ask(broker, peer, pull_request("TopicNew", 1, hold_ms=20_000)) is None
     assert broker.pending_pulls.count == 1
     await ask(broker, sender, send_request("TopicNew", b"late"))
-    await wait_until(lambda: bool(peer.written), "the held pull is answered")
+    await wait_until(lambda: bool(peer.written), "the pending pull is answered")
     (reply,) = peer.replies()
     assert [record.body for record in records_of(reply)] == [b"late"]
 

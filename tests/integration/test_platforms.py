@@ -69,7 +69,7 @@ async def main(directory, run):
     async with cluster.producer() as producer:
         for number in range(20):
             await producer.send(Message("orders", b"%s %d" % (run.encode(), number)))
-    assert len(full_syncs) > before, "what a producer was told is durable needs F_FULLFSYNC"
+    assert len(full_syncs) > before, "a durable acknowledgement needs F_FULLFSYNC"
     if run == "first":
         print("sent", flush=True)
         os._exit(0)  # neither checkpoint nor flush; the abort file stays
@@ -128,7 +128,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def nameserver() -> Iterator[str]:
-    """A LocalCluster of this platform, in a process of its own."""
+    """A LocalCluster of this platform, in a separate process."""
     process = subprocess.Popen(
         [sys.executable, "-c", CLUSTER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""POP's fast path beside its handlers: the same requests, ordinary and odd, with the same answers and the same state."""
+"""POP's fast path compared with its handlers: the same requests, usual and odd, with the same answers and the same state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIME = re.compile(r"\b1?\d{13}( \d+ \d+)?\b")  # of a pop, with its invisible t
 
 
 class Way:
-    """One way into a broker, with a group of its own."""
+    """One way into a broker, with a separate group."""
 
     def __init__(self, broker: Broker, group: str, *, is_fast: bool) -> None:
         self.group = group
@@ -45,7 +45,7 @@ class Way:
         return handle
 
     async def ask(self, *frames: bytes) -> list[RemotingCommand]:
-        """Give the frames in one read; return the answers that come at once."""
+        """Give the frames in one read; return the answers that come immediately."""
         self.wire.writes.clear()
         self.connection.data_received(b"".join(frames))
         for _ in range(5):

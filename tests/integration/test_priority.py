@@ -149,7 +149,7 @@ async def test_a_new_group_from_the_end_gets_a_young_queue_whole_unless_that_is_
         assert len(await pop(client, broker, "jobs", "one", init_mode=1)) == 3
         await change(initPopOffsetByCheckMsgInMem="false")
         assert len(await pop(client, broker, "jobs", "two", init_mode=1)) == 1
-        # A notification and a peek leave the place of a new group open.
+        # A notification and a peek set no offset of a new group.
         ask = {"consumerGroup": "three", "topic": "jobs", "queueId": "-1", "pollTime": "0"}
         await client.invoke(broker.address, RemotingCommand(200_054, ask))
         await client.invoke(broker.address, RemotingCommand(200_052, {**ask, "maxMsgNums": "1"}))

@@ -1,4 +1,4 @@
-"""What was under way at a master goes on at the replica that is promoted: transactions, POP, delay levels, timers."""
+"""What was under way at a master continues at the replica that is promoted: transactions, POP, delay levels, timers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World:
     async def promote(self) -> Broker:
         """Kill the master; the other one takes over."""
         await same(self.first, self.second)
-        # What a slave asks for each second beside the log.
+        # What a slave requests every second besides the log.
         first, second = self.first, self.second
         await wait_until(lambda: second.topics.topics == first.topics.topics, timeout_s=60)
         await wait_until(lambda: offsets(second) == offsets(first), timeout_s=60)
@@ -159,7 +159,7 @@ async def test_transactions_continue(world: World, mode: str, asked: dict[str, R
     await world.ask(second, decided(ends["late"], COMMIT))
     await world.ask(second, decided(ends["lost"], ROLLBACK))
     await wait_until(lambda: keys(second, "orders") == ["done", "late"], timeout_s=60)
-    # Nobody decided the last one: the promoted broker asks, and goes by the answer.
+    # The last one is undecided: the promoted broker checks it and follows the answer.
     beat = HeartbeatData(client_id="payer@1", producer_data_set=(ProducerData("payers"),))
     await world.ask(second, RemotingCommand(RequestCode.HEART_BEAT, body=beat.encode()))
     await wait_until(lambda: asked, timeout_s=60)
@@ -226,7 +226,7 @@ async def test_what_pops_have_in_hand_stays_in_hand(world: World, mode: str) -> 
             await second.clock.sleep(0.1)
 
     await until(1)
-    assert second.clock.monotonic() - begin_s > 7, "it came before its invisible time was over"
+    assert second.clock.monotonic() - begin_s > 7, "it came before its invisible time expired"
     assert seen == ["again"]
     await until(2)
     assert seen == ["again", "longer"]

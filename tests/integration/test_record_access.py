@@ -1,4 +1,4 @@
-"""Requests that name a record by its place: the permission goes by the topic of the record, and refusals give nothing away."""
+"""Requests that name a record by its offset: the permission follows the topic of the record, and refusals give nothing away."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ async def test_a_transaction_is_ended_with_permission_for_its_own_topic(
 
 @pytest.fixture(params=["python", "native"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fast path's backend of the world that is made next."""
+    """The fast path's backend of the next cluster."""
     try:
         choose_backend(request.param)
     except ConfigError as error:
@@ -302,7 +302,7 @@ HEAD_BYTES = 88  # of a record, up to its body
 def a_record(
     topic: str, queue_offset: int, body: bytes, properties: dict[str, str]
 ) -> Callable[[int], bytes]:
-    """A record as of a place of the log."""
+    """A record as stored at an offset of the log."""
     host = pack_host("127.0.0.1", 1)
     return lambda offset: encode_record(
         topic=topic.encode(),
@@ -318,7 +318,7 @@ def a_record(
 
 
 async def forged(world: World, record: Callable[[int], bytes]) -> int:
-    """Eve sends to orders a message whose body is this record as of the place where it comes to lie. Returns that place."""
+    """Eve sends to orders a message whose body is this record as stored at the offset where it will lie. Returns that offset."""
     length = len(record(0))
     first, _ = await world.send("eve", "orders", {}, bytes(length))
     second, _ = await world.send("eve", "orders", {}, bytes(length))

@@ -356,7 +356,7 @@ async def test_a_lost_connection_fails_each_pending_call_once() -> None:
         assert lost == [connection]
         assert caller.connection_to(harness.address) is None
         connection.on_close(lost.append)
-        assert lost == [connection, connection]  # late callbacks run at once
+        assert lost == [connection, connection]  # late callbacks run immediately
         assert (await caller.invoke(harness.address, RemotingCommand(ECHO))).code == 0  # over a new one
 
 
@@ -370,7 +370,7 @@ async def test_a_time_out_names_address_request_and_duration_and_keeps_the_conne
         assert failure.value.elapsed_s >= 0.045
         before = caller.connection_to(harness.address)
         connection, parked = harness.parked[0]
-        connection.send(parked.reply())  # too late: nobody waits
+        connection.send(parked.reply())  # too late: no caller waits
         assert (await caller.invoke(harness.address, RemotingCommand(ECHO))).code == 0
         assert caller.connection_to(harness.address) is before
 

@@ -164,7 +164,7 @@ async def test_without_certificate_and_test_mode_only_tls_is_refused(
 
 
 async def test_a_server_that_is_not_trusted_is_refused(tmp_path: Path, authority: Identity) -> None:
-    peer = identity(tmp_path, "stranger")
+    peer = identity(tmp_path, "untrusted")
     async with serving(server_tls(server_keys(peer))) as address:
         with pytest.raises(ConnectFailed, match="CERTIFICATE_VERIFY_FAILED"):
             await ask(address, trusting(authority))

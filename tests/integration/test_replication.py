@@ -136,7 +136,7 @@ async def test_a_log_that_parted_is_cut_and_what_was_cut_is_kept(pair: Pair, tmp
     await same(master, slave)
     common = master.store.log.end
     await slave.stop()
-    # Both go on alone, as masters do that do not know of each other.
+    # Both continue alone, as masters do that do not know of each other.
     alone = await pair.start("slave")
     await pair.send(alone, 30, topic="mine")
     mine = log_bytes(alone)[common:]
@@ -148,7 +148,7 @@ async def test_a_log_that_parted_is_cut_and_what_was_cut_is_kept(pair: Pair, tmp
     assert b"".join(path.read_bytes() for path in kept) == mine
     assert slave.store.max_offset("mine", 0) == 0
     assert slave.store.max_offset("t", 0) == 250
-    # What is there is whole also for a start that trusts nothing.
+    # The store is whole also for a start that trusts nothing.
     await slave.kill()
     slave = await pair.start_slave(master, store={"check_queues_on_start": True})
     await same(master, slave)
@@ -217,7 +217,7 @@ async def test_how_many_replicas_are_waited_for_changes_at_once(pair: Pair) -> N
         reply = await pair.client.invoke(master.address, request)
         assert (reply.code, reply.remark) == (0, None)
 
-    await pair.send(master, 1)  # 1 is the default: it waits for nobody
+    await pair.send(master, 1)  # 1 is the default: it waits for no replica
     await wait_for(2)
     waiting = asyncio.create_task(pair.client.invoke(master.address, send_request("t"), timeout_s=60))
     await wait_until(lambda: master.store.next_offset("t", 0) == 2)
@@ -269,7 +269,7 @@ async def test_who_is_sent_away_again_and_again_is_one_line(
 
 
 async def test_the_slave_is_made_the_master_and_the_old_one_follows_it(pair: Pair, tmp_path: Path) -> None:
-    """What waits, a delay level and a time, is delivered by the new master; the old one gives up what nobody confirmed."""
+    """The new master delivers pending messages, of a delay level and of a time; the old one drops unconfirmed ones."""
     sync = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "total_replicas": 2, "slave_timeout": 300}
     master = await pair.start("master", store=sync)
     slave = await pair.start_slave(master)

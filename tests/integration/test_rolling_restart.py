@@ -1,7 +1,7 @@
 """Every process of a cluster is restarted, one after the other, while a producer with sync replication sends and a consumer reads.
 
 No send may fail that the client's own retries hide, and the consumer gets every message. With AEROBEE_ROLLING_ROUNDS, which says how
-often the whole cluster is gone through, the producer has its defaults: run it alone then. Without, beside other tests, a send has
+often the whole cluster is gone through, the producer has its defaults: run it alone then. Without, concurrently with other tests, a send has
 half a minute, and one that a master stored whose lease ended meanwhile is sent again: leases end while processes wait for a turn.
 """
 
@@ -36,7 +36,7 @@ TOPIC = "rolling"
 SENDERS = 4
 IS_ALONE = "AEROBEE_ROLLING_ROUNDS" in os.environ
 CONFIG = ProducerConfig() if IS_ALONE else ProducerConfig(send_timeout_s=30, retry_when_not_stored_ok=True)
-WHOLE_TIMEOUT_S = 300  # six brokers start at once on a machine that may be busy
+WHOLE_TIMEOUT_S = 300  # six brokers start together on a machine that may be busy
 
 
 class Replica(Broker):

@@ -40,7 +40,7 @@ async def test_how_long_requests_may_wait(cluster: LocalCluster) -> None:
     overload.stop()  # this test measures alone
     for limit, waits, refused in ((500, 600, True), (5_000, 600, False), (5_000, 6_000, True)):
         assert (await change(cluster, waitTimeMillsInSendQueue=limit)).remark is None
-        assert overload.reason == "", "what the limit before refused is measured anew"
+        assert overload.reason == "", "what the limit before refused is measured again"
         overload.observe(waits, 0)
         overload.observe(waits, 0)
         assert bool(overload.reason) is refused
@@ -71,7 +71,7 @@ async def test_pulls_of_those_that_are_no_members(cluster: LocalCluster) -> None
     pull = RemotingCommand(
         11,
         {
-            "consumerGroup": "stranger", "topic": TOPIC, "queueId": str(sent.queue.queue_id), "queueOffset": "0",
+            "consumerGroup": "unknown", "topic": TOPIC, "queueId": str(sent.queue.queue_id), "queueOffset": "0",
             "maxMsgNums": "1", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
             "subscription": "*",
         },
@@ -200,7 +200,7 @@ async def test_a_secret_is_refused_and_no_value_is_logged(
     reply = await change(cluster, haSharedKey="anothersecretofmine1", maxMessageSize=4_000_001)
     assert reply.code != 0
     assert "haSharedKey is a secret" in (reply.remark or "")
-    assert cluster.broker().store.config.max_message_size == before, "nothing beside it was changed"
+    assert cluster.broker().store.config.max_message_size == before, "nothing else was changed"
     reply = await change(
         cluster, maxMessageSize=4_000_001, password="notoursatall", haHousekeepingInterval=4_000_002
     )

@@ -113,7 +113,7 @@ async def test_offsets_of_a_deleted_group_vanish_and_do_not_return(pair: Pair) -
 
 
 async def test_queues_of_a_deleted_topic_vanish_at_slaves(pair: Pair) -> None:
-    """Also those to which nobody has sent since the topic was created again: their offsets begin at 0."""
+    """Also those without sends since the topic was created again: their offsets begin at 0."""
     master, slave = await committed(pair)
     await remake(pair, master, "t")
     assert master.store.max_offset("t", 0) == 0

@@ -1,4 +1,4 @@
-"""What a slave copies beside the log: settings, groups and offsets, and what it gives back to a master that returns."""
+"""What a slave copies besides the log: settings, groups and offsets, and what it gives back to a master that returns."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_offsets_follow_a_reset_but_not_a_master_that_returns_with_old_one
     await commit(pair, master, 9)
     await wait_until(lambda: slave.offsets.query("g", "t", 0) == 9, timeout_s=60)
     await master.stop()
-    await commit(pair, slave, 30)  # a consumer goes on at the slave
+    await commit(pair, slave, 30)  # a consumer continues at the slave
     master = await pair.start("master", listen_port=port, enable_vip_listener=False)
     assert master.offsets.query("g", "t", 0) == 9
     slave.replication.become_slave(master.identity.ha_address, master_address=master.address)
@@ -193,7 +193,7 @@ async def left_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> tuple[Broke
 async def test_a_topic_that_was_made_shortly_before_its_master_was_lost_is_read_at_the_next(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the master acknowledged can be read, though nobody had told the slave of the topic."""
+    """What the master acknowledged can be read, although the slave had no notification of the topic."""
     master, slave = await left_alone(pair, monkeypatch)
     await pair.send(master, 5, topic="new")
     reply = await pair.client.invoke(master.address, send_request("new", queue=2))
@@ -248,7 +248,7 @@ async def test_an_impossible_offset_stops_no_start_restores_no_topic(tmp_path: P
 
 
 class Content:
-    """A file with this content, which nobody writes."""
+    """A file with this content, which is never written."""
 
     run = None
 

@@ -1,6 +1,6 @@
-"""A disk that takes its time: nobody waits for the files of others' requests, and what was answered is on the disk.
+"""A slow disk: no request waits for the files of another one, and acknowledged data is on the disk.
 
-The disk is a RealDisk that can be told to let writes of some files wait, and that notes writes in the event loop's thread.
+The disk is a RealDisk that can delay writes of some files, and that notes writes in the event loop's thread.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def test_a_topic_created_by_a_send_delays_no_other_send(world: World) -> N
     await begun(world.disk)
     others = [asyncio.create_task(world.send("fresh", str(number).encode())) for number in (1, 2)]
     for _ in range(5):
-        assert (await world.send("known")).code == 0, "others' sends go on"
+        assert (await world.send("known")).code == 0, "others' sends continue"
     assert not first.done(), "its acknowledgement waits for the topic's file"
     assert world.broker.topics.get("fresh") is None
     world.disk.release()

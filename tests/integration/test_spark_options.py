@@ -133,7 +133,7 @@ def test_topics_by_name_by_pattern_and_queues_one_by_one(cluster: ThreadedCluste
 
 
 def test_the_driver_asks_so_often_again_and_a_task_for_so_long():
-    """Nobody listens there: each try fails at once, so that the times between them are what is left."""
+    """No server listens there: each try fails immediately, so that the times between them are what is left."""
     unreachable = {"nameservers": "127.0.0.1:1", "subscribe": "orders"}
 
     def seconds(work: Callable[[], object]) -> float:

@@ -101,7 +101,7 @@ async def test_so_many_bytes_wait_for_an_answer(cluster: ThreadedCluster, monkey
 
 
 async def test_the_largest_row_that_a_broker_takes_travels_alone(cluster: ThreadedCluster):
-    """With the head of a batch's entry it would be larger than maxMessageSize: it is neither laid out nor put beside others."""
+    """With the head of a batch's entry it would be larger than maxMessageSize: it is neither laid out nor batched with others."""
     made: list[int] = []
     layout = row_sender.BatchLayout
 

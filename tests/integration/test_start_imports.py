@@ -1,4 +1,4 @@
-"""What a plain start loads: parts that are not configured, and packages that nobody asked for, stay on the disk.
+"""What a plain start loads: parts that are not configured, and unused packages, stay on the disk.
 
 Each module is some 0.6 ms of CPU and 20 KiB of memory in every process. Servers of this kind are started in tests,
 containers and by supervisors, many times a day, so the list below is held by a test and not by a hope.
@@ -113,7 +113,7 @@ sys.exit(commands.run_cli(["up", "--data", sys.argv[1], "--port", sys.argv[2], "
 
 
 def loaded(program: str, *arguments: str) -> set[str]:
-    """The modules of a process of its own."""
+    """The modules of a separate process."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AEROBEE_")}
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],

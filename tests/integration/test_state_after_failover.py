@@ -1,4 +1,4 @@
-"""State beside the log after mastership goes from broker A to B and back to A: the table in docs/replication.md, line by line."""
+"""State besides the log after mastership goes from broker A to B and back to A: the table in docs/replication.md, line by line."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_dedup_key_of_a_message_that_was_cut_off_is_new(failover: Failov
     await failover.switch(a)
     assert await keyed(failover, a, "kept") == (True, kept[1])
     again = await keyed(failover, a, "lost")
-    assert again[0] is False, "nobody has the first one"
+    assert again[0] is False, "the first one is free"
     assert await keyed(failover, a, "lost") == (True, again[1])
 
 
@@ -193,7 +193,7 @@ async def test_orderly_locks_are_those_of_the_present_master(failover: Failover)
     assert not await lock(failover, a, "one"), "a deposed master grants none"
     assert await lock(failover, b, "two")
     await failover.switch(a)
-    assert await lock(failover, a, "three"), "what A granted in its first mastership is over"
+    assert await lock(failover, a, "three"), "what A granted in its first mastership expired"
     assert not await lock(failover, a, "one")
 
 
@@ -421,7 +421,7 @@ async def test_pops_in_hand_stay_in_hand_over_two_failovers(failover: Failover, 
 
 
 async def test_a_reset_stays_when_a_master_is_a_slave_for_a_moment(failover: Failover) -> None:
-    """It leads again before it has copied anybody's offsets: its check points of before the reset say nothing new."""
+    """It leads again before it has copied any offsets: its check points from before the reset are stale."""
     await failover.begin()
     a, client = failover.a, failover.pair.client
     for key in ("one", "two"):
@@ -460,7 +460,7 @@ async def test_ordered_pops_begin_again_at_the_committed_offset(failover: Failov
     await copied(failover, b)
     await failover.switch(a)
     (third,) = await ordered(a)
-    assert third.body == b"three", "A's block of its first mastership is over"
+    assert third.body == b"three", "A's block of its first mastership expired"
 
 
 # --- a feature that cannot start

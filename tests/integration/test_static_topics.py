@@ -145,7 +145,7 @@ async def test_messages_flow_through_logical_queues_over_a_remapping(tool: Tool)
     assert sorted(seen) == [
         ("a0", 0, 0), ("a1", 1, 0), ("a2", 0, NEW_BEGIN), ("b0", 0, 1), ("b1", 1, 1), ("b2", 1, 2),
     ]  # fmt: skip
-    # A group that begins anew reads both parts of the queue, from one broker after the other.
+    # A group that begins again reads both parts of the queue, from one broker after the other.
     seen.clear()
     async with tool.cluster.push_consumer("New", {TOPIC: "*"}, handler, config=FIRST):
         await wait_until(lambda: len(seen) == 6)
@@ -163,7 +163,7 @@ async def test_offsets_are_found_in_the_part_that_has_them(tool: Tool) -> None:
         await consumer.commit({queue: 2})
         before_ms = tool.cluster.broker().clock.now_ms()
         await tool.move_first_to_second()
-        # Committed at the first broker, asked for at the second.
+        # Committed at the first broker, requested at the second.
         reply = await tool.call(tool.b, RequestCode.QUERY_CONSUMER_OFFSET, dict(group))
         assert (reply.code, reply.integer("offset")) == (0, 2)
         await send(tool, "later")
@@ -199,7 +199,7 @@ async def test_only_the_leader_serves_a_logical_queue(tool: Tool) -> None:
         reply = await tool.call(tool.a, code, ext, b"body")
         assert reply.code == ResponseCode.NOT_LEADER_FOR_QUEUE, code
         assert f"broker {tool.a} does not lead" in str(reply.remark)
-    # The physical queue is there for who asks for it.
+    # The physical queue exists for clients that name it.
     assert (await tool.call(tool.a, RequestCode.GET_MAX_OFFSET, queue | {"lo": "false"})).integer(
         "offset"
     ) == 1

@@ -36,7 +36,7 @@ Key = tuple[str, int]
 
 
 class Moved(NamedTuple):
-    """A record at its new place."""
+    """A record at its new offset."""
 
     key: Key
     queue_offset: int
@@ -152,7 +152,7 @@ class Old:
 @pytest.fixture
 def old(tmp_path: Path) -> Iterator[Old]:
     yield Old(tmp_path)
-    shutil.rmtree(tmp_path / "store")  # seven sparse GiB that nobody else should copy
+    shutil.rmtree(tmp_path / "store")  # seven sparse GiB that no other test copies
 
 
 def check(old: Old, store: MessageStore) -> None:

@@ -190,7 +190,7 @@ async def test_a_read_is_cold_when_any_of_its_records_is_not_in_memory(
         "is_resident",
         lambda file, start, end: "commitlog" not in file.path or not start <= missing < end,
     )
-    assert store.is_cold("T", 0, 5)  # one of 32 that are read at once
+    assert store.is_cold("T", 0, 5)  # one of 32 that one read returns
     assert not store.is_cold("T", 0, 26)
     await store.stop()
 
@@ -504,7 +504,7 @@ def test_a_file_system_is_synced_by_one_of_its_directories(
     code = 0
 
     class Libc:
-        """syncfs() that tells of which file it was asked."""
+        """syncfs() that notes the file of each call."""
 
         def syncfs(self, descriptor: int) -> int:
             found = os.fstat(descriptor)

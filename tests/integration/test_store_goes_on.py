@@ -1,4 +1,4 @@
-"""What was pending in a directory of a real RocketMQ 5.5.0 that had served every kind of message goes on here.
+"""What was pending in a directory of a real RocketMQ 5.5.0 that had served every kind of message continues here.
 
 `all-scenarios` ended with one message of level 18 that was not due, with every transaction decided, and with POP check
 points in the revive topic that its broker had not read again: acknowledged ones, and one whose message was not. Directories

@@ -32,7 +32,7 @@ HOURS_FOR_EVER = 10_000_000  # the archives' messages grow old
 
 
 class Peer:
-    """A producer group's client: keeps the checks that arrive, answers what it is told to."""
+    """A producer group's client: keeps the checks that arrive, answers as configured."""
 
     def __init__(self, clock: AdvancingClock) -> None:
         self.checks: list[tuple[Connection, RemotingCommand]] = []
@@ -252,7 +252,7 @@ async def test_transaction_that_rocketmq_left_open_is_checked_and_delivered_here
         await wait_until(lambda: not _open(broker), "it is decided")
         after = await records(peer, broker, "StoreTrans")
         assert [record.body for record in after] == [b"transaction COMMIT_MESSAGE", b"transaction UNKNOW"]
-    # What RocketMQ would go on from: nothing is open, and the offsets of its group say so.
+    # What RocketMQ would continue from: nothing is open, and the offsets of its group say so.
     async with broker_at(archive.root, store) as (broker, peer):
         assert _open(broker) == []
         assert broker.offsets.query("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC", 0) == 4

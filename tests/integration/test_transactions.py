@@ -48,7 +48,7 @@ def info(cluster: LocalCluster) -> dict[str, int]:
 
 
 def no_checks(message: object) -> TransactionState:
-    raise AssertionError(f"nobody was to be asked about {message}")
+    raise AssertionError(f"unexpected check of {message}")
 
 
 async def test_committed_message_is_delivered_and_rolled_back_one_is_not(cluster: LocalCluster) -> None:
@@ -128,7 +128,7 @@ async def test_another_producer_of_the_group_is_asked_when_the_first_died(cluste
     await cluster.advance_clock(120)
     figures = info(cluster)
     assert figures["openTransactions"] == 1
-    assert figures["transactionChecksSent"] == 0  # nobody was there: nothing counts
+    assert figures["transactionChecksSent"] == 0  # without producers nothing counts
     assert figures["transactionChecksUnsent"] >= 2
     async with cluster.transaction_producer("PG", checker=lambda message: COMMIT):
         # It sends nothing.
@@ -211,7 +211,7 @@ async def test_running_local_work_is_not_decided_by_the_checker(cluster: LocalCl
         sending = asyncio.create_task(producer.send_in_transaction(Message("orders", b"slow")))
         await wait_until(lambda: info(cluster)["openTransactions"] == 1, "the half message is stored")
         await cluster.advance_clock(70)
-        await wait_until(lambda: info(cluster)["transactionChecksSent"] >= 1, "it was asked about")
+        await wait_until(lambda: info(cluster)["transactionChecksSent"] >= 1, "the check was sent")
         done.set()
         assert (await sending).confirmed
     assert await bodies(cluster) == [b"slow"]
@@ -261,7 +261,7 @@ async def test_open_transactions_survive_a_kill_and_decided_ones_stay_decided(cl
         await cluster.advance_clock(1)
         await wait_until(lambda: len(cluster.broker().producers.members("PG")) == 1, "the broker knows it")
         await cluster.advance_clock(60)
-        await wait_until(lambda: info(cluster)["openTransactions"] == 0, "it was asked and answered")
+        await wait_until(lambda: info(cluster)["openTransactions"] == 0, "the check was answered")
     assert await bodies(cluster) == [b"0", b"2"]
 
 
@@ -281,7 +281,7 @@ async def test_a_blocking_sync_checker_delays_no_other_check(cluster: LocalClust
             async with producer.transaction(Message("orders", b"one")) as transaction:
                 transaction.leave_open()
             await cluster.advance_clock(70)
-            await wait_until(begun.is_set, "the checker is asked")
+            await wait_until(begun.is_set, "the checker is called")
             for _ in range(3):
                 await producer.send(Message("orders", b"beside"))
             assert names[0].startswith("aerobee-checker-payers")

@@ -64,7 +64,7 @@ def test_brokers_without_keys_to_register_with_are_not_started() -> None:
     closed = AccessConfig(authentication_enabled=True, init_authentication_user=USER)
     with pytest.raises(ConfigError, match="AEROBEE_INNERCLIENTAUTHENTICATIONCREDENTIALS"):
         require_inner_keys(closed, ON)
-    require_inner_keys(closed, {})  # the NameServer asks nobody
+    require_inner_keys(closed, {})  # the NameServer calls no peer
     require_inner_keys(closed, {**ON, "AEROBEE_AUTHENTICATIONWHITELIST": "103"})
     inner = AccessConfig(authentication_enabled=True, inner_client_authentication_credentials=INNER)
     require_inner_keys(inner, WITH_INNER)

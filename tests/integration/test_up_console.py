@@ -69,7 +69,7 @@ def brokers(url: str) -> list[str]:
 async def test_it_begins_with_the_first_browser_comes_again_and_ends_with_up() -> None:
     with up("--json") as process:
         said = ready(process)
-        assert children(process.pid) == []  # nobody has opened a page
+        assert children(process.pid) == []  # no page is open
         assert brokers(said["console"]) == list(said["brokers"].values())
         (console,) = children(process.pid)
         os.kill(console, signal.SIGKILL)
@@ -116,7 +116,7 @@ def test_without_a_console() -> None:
 
 
 def test_a_console_may_open_as_many_files_as_the_system_lets_it() -> None:
-    """Most systems give a process 1,024 at first: a browser's tabs, and strangers, had used them up long before their bound."""
+    """Most systems give a process 1,024 at first: the tabs of a browser and untrusted peers exhausted them long before the bound."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     (port,) = free_ports(1)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1_000), hard))

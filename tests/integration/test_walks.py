@@ -2,7 +2,7 @@
 function that is handed it is noted.
 
 "Handed" means: an argument is the request, the reply, the message in one of its forms (FORMS), or bytes that hold it. What only
-changes its form or holds it (CODECS) is no station. A climb is a call from a file to one on a higher floor.
+changes its form or holds it (CODECS) is no station. A climb is a call from a file to one in a higher layer.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ async def send(cluster: LocalCluster, tag: str | None = None, count: int = 1, **
 
 
 async def consume_all(cluster: LocalCluster, expression: str = "*", *, trace: bool = False) -> None:
-    """Let a member of the group consume what is there, and leave."""
+    """Let a member of the group consume all messages and leave."""
     handler: Callable[[ReceivedMessage], None] = lambda message: None  # noqa: E731
     async with cluster.push_consumer(
         "billing", {"orders": expression}, handler, config=FIRST, trace=trace
@@ -85,7 +85,7 @@ async def settled(cluster: LocalCluster, consumer: object) -> None:
 
 
 async def test_a_group_without_consumers_is_unknown(cluster: LocalCluster) -> None:
-    assert kinds(await why(cluster, "nobody")) == ["no-group"]
+    assert kinds(await why(cluster, "absent")) == ["no-group"]
 
 
 async def test_a_message_that_was_never_sent(cluster: LocalCluster) -> None:

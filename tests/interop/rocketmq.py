@@ -41,7 +41,7 @@ GRPC_PYTHON = CACHE / "grpc-venv" / "bin" / "python"
 CPP_PYTHON = CACHE / "cpp-venv" / "bin" / "python"
 # Our command line; AEROBEE_INTEROP_CLI may name another one, such as that of an installed wheel.
 AEROBEE = shlex.split(os.environ.get("AEROBEE_INTEROP_CLI", f"{sys.executable} -m aerobee.ops"))
-# A loaded machine of two cores needs up to 20 s for a broker's JVM; six of our brokers at once, a second of CPU each, were not
+# A loaded machine of two cores needs up to 20 s for a broker's JVM; six of our brokers together, a second of CPU each, were not
 # there after 90 s at a load of 20.
 START_TIMEOUT_S = 300.0
 JAVA = [

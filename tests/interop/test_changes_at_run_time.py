@@ -136,7 +136,7 @@ def test_whether_a_lock_that_ran_out_is_told(cluster: Cluster, driver: Driver, t
             assert pop(cluster, topic, group, born=now, **held)[0] == FOUND
             waits = {**ordered, "attemptId": "two", "pollTime": "60000" if told == "true" else "4500"}
             _, took = has_message(cluster, topic, group, **waits, bornTime=now)
-        # Told: when the two seconds are over. Not told: when the time of the request is up.
+        # With a notification: after the two seconds. Without: when the request times out.
         assert 0.5 < took < 50 if told == "true" else took > 3.5
 
 
@@ -161,7 +161,7 @@ def test_a_recall_takes_back_no_message_of_another_topic(
         )
         version, _, *rest = base64.urlsafe_b64decode(kept["recall_handle"]).decode().split(" ")
         forged = base64.urlsafe_b64encode(" ".join([version, other, *rest]).encode()).decode()
-        call(address, RECALL, {"topic": other, "recallHandle": forged, "producerGroup": "stranger"})
+        call(address, RECALL, {"topic": other, "recallHandle": forged, "producerGroup": "unknown"})
         assert producer.call("recall", topic=topic, handle=gone["recall_handle"]) == gone["msg_id"]
         with driver.push(cluster.namesrv, topic) as consumer:
             assert [message["body"] for message in consumer.received(1, 60)] == ["kept"]
@@ -284,7 +284,7 @@ def lag_series(port: int, group: str) -> dict[str, float]:
 def test_lag_is_estimated_through_the_filter_of_a_member(
     kind: str, driver: Driver, tmp_path: pathlib.Path
 ) -> None:
-    """estimateAccumulation: RocketMQ puts the estimate in rocketmq_consumer_lag_messages, here it has a series of its own."""
+    """estimateAccumulation: RocketMQ puts the estimate in rocketmq_consumer_lag_messages, here it has a separate series."""
     port = free_port()
     cluster = Cluster(
         kind, tmp_path, metricsExporterType="PROM", metricsPromExporterPort=str(port), metricsPromExporterHost="127.0.0.1",

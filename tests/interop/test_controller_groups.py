@@ -43,7 +43,7 @@ class Group:
             inSyncReplicas="1",
             slaveReadEnable="false",
         )
-        # A slave has no route of its own to wait for.
+        # A slave has no separate route to wait for.
         broker.is_ready = lambda: self._answers(broker)  # type: ignore[method-assign]
         return broker
 

@@ -74,7 +74,7 @@ def test_cpp_consumer_filters_by_tag(
 
 @pytest.fixture(scope="module")
 def quick(kind: str, peers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of the product under test that asks about a transaction after one second, and each second."""
+    """A cluster of the product under test that asks about a transaction after one second, and every second."""
     times = dict.fromkeys(
         ("transactionTimeOut", "transactionCheckInterval", "transactionMetricFlushInterval"), "1000"
     )

@@ -216,13 +216,13 @@ async def test_our_consumer_follows_a_reset_at_rocketmqs_broker(
         plan = await admin.plan_offsets("CG_reset", topic, OffsetTarget.relative(-99))
         assert [move.after for move in plan] == [0]
         await admin.move_offsets("CG_reset", plan)
-        await send_priced(namesrv, topic, 1)  # a real broker wakes no held pull for a reset
+        await send_priced(namesrv, topic, 1)  # a real broker wakes no pending pull for a reset
         await wait_until(lambda: len(seen) >= 9, "messages")
     assert seen[4:] == [b"0", b"1", b"2", b"3", b"0"]
 
 
 async def light_round(driver: Driver, cluster: Cluster, topic: str) -> list[tuple[int, bytes, str]]:
-    """Two messages to LMQs x and y, one to y; what a reader of y sees."""
+    """Two messages to the LMQs x and y, one to y; what a reader of y sees."""
     make_topic(driver, cluster, topic)
     broker = cluster.broker.broker_name
     async with Producer(cluster.namesrv, "PG_light") as producer:
@@ -252,7 +252,7 @@ async def test_our_pull_consumer_reads_lmq_of_rocketmqs_broker(
 
 
 async def delayed_light_round(driver: Driver, cluster: Cluster, topic: str) -> list[tuple[bytes, str]]:
-    """A message to an LMQ at once, one with a level and one with a time: what its reader sees until all have come."""
+    """One immediate message to an LMQ, one with a level, one with a time: what its reader sees until all have come."""
     make_topic(driver, cluster, topic)
     light = f"%LMQ%{topic}_y"
     own = {"INNER_MULTI_DISPATCH": light}

@@ -236,7 +236,7 @@ def test_a_consumer_gets_only_the_tags_it_asked_for(cluster: Cluster, driver: Dr
 def test_a_new_group_starts_at_the_first_message_while_all_are_there(
     cluster: Cluster, driver: Driver, topic: str
 ) -> None:
-    # Asked for a group that never committed, a broker that still has offset 0 in memory answers 0. The client's wish
+    # For a group that never committed, a broker that still has offset 0 in memory answers 0. The client's wish
     # to start at the end or at a time counts only for queues whose beginning is gone.
     make_topic(driver, cluster, topic, 1)
     with driver.producer(cluster.namesrv) as producer:

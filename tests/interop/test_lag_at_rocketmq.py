@@ -1,6 +1,6 @@
 """The lag job's samples and rules at a broker of RocketMQ: every state but one, of which it does not tell.
 
-Who holds an ordered queue: it looks as if nobody worked. That members ask for different things they say themselves.
+The holder of an ordered queue: the group looks idle. Members name their differing subscriptions themselves.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def commands(step: int) -> list[str]:
 
 
 class Flow:
-    """Sends one message after the other until it is stopped; a send that fails is made again."""
+    """Sends one message after the other until it is stopped; a failed send is repeated."""
 
     def __init__(self, producer: JavaClient, topic: str) -> None:
         self.acknowledged: list[str] = []
@@ -89,7 +89,7 @@ class Flow:
 
 
 class Migration:
-    """RocketMQ's NameServer, master and slave, and what the page's commands put in their places."""
+    """RocketMQ's NameServer, master and slave, and what the page's commands replace them with."""
 
     def __init__(self, root: pathlib.Path, name: str) -> None:
         self.nameserver = NameServer("rocketmq", root / "namesrv")
@@ -118,7 +118,7 @@ class Migration:
         server.start()
 
     def run_until_well(self, command: str, root: pathlib.Path) -> None:
-        """As run(), again and again until it says that all is well, as the page says: go on when the slave has everything."""
+        """As run(), again and again until it says that all is well, as the page says: continue when the slave has everything."""
         wait_for(f"`{command}` to end with 0", lambda: self._try(command, root).returncode == 0, 180)
         self.run(command, root)
 
@@ -166,7 +166,7 @@ def test_every_step_of_the_page_on_a_cluster_at_work(
     master, slave, name = migration.master, migration.slave, migration.master.broker_name
     admin = ("-b", master.address, "-t", topic, "-r", "4", "-w", "4")
     assert "success" in driver.admin(migration.namesrv, "updateTopic", *admin)
-    # RocketMQ's slave learns of a topic within a minute, and nobody can read there what it does not know.
+    # RocketMQ's slave learns of a topic within a minute, and clients cannot read an unknown topic there.
     wait_for(
         "the topic at the slave", lambda: call(slave.address, 351, {"topic": topic})[0]["code"] == 0, 100
     )
@@ -201,5 +201,5 @@ def test_every_step_of_the_page_on_a_cluster_at_work(
         wait_for(
             "every message to arrive", lambda: expected <= {each["body"] for each in consumer.received()}, 180
         )
-        print(f"\n{len(sent)} messages acknowledged, {flow.failed_count} sends made again")
+        print(f"\n{len(sent)} messages acknowledged, {flow.failed_count} sends repeated")
     check_same(master, slave)

@@ -26,7 +26,7 @@ MIXES = {
 
 
 class Mix:
-    """A NameServer and brokers, each of its own product."""
+    """A NameServer and brokers, each of a given product."""
 
     def __init__(self, root: pathlib.Path, nameserver: str, brokers: tuple[str, ...]) -> None:
         self.nameserver = NameServer(nameserver, root / "nameserver")

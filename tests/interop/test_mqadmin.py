@@ -60,9 +60,9 @@ STEPS = [
     Step("consumerProgress of a group", "consumerProgress -g CG_live"),
     Step("consumerProgress with clients", "consumerProgress -g CG_live -t TopicNormal -s true"),
     Step("consumerConnection", "consumerConnection -g CG_live"),
-    Step("consumerConnection of nobody", "consumerConnection -g CG_nobody"),
+    Step("consumerConnection of no member", "consumerConnection -g CG_absent"),
     Step("producerConnection", "producerConnection -g PG_live -t TopicNormal"),
-    Step("producerConnection of nobody", "producerConnection -g PG_none -t TopicNormal"),
+    Step("producerConnection of no member", "producerConnection -g PG_none -t TopicNormal"),
     Step("queryMsgById", "queryMsgById -t TopicNormal -i {id}"),
     Step("queryMsgById with a unique id", "queryMsgById -t TopicNormal -i {unique}"),
     Step("queryMsgByUniqueKey", "queryMsgByUniqueKey -t TopicNormal -i {unique}"),
@@ -131,7 +131,7 @@ def run_script(driver: Driver, cluster: Cluster) -> dict[str, list[str]]:
 PATTERNS = [
     (r"DESC: .*?(?=BROKER: |$)", "DESC: TEXT "),  # our refusals say more; the code is what counts
     (r"\d+-\d+(?=\()", "N-N"),  # progress of the timer
-    (r"(?<=putMessageDistributeTime)\s*:.*", ""),  # RocketMQ prints null before the first minute is over
+    (r"(?<=putMessageDistributeTime)\s*:.*", ""),  # RocketMQ prints null within the first minute
     (r"127\.0\.0\.1:\d+|10\.0\.0\.1:\d+", "ADDRESS"),
     (r"10\.0\.0\.1@[\w-]+", "CLIENT"),
     (r"\b[0-9A-F]{32}([0-9A-F]{24})?\b", "ID"),  # the longer one where a producer has an IPv6 address
@@ -187,7 +187,7 @@ def test_mqadmin_prints_what_it_prints_on_rocketmq(
         assert len(found[label]) > 80
         # Ports and paths are each broker's own, and so is what stands for "not set".
         own = ["haMasterAddress", "haListenPort", "storePathEpochFile", "storePathBrokerIdentity"]
-        # docs/decisions/0010: a reply has as many messages as were asked for.
+        # docs/decisions/0010: a reply has as many messages as were requested.
         for name in ("maxTransferCountOnMessageInMemory", "maxTransferCountOnMessageInDisk"):
             assert f"{name} = 1024" in found[label]
             own.append(name)

@@ -1,7 +1,7 @@
 """Every verb of RocketMQ 5.5.0's mqadmin, once: it works at a cluster of ours, or is answered with the sentence of docs/mqadmin.md.
 
 One master in controller mode with its controller, one without, both with users; every request may come unsigned here, for what the
-verbs do is asked, not who may.
+verbs do is tested, not who may call them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ USERS = {
     "aclEnable": "false",
 }
 # Verb -> arguments and what it prints when it has worked; in the order in which they run. {a}, {b}: the masters' addresses, {ctl}: the
-# controller's, {dir}: a directory, {id}, {unique}: ids of a message. Those that never end are run by tests of their own.
+# controller's, {dir}: a directory, {id}, {unique}: ids of a message. Those that never end are run by their own tests.
 SCRIPT: dict[str, tuple[str, str]] = {
     "updateTopic": (f"-c {C} -t {T} -r 4 -w 4", "create topic to .* success"),
     "updateTopicList": (f"-c {C} -f {{dir}}/topics.json", "success"),

@@ -102,7 +102,7 @@ def test_java_orderly_members_hand_over_queues_in_order(cluster: Cluster, driver
     with member(driver, cluster, topic, group, orderly=True, pause_ms=40) as first:
         first.received(8)
         with member(driver, cluster, topic, group, orderly=True, pause_ms=1) as second:
-            wait_for("a queue of its own", second.locked, 50)
+            wait_for("a separate queue", second.locked, 50)
             assert second.locked().isdisjoint(first.locked())
             second.received(10)
             wait_for(

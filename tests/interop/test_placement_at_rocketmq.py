@@ -32,7 +32,7 @@ from tests.integration.placement.test_apply_changed_meanwhile import LEAVES
 from tests.interop.rocketmq import Broker, NameServer, routed_brokers
 from tests.waiting import wait_until
 
-# RocketMQ's brokers tell nameservers of a changed topic at once; the consumers here ask for their route ten times a second.
+# RocketMQ's brokers notify nameservers of a changed topic immediately; the consumers here ask for their route ten times a second.
 INVISIBLE_S = 10.0  # the least that SimpleConsumer asks for
 CONFIG = ApplyConfig(changes_per_minute=1e6, routes_s=1.0, grace_s=0.5, poll_s=0.1, drain_s=120.0)
 # Between RocketMQ's timer, revive log and retry topic a record is nowhere for a moment, which a busy machine makes longer.

@@ -183,7 +183,7 @@ async def test_what_is_invisible_at_one_broker_comes_again_at_the_other(
             await consumer.ack(taken[2])
         left = {message.body for message in taken[3:]}
         offsets = tmp_path / "broker" / "store" / "config" / "consumerOffset.json"
-        # RocketMQ finds the offsets of a killed broker only in the file, which is written each second here.
+        # RocketMQ finds the offsets of a killed broker only in the file, which is written every second here.
         await wait_async(
             "the offsets are saved", lambda: offsets.exists() and popped_offsets(offsets, topic, group) == 6
         )

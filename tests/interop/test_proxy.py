@@ -108,8 +108,8 @@ def outcomes(
 ) -> Outcomes:
     """Every scenario once. What RocketMQ's own broker does not do on a busy machine is done again there, alone, once.
 
-    The proxy gives its calls to a broker two seconds, and the Python client neither repeats what failed nor goes on with a queue
-    whose receive failed. At RocketMQ's broker, a JVM beside two others, that happens when the machine does other work: all outcomes
+    The proxy gives its calls to a broker two seconds, and the Python client neither repeats what failed nor continues with a queue
+    whose receive failed. At RocketMQ's broker, one of three JVMs, that happens when the machine does other work: all outcomes
     were as expected at a load of 5 on two cores, 5 to 9 of Python's were not at a load of 8 to 19, with ProxyTimeoutException among
     them. Ours were as expected in the same runs, and get no second chance.
     """

@@ -1,6 +1,6 @@
 """Members of one group join, leave and die while 100,000 messages flow: none is lost, each queue has one owner.
 
-Ours run in processes of their own, one member is RocketMQ's Java client. A message may be handed out twice only when
+Ours run in their own processes, one member is RocketMQ's Java client. A message may be handed out twice only when
 its queue changed its owner in between; how often that happened is counted and printed.
 """
 

@@ -1,7 +1,7 @@
 """A slave of one product behind a master of the other, in classic mode, while messages flow.
 
 What must hold: the bytes of both logs are the same, from the first file on; the slave serves what it has when the master was
-killed; the master returns, and the slave goes on.
+killed; the master returns, and the slave continues.
 """
 
 from __future__ import annotations

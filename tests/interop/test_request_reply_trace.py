@@ -55,7 +55,7 @@ def test_java_asks_and_java_answers(cluster: Cluster, driver: Driver, topic: str
                 reply = java_request(driver, cluster, topic, "ping")
         except AssertionError as error:
             # Java's asker leaves its heartbeat out while another of its threads is sending one, and asks nevertheless: a broker
-            # that does not know it yet, of either product, has nobody to hand the answer to.
+            # that does not know it yet, of either product, has no client for the reply.
             if is_last or "REPLY_TOPIC" not in str(error):
                 raise
         else:

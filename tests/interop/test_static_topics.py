@@ -23,7 +23,7 @@ from tests.waiting import wait_for, wait_until
 
 LOGICAL = "__syslo__global__"
 QUEUES = 4
-BEGIN = 10_000  # of a queue's next part when the one before has few messages: mqadmin leaves room
+BEGIN = 10_000  # of a queue's next part when the one before has few messages: mqadmin leaves a gap
 CLUSTERS = {
     "aerobee": [("aerobee", ("aerobee", "aerobee")), ("rocketmq", ("rocketmq", "aerobee"))],
     "rocketmq": [("rocketmq", ("rocketmq", "rocketmq"))],
@@ -88,7 +88,7 @@ def batch(topic: str, prefix: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def test_java_sends_and_consumes_over_a_remapping(mix: Mix, driver: Driver, topic: str) -> None:
-    """Two queues move from broker-a to broker-b and go on behind a gap; nothing is lost, or comes twice."""
+    """Two queues move from broker-a to broker-b and continue behind a gap; nothing is lost, or comes twice."""
     make(driver, mix, topic)
     moved = {queue for queue, leader in leaders(mix, topic).items() if leader == "broker-a"}
     with driver.producer(mix.namesrv) as producer, driver.push(mix.namesrv, topic) as consumer:

@@ -1,6 +1,6 @@
 """A store directory goes from one product to the other and back, after a clean stop and after SIGKILL.
 
-What must hold each time: every acknowledged message is readable by offset, by id, by key and by time; queues go on
+What must hold each time: every acknowledged message is readable by offset, by id, by key and by time; queues continue
 without a gap; topics, groups and committed offsets are kept.
 """
 

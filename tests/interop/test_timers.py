@@ -1,6 +1,6 @@
 """Delay levels and timers between both products: Java and C++ clients, our client, and stores handed over.
 
-Against a real broker a timer message is up to a second late and a recall needs a whole second, so times are told apart by
+Against a real broker a timer message is up to a second late and a recall needs a whole second, so times differ by
 seconds there; to the millisecond they are held in tests/integration/test_timers.py.
 """
 
@@ -75,7 +75,7 @@ def test_java_messages_come_at_their_time_by_level_and_by_timer(
     assert received.keys() == due.keys()
     for body, message in received.items():
         late = message["store_timestamp"] - due[body]
-        # RocketMQ empties the slot of a second when the second is over; levels and ours are exact.
+        # RocketMQ empties the slot of a second after the second; levels and ours are exact.
         assert -1 <= late <= LATE_MS[cluster.kind] + sending_ms, (body, late)
         if cluster.kind == "aerobee":
             assert late <= 900 + sending_ms
@@ -203,7 +203,7 @@ def test_the_other_product_delivers_pending_timers(
             producer.send([{"topic": topic, "body": "level", "delay_level": 3}])  # 10 s
             producer.call("recall", topic=topic, handle=sent["recalled"]["recall_handle"])
             wait_for("the first one", lambda: delivered(before.address, topic))
-            time.sleep(2.5)  # both products save offsets and checkpoints each second or so
+            time.sleep(2.5)  # both products save offsets and checkpoints every second or so
         early = bodies(before.address, topic)
         before.stop() if how == "stop" else before.kill()
         after.start()

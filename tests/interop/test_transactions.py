@@ -15,7 +15,7 @@ from tests.interop.rocketmq import Broker, Cluster, Driver, DriverError, JavaCli
 from tests.interop.test_java_client import make_topic
 from tests.waiting import wait_for
 
-# A first check after one second, another each second: RocketMQ's loop cannot do it faster.
+# A first check after one second, another every second: RocketMQ's loop cannot do it faster.
 QUICK = {
     "transactionTimeOut": "1000",
     "transactionCheckInterval": "1000",
@@ -158,7 +158,7 @@ class Handover:
         self.delivered.append(f"commit {label}")
 
     def settle(self, label: str) -> set[str]:
-        """A producer answers; returns about what it was asked."""
+        """A producer answers; returns the checked messages."""
         answers = {f"open {label}": COMMIT, f"roll back {label}": ROLLBACK}
         with JavaProducer(self.driver, self.namesrv, self.group, self.topic, answers) as producer:
             producer.wait_checked(f"open {label}")

@@ -1,4 +1,4 @@
-"""A job under Spark Connect: a server of its own, this process its client over gRPC. Prints what it found as JSON.
+"""A job under Spark Connect: a separate server, this process its client over gRPC. Prints what it found as JSON.
 
 .venv-spark/bin/python tests/spark/connect_job.py NAMESERVERS DIRECTORY
 """
@@ -61,7 +61,7 @@ def main(nameservers: str, directory: Path) -> None:
     written.mode("append").save()
     found["copies"] = numbers("copies")
     stream("streamed")
-    stream("streamed")  # goes on at its checkpoint: nothing is left
+    stream("streamed")  # continues at its checkpoint: nothing is left
     found["streamed"] = numbers("streamed")
     try:
         frame.select("value").where("value = 'x'").write.format("rocketmq").options(
@@ -69,7 +69,7 @@ def main(nameservers: str, directory: Path) -> None:
         ).mode("append").save()
     except Exception as error:
         found["error"] = str(error)
-    dead = aerobee.spark.dead_letters(spark, "nobody", nameservers=nameservers)
+    dead = aerobee.spark.dead_letters(spark, "absent", nameservers=nameservers)
     found["dead"] = dead.columns[-1]
     print(json.dumps(found))
     spark.stop()

@@ -2,8 +2,8 @@
 
     .venv-spark/bin/python tests/spark/restart_rounds.py [--ranges 10] [--rounds 20] [--seed 1] [--rate 100] [--results FILE] [--new 10]
 
-Each range is so many rounds with a seed, a cluster and checkpoints of its own, and is judged by itself. With --results a line is added for
-each range, and ranges that the file has are passed over: what was cut off goes on. --new ends after so many. A range:
+Each range is so many rounds with a seed, a separate cluster and checkpoints, and is judged by itself. With --results a line is added for
+each range, and ranges that the file has are passed over: what was cut off continues. --new ends after so many. A range:
 
 A cluster in this process, messages with rising numbers, and a driver process with two queries: topic to Parquet, and topic to another
 topic with dedup=true. Each round chooses when kill -9 comes: while the driver starts, at any moment, or just after a micro-batch of one
@@ -148,7 +148,7 @@ def drive(nameservers: str, directory: Path, *, until_drained: bool) -> None:
 
 
 class Driver:
-    """A driver process in a process group of its own."""
+    """A driver process in a separate process group."""
 
     def __init__(self, nameservers: str, directory: Path, *, until_drained: bool = False) -> None:
         (directory / "works").unlink(missing_ok=True)
@@ -171,7 +171,7 @@ class Driver:
             time.sleep(0.05)
 
     def is_alive(self) -> bool:
-        """Without taking its end: until kill() has ended its group, nobody else can get its number."""
+        """Without taking its end: until kill() has ended its group, no other process can get its number."""
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def wait(self) -> int:
@@ -183,7 +183,7 @@ class Driver:
         return self._process.returncode
 
     def kill(self) -> None:
-        """The JVM, its Python workers, the Python driver: all of the group at once."""
+        """The JVM, its Python workers, the Python driver: the whole group together."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -375,7 +375,10 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=50, help="messages a second")
     parser.add_argument("--results", type=Path, help="a file, a line of JSON for each range that held")
     parser.add_argument(
-        "--new", type=int, default=1_000, help="end after so many ranges that were not in the results"
+        "--new",
+        type=int,
+        default=1_000,
+        help="Maximum number of ranges that are not in the results (default 1,000).",
     )
     parser.add_argument("--drive", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--to-the-end", action="store_true", help=argparse.SUPPRESS)

@@ -26,7 +26,7 @@ def values(frame: Any) -> list[int]:
 
 
 class Stream:
-    """A query from a topic into Parquet, with a checkpoint of its own."""
+    """A query from a topic into Parquet, with a separate checkpoint."""
 
     def __init__(self, spark: Any, directory: Path, source: dict[str, str]) -> None:
         self.spark, self.directory, self.source = spark, directory, source
@@ -58,7 +58,7 @@ class Stream:
             query.stop()
 
     def values(self) -> list[int]:
-        """What the sink has committed, sorted; nothing before its first batch. Without Spark, for it is asked again and again."""
+        """What the sink has committed, sorted; nothing before its first batch. Without Spark, because tests call it often."""
         out = self.directory / "out"
         return sorted(numbers_in_parquet(out).elements()) if (out / "_spark_metadata").exists() else []
 

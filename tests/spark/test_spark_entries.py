@@ -89,7 +89,9 @@ def test_a_batch_is_cut_by_topic():
 
     assert cut(["a", "a"]) == [("a", [0, 1], [10, 11])]
     assert cut(["a", "b", "a"]) == [("a", [0, 2], [10, 12]), ("b", [1], [11])]
-    assert cut(["a", None]) == [("", [0, 1], [10, 11])], "the definition says which row has none"
+    assert cut(["a", None]) == [("", [0, 1], [10, 11])], (
+        "the reference implementation says which row has none"
+    )
     assert cut(["a", None], "own") == [("own", [0, 1], [10, 11])]
     many = [str(number) for number in range(TOPICS_MAX + 1)]
     assert [topic for topic, _, _ in cut(many)] == [""]

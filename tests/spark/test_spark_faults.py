@@ -24,7 +24,7 @@ from tests.waiting import wait_for
 
 
 def send(cluster: ThreadedCluster, topic: str, numbers: range, *queues: tuple[str, int]) -> None:
-    """The numbers to the queues, (broker, id), by turns."""
+    """The numbers to the queues, (broker, id), alternately."""
     with cluster.producer() as producer:
         for n in numbers:
             broker, queue_id = queues[n % len(queues)]
@@ -61,7 +61,7 @@ def test_a_broker_that_is_killed_is_waited_for_and_nothing_is_lost(spark: Any, t
         send(own, "orders", range(20, 40), a, b)
         own.kill_broker(1)
         stream.run()
-        assert stream.values() == [*range(20), *range(20, 40, 2)], "the queues of the other broker go on"
+        assert stream.values() == [*range(20), *range(20, 40, 2)], "the queues of the other broker continue"
         own.start_broker(1)
         stream.run()
         assert stream.values() == list(range(40))

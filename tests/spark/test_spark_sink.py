@@ -70,7 +70,7 @@ def test_the_same_scope_written_again_is_stored_once(spark: Any, cluster: Thread
         write(frame, cluster, topic=topic, dedup="true", dedupScope="load-1")
     assert sorted(int(bytes(row.value)) for row in rows_of(spark, cluster, topic)) == list(range(50))
     write(frame, cluster, topic=topic, dedup="true")
-    assert len(rows_of(spark, cluster, topic)) == 100, "another write has keys of its own"
+    assert len(rows_of(spark, cluster, topic)) == 100, "another write has its own keys"
 
 
 def test_a_batch_of_a_stream_that_is_run_again_is_stored_once(

@@ -173,9 +173,12 @@ def test_retry_and_dead_letter_topics_are_readable_by_name(spark: Any, cluster: 
             message.reject("not wanted")
             break
 
-    with cluster.admin() as admin:  # the letter is on its way
-        wait_for("a letter", lambda: admin.topic_exists("%DLQ%undertakers"))
-        wait_for("a letter", lambda: any(each.max_offset for each in admin.topic_stats("%DLQ%undertakers")))
+    with cluster.admin() as admin:  # the dead-letter message is on its way
+        wait_for("a dead-letter message", lambda: admin.topic_exists("%DLQ%undertakers"))
+        wait_for(
+            "a dead-letter message",
+            lambda: any(each.max_offset for each in admin.topic_stats("%DLQ%undertakers")),
+        )
     found = aerobee.spark.dead_letters(spark, "undertakers", nameservers=cluster.nameserver_address).collect()
     (row,) = found
     assert (row.key, row.origin_topic, row.reason) == ("dead", topic, "not wanted")

@@ -69,7 +69,7 @@ class UpProcesses:
         return None
 
     def has_successor(self, address: str) -> bool:
-        """Whether a slave of the master there is in sync: while none is nobody may take its place."""
+        """Whether a slave of the master there is in sync: without one no slave may replace it."""
         with contextlib.suppress(AerobeeError):
             replicas = self.admin.broker_runtime(address).get("haReplicas", "")
             return any(each.endswith(" in-sync") for each in replicas.split(";"))
@@ -106,7 +106,7 @@ class UpProcesses:
 
 
 def _free_base() -> int:
-    """The first of 60 ports that nobody listens at."""
+    """The first of 60 ports that are free."""
     for base in random.sample(PORTS, len(PORTS)):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(base, base + 60):

@@ -41,7 +41,7 @@ from tests.survival.process_figures import look_at  # noqa: E402
 TOPIC = "large"
 OPENED = "opened after a "
 GIGABYTE = 1_000_000_000
-APPENDS_AT_ONCE = 64  # between two turns of the event loop, which flushes
+APPENDS_AT_ONCE = 64  # between two event loop iterations, which flush
 UNFLUSHED_BYTES_MAX = 256 << 20
 START_TIMEOUT_S = 120.0
 POLL_S = 0.005

@@ -1,4 +1,4 @@
-"""Real processes on machines of their own, killed, stopped, cut off and filled up under load: nothing acknowledged is lost.
+"""Real processes on their own machines, killed, stopped, cut off and filled up under load: nothing acknowledged is lost.
 
     python tests/survival/cluster_faults.py [--kills 200] [--pauses 50] [--partitions 50] [--slow-links 20] [--full-disks 5]
                                             [--rolling] [--mixed] [--minutes M] [--seed N] [--out FILE]
@@ -8,7 +8,7 @@ network, mount and process namespace of this script, which needs root and ends w
 (inSyncReplicas 2 of 3) and a consumer reads while a fault after the other happens to the master of each group; every fifth takes
 a controller or a NameServer along, one at a time:
 
-    kill         SIGKILL, started again at once or after some seconds
+    kill         SIGKILL, started again immediately or after some seconds
     pause        SIGSTOP for up to 10 s
     partition    packets of a master to and from all other machines are dropped; its clients reach it
     slow link    a master's link carries half of what its replicas need: packets wait for up to 3 s, and then are dropped
@@ -17,12 +17,12 @@ a controller or a NameServer along, one at a time:
 --mixed sends and consumes every kind of message besides (mixed_load.py): ordered, delayed, transactional, deduplicated, batch-queue and POP
 load, and a topic that is deleted and created again.
 
---rolling restarts every process in order, one after the other, when the faults are over: no send of an ordinary producer fails.
+--rolling restarts every process in order, one after the other, after the faults: no send of a producer with defaults fails.
 
 In the end every message is read from the masters and judged as in the simulation (aerobee/simulation/checks.py), and the logs
 of a group's replicas are compared byte by byte. The time without service of a fault is the longest pause between two
-acknowledgements of that group around it; a fault in which all of this script's processes stood still at once has none. After
---minutes no further fault begins; all that happened until then is judged. Ends with 1 at a fault of ours, with 2 where namespaces cannot be made.
+acknowledgements of that group around it; a fault in which all of this script's processes stood still together has none. After
+--minutes no further fault begins; all that happened until then is judged. Ends with 1 at a bug, with 2 where namespaces cannot be made.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ STOOD_STILL_S = 5.0  # a tick that long: we were stopped from outside, and so wa
 
 
 class Clock:
-    """Time in which this process ran: `now_s` goes on by no more than a second a tick. `stops` are times by time.monotonic()."""
+    """Time in which this process ran: `now_s` continues by no more than a second a tick. `stops` are times by time.monotonic()."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -121,7 +121,7 @@ class Figures:
 
 
 class Load:
-    """Producers, one a queue, and a consumer; what they were told.
+    """Producers, one a queue, and a consumer; what they were answered.
 
     Each group has a producer that sends to the group's first queue, each message once, and an ordinary one, which sends to any
     queue of any group and sends again what failed.

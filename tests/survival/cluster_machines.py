@@ -1,4 +1,4 @@
-"""Machines of one's own for a cluster of real processes: network namespaces on one bridge, and file systems with little room.
+"""Separate machines for a cluster of real processes: network namespaces on one bridge, and file systems with little space.
 
 All of it is in a network, mount and process namespace of whoever calls enter(), takes root, and ends with it.
 """
@@ -188,7 +188,7 @@ class Machines:
         return next(each for each in self.all if each.address == address)
 
     def cut_off(self, machine: Machine) -> None:
-        """From all other machines; what runs beside them, the clients, still gets there."""
+        """From all other machines; the clients, which run outside, still reach it."""
         for here, there in self._links(machine):
             self._cuts[here.name, there.address] += 1
             _run("ip", "-n", here.name, "neigh", "replace", there.address, *TO_UNUSED_ADDRESS)

@@ -1,8 +1,8 @@
-"""A broker on a small file system that fills up: sends are refused with the reason, pulls go on, retention makes room.
+"""A broker on a small file system that fills up: sends are refused with the reason, pulls continue, retention frees space.
 
     sudo python tests/survival/full_disk.py [--megabytes 64] [--sync-flush]
 
-Mounts a tmpfs, runs nameserver and broker on it, fills it beside the broker, first above diskSpaceWarningLevelRatio, then to
+Mounts a tmpfs, runs nameserver and broker on it, fills it from outside the broker, first above diskSpaceWarningLevelRatio, then to
 the last byte. Checked: every refusal is a code with the disk as its reason, what was acknowledged before stays readable
 meanwhile, old log files go, and sends work again without a restart. Needs the right to mount (root).
 """
@@ -55,7 +55,7 @@ class NoMountRight(Exception):
 
 @contextlib.contextmanager
 def small_file_system(megabytes: int) -> Iterator[Path]:
-    """A tmpfs of its own, gone afterwards. Raises NoMountRight."""
+    """A separate tmpfs, gone afterwards. Raises NoMountRight."""
     libc = ctypes.CDLL(None, use_errno=True)
     directory = tempfile.mkdtemp(prefix="aerobee-full-disk-")
     path = os.fsencode(directory)
@@ -77,7 +77,7 @@ def used_share(path: Path) -> float:
 
 
 def fill(path: Path, share: float) -> None:
-    """Take space in a file beside the broker's until this share of the file system is used."""
+    """Take space in a file next to the broker's until this share of the file system is used."""
     with (path / "ballast").open("ab") as ballast:
         answer = os.statvfs(path)
         count = int((share - used_share(path)) * answer.f_blocks * answer.f_frsize)

@@ -3,7 +3,7 @@
     python tests/survival/hostile_frames.py [--role broker|nameserver|client|all] [--count 1000000] [--seed N]
 
 Captured frames of RocketMQ are changed (frame_mutator.py) and given to connections of the real servers, as the event
-loop would: whole, in pieces, several at once. Whatever comes back, the following must hold:
+loop would: whole, in pieces, several together. Whatever comes back, the following must hold:
 
 - no exception reaches the event loop or the log as unhandled, and nothing is logged with a traceback;
 - a peer that behaves is served all the while, in order, every message it sends;
@@ -165,7 +165,7 @@ def _pieces(rng: random.Random, data: bytes) -> list[bytes]:
 
 
 async def _check_good_peer(producer: Any, number: int) -> None:
-    """A well-behaved producer sends to a topic of its own; refusals that damaged admin requests caused are answers."""
+    """A well-behaved producer sends to a separate topic; refusals that damaged admin requests caused are answers."""
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
             await producer.send(Message("well-behaved", b"%d" % number))

@@ -1,4 +1,4 @@
-"""Every kind of message at once, for cluster_faults.py --mixed: what each kind promises is judged at the end.
+"""Every kind of message concurrently, for cluster_faults.py --mixed: what each kind promises is judged at the end.
 
     ordered       one sender a key, which sends the next number after the answer only; an orderly consumer
     delayed       by level and by time; none is received before its time
@@ -400,7 +400,7 @@ class MixedLoad:
 
 
 async def bodies_of(nameservers: str, topic: str) -> dict[bytes, list[tuple[str, int, int]]]:
-    """Body to the places where it is stored: broker, queue, offset."""
+    """Body to the positions where it is stored: broker, queue, offset."""
     found: dict[bytes, list[tuple[str, int, int]]] = defaultdict(list)
     async with PullConsumer(nameservers, f"judge-{topic}") as reader:
         queues = await reader.queues(topic)

@@ -3,7 +3,7 @@
     python tests/survival/overload.py [--seconds 10] [--connections 1000] [--in-flight 64] [--processes 2]
         [--server aerobee-python]
 
-Measures the rate of a few senders, then lets very many send at once while one well-behaved producer sends a message at a
+Measures the rate of a few senders, then lets very many send simultaneously while one well-behaved producer sends a message at a
 time and one consumer reads by long poll, then measures the few again. Ends with status 1 when a promise is broken.
 """
 

@@ -8,7 +8,7 @@ ext4     on a loop device: full to the last byte, then read-only after an error 
 xfs      the same, then shut down
 device   a loop device over a file whose file system is full: writes of the device end in EIO, as dm-error's do
 
-What must hold: whoever is refused is told why, what was acknowledged is read again, in the end after a restart, and no
+What must hold: whoever is refused is notified why, what was acknowledged is read again, in the end after a restart, and no
 traceback is in the log. The broker of `ext4` to `device` answers when the disk has what it stored. A broker that the kernel
 ends (SIGBUS: the page of a mapping cannot be written) is started again by its supervisor, here by this script.
 
@@ -69,7 +69,7 @@ def run_tool(*command: str) -> str:
 
 @contextlib.contextmanager
 def limited(pid: int, controller: str, limit: Callable[[Path], tuple[str, str]]) -> Iterator[Path]:
-    """Put a process under a limit of a control group of its own, version 1 or 2. `limit` gives file and value."""
+    """Put a process under a limit of a separate control group, version 1 or 2. `limit` gives file and value."""
     is_second = (CGROUPS / "cgroup.controllers").exists()
     parent = CGROUPS if is_second else CGROUPS / controller
     group = parent / f"aerobee-{os.getpid()}-{controller}"
@@ -243,7 +243,7 @@ def mount_again(kind: str, device: str, mount: str) -> None:
 
 
 def unmount(device: str, mount: Path) -> None:
-    """Return when the file system is let go of. A mount namespace that was made meanwhile holds it, too. Raises NotHere."""
+    """Return when the file system is released. A mount namespace that was made meanwhile holds it, too. Raises NotHere."""
     subprocess.run(["umount", str(mount)], check=False, capture_output=True)
     until = time.monotonic() + RELEASE_WAIT_S
     while True:
@@ -270,7 +270,7 @@ def on_store(mount: Path) -> dict[str, str]:
 
 
 async def send_until_it_fails(server: servers.Server, break_it: Callable[[], None]) -> tuple[int, str]:
-    """Send, break, send: how many were acknowledged, and what the sender was told first."""
+    """Send, break, send: how many were acknowledged, and the first error of the sender."""
     async with scene_of(server) as scene:
         await send_all(scene, 300)
         break_it()
@@ -289,7 +289,7 @@ def start_again(mount: Path, acked: int) -> str:
     """Start on what is left and read what was acknowledged; how the start went.
 
     A device that lost what it had not answered for leaves entries of messages without their records: the start may be refused
-    with the choice, for it cannot know that nobody was told of them.
+    with the choice, for it cannot know that no producer got an acknowledgement of them.
     """
     extra, how = on_store(mount), "by itself"
     for _ in range(2):
@@ -316,7 +316,7 @@ def how_it_ended(server: servers.Server) -> str:
     time.sleep(0.5)
     status = server.processes[-1].poll()
     if status is None:
-        return "goes on"
+        return "continues"
     if status == -signal.SIGBUS:
         return "ended by SIGBUS"
     raise Fault(f"the broker ended with status {status}")

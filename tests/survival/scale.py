@@ -6,11 +6,11 @@
     python tests/survival/scale.py backlog [--messages 20000000] [--rounds 3]
 
 connections: memory of the broker for each that is open, and for each that sends heartbeats; what a producer among them waits.
-polls: long polls that are parked at queues of their own, and the time from a send to the answer of the poll that waits for
+polls: long polls that are parked at their own queues, and the time from a send to the answer of the poll that waits for
 it; then all of them at one queue, and one message for all.
 topics: time to make them, memory, start-up with them, size of the registration at a nameserver.
 backlog: end to end latency of a producer and a long-polling consumer at the head of a queue, alone and while another
-consumer reads the same queues from the beginning. The broker is started anew before each round, and the page cache of its
+consumer reads the same queues from the beginning. The broker is started again before each round, and the page cache of its
 files dropped, so that the backlog is read from the disk. Needs 1.3 KB of disk a message (AEROBEE_BENCH_DIR says where)
 and leaves 20 GB of it free.
 
@@ -49,7 +49,7 @@ from tests.waiting import wait_until  # noqa: E402
 
 DEFAULT_COUNTS = {"connections": 10_000, "polls": 2_000, "topics": 5_000, "backlog": 20_000_000}
 STEP_TIMEOUT_S = 120.0
-SPARE_HANDLES = 64  # beside the connections, in this process and in the broker
+SPARE_HANDLES = 64  # besides the connections, in this process and in the broker
 PROBE_SENDS = 300
 PROBE_HANDLES = 2
 IDLE_LOOK_S = 5.0
@@ -63,7 +63,7 @@ BACKLOG_TOPIC, BACKLOG_QUEUES = "backlog", 4
 BACKLOG_BODY_BYTES = 1024
 BACKLOG_MESSAGE_BYTES = 1300  # body, record head, properties, queue entry, rounded up
 DISK_LEFT_MIN_BYTES = 20 << 30
-DISK_SMALL_BYTES = 1 << 30  # what is asked for without a look at what is left
+DISK_SMALL_BYTES = 1 << 30  # what is requested without a look at what is left
 HEAD_TRIES = 5
 HEAD_RATE = 500  # messages a second
 HEAD_P99_GROWTH_MAX = 1.5
@@ -105,7 +105,7 @@ class Caller:
             self._answer.set_result(frame)
 
     async def call(self, frame: bytes) -> bytes:
-        """The reply's frame. Raises Fault when its code is not 0; a broker that is busy is asked again."""
+        """The reply's frame. Raises Fault when its code is not 0; a request to a busy broker is repeated."""
         assert self._peer is not None
         until = time.monotonic() + STEP_TIMEOUT_S
         while True:
@@ -332,7 +332,7 @@ async def parked_polls(server: servers.Server, count: int) -> dict[str, Any]:
 
 
 async def make_topics(port: int, topics: list[str], queues: int) -> None:
-    """Create them, some at once. Raises Fault."""
+    """Create them, some together. Raises Fault."""
     left = iter(topics)
 
     async def work() -> None:
@@ -508,7 +508,7 @@ def backlog(server: servers.Server, *, messages: int, rounds: int, seconds: floa
         read.append(json.loads(output.splitlines()[-1])["msg_per_s"])
         from_disk.append(disk_reads(server.pids[-1]) - disk_before)
         note(
-            f"round {number + 1}: alone {alone[-1]}, beside {concurrent[-1]}, {read[-1]:.0f}/s, {from_disk[-1] >> 20} MiB read"
+            f"round {number + 1}: alone {alone[-1]}, with a cold reader {concurrent[-1]}, {read[-1]:.0f}/s, {from_disk[-1] >> 20} MiB read"
         )
     figures = {
         "server": server.name,
@@ -584,7 +584,7 @@ def check_handles(count: int) -> None:
 def run(
     what: str, server_name: str, *, count: int, queues: int, rounds: int, seconds: float
 ) -> dict[str, Any]:
-    """One of the four, with servers of its own. Raises Fault, ServerFailed."""
+    """One of the four, with its own servers. Raises Fault, ServerFailed."""
     if what == "backlog":
         check_disk(count)
     else:

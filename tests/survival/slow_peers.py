@@ -2,7 +2,7 @@
 
     python tests/survival/slow_peers.py [--peers 500] [--idle-seconds 8] [--kinds silent,half,huge,unresponsive] [--server aerobee]
 
-A broker, a process of its own, gets `--peers` connections of each kind at once:
+A broker, a separate process, gets `--peers` connections of each kind together:
 
 - silent: connects and never says a word; so looks a peer whose machine lost its power, too;
 - half: sends the first half of a small request and stops;
@@ -50,7 +50,7 @@ MEMORY_MAX_BYTES = {"silent": 16 << 10, "half": 24 << 10, "huge": 256 << 10, "un
 MEMORY_KEPT_MAX_BYTES = 48 << 20
 PENDING_BYTES_MAX = (
     256 << 20
-)  # pendingReplyBytesMax, of all unresponsive peers together; looked at once a second, so more for a moment
+)  # pendingReplyBytesMax, of all unresponsive peers together; checked every second, so more for a moment
 GIVEN_BACK_S = 5.0
 CLOSED_WITHIN_S = (
     60.0  # and ten times what they may idle: a busy machine closes them late, and that is no fault
@@ -121,7 +121,7 @@ class SlowPeer:
         self._rest = b""
 
     def begin(self) -> None:
-        """Say what there is to say at once."""
+        """Send the first bytes immediately."""
         request = pull_request(TOPIC, 0, 0, hold_s=0.0)
         if self.kind == "half":
             self._rest = request[: len(request) // 2]
@@ -258,9 +258,9 @@ def check(figures: dict[str, Any], probe: Probe) -> None:
     """Raises Fault when a figure breaks a promise."""
     kind = figures["kind"]
     if probe.refused and kind != "unresponsive":
-        raise Fault(f"a send was refused beside {kind} peers\n{figures}")
+        raise Fault(f"a send was refused with {kind} peers connected\n{figures}")
     if figures["probe_longest_ms"] > max(PROBE_WAIT_MAX_S * 1000, 50 * figures["probe_alone_longest_ms"]):
-        raise Fault(f"a send waited {figures['probe_longest_ms']} ms beside {kind} peers\n{figures}")
+        raise Fault(f"a send waited {figures['probe_longest_ms']} ms with {kind} peers connected\n{figures}")
     if figures["kib_a_peer"] * 1024 > MEMORY_MAX_BYTES[kind] + (8 << 20) / figures["peers"]:
         raise Fault(f"a {kind} peer costs {figures['kib_a_peer']} KiB\n{figures}")
     if (figures["peak_mib"] - figures["before_mib"]) << 20 > PENDING_BYTES_MAX * 5 // 2:

@@ -6,7 +6,7 @@ Sent: single messages with tag and key, batches of 8, delayed ones, one-way ones
 and fails one message in 500, so that retries go round; other groups come and go, and every fourth of them is a process
 that is killed. Log files are small, so that they roll over all the while; they are kept for `--keep-hours`, far longer than
 the ten seconds that a message waits for its retry. Checked at the end: the steady group got every acknowledged message,
-without exception; memory of its own (RssAnon), handles and threads of broker and nameserver, and the 99th percentile of
+without exception; its own memory (RssAnon), handles and threads of broker and nameserver, and the 99th percentile of
 sends do not grow from the second quarter of the run to the last; the store's files, which are kept, are counted apart
 from the other handles. Ends with status 1 when something is missing or grows.
 """
@@ -308,7 +308,7 @@ def plot(samples: Sequence[dict[str, float]]) -> str:
         [each["at_s"] / 60 for each in samples],
         [
             Panel(
-                "memory of its own, MiB (RssAnon)",
+                "its own memory, MiB (RssAnon)",
                 {"broker": line("broker_anonymous_mib"), "nameserver": line("nameserver_anonymous_mib")},
             ),
             Panel(

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while 64 connections send: the broker ends at once, in order, and has what it acknowledged.
+"""SIGTERM and SIGINT while 64 connections send: the broker stops immediately and cleanly, and has what it acknowledged.
 
     python tests/survival/stop_under_load.py [--in-flight 16] [--python]
 
@@ -40,7 +40,7 @@ class Fault(Exception):
 
 
 class NumberedSenders:
-    """Connections that keep `in_flight` sends outstanding, each with a key of its own, until one is refused."""
+    """Connections that keep `in_flight` sends outstanding, each with a separate key, until one is refused."""
 
     def __init__(self, in_flight: int) -> None:
         self.acknowledged: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""More sends at once than a broker serves, see overload.py. How fast that is, is for the script to judge."""
+"""More concurrent sends than a broker serves, see overload.py. The script alone judges the speed."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class SenderReport:
 async def send_elsewhere(
     port: int, topic: str, *, connections: int, in_flight: int, body_bytes: int, seconds: float
 ) -> SenderReport:
-    """Senders in a process of their own, so that their work delays nobody who measures here."""
+    """Senders in a separate process, so that their work delays no measurement here."""
     loop = asyncio.get_running_loop()
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return await loop.run_in_executor(

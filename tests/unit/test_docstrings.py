@@ -1,6 +1,6 @@
 """Every public function of broker/ and store/ says what the types cannot. Read from the code; nothing is imported.
 
-A method needs no docstring of its own where the interface has one that its class fulfils: a base class, a Protocol whose
+A method needs no docstring where the interface has one that its class fulfils: a base class, a Protocol whose
 members it all has, or asyncio's protocols and transports. Members of a Protocol without a body are described by who implements
 them.
 """

@@ -1,14 +1,14 @@
-"""Holds the code to the floors of docs/architecture.md by reading its imports; nothing is imported.
+"""Hold the code to the layers of docs/architecture.md by reading its imports; nothing is imported.
 
-    floor 4   ops/      testing/  simulation/  console/
-    floor 3   broker/   nameserver/   placement/
-    floor 2   client/   ha/        access/
-    floor 1   remoting/ store/  monitoring/
-    floor 0   errors.py clock.py message.py record_head.py property_names.py system_names.py network.py config.py metrics_config.py
+    layer 4   ops/      testing/  simulation/  console/
+    layer 3   broker/   nameserver/   placement/
+    layer 2   client/   ha/        access/
+    layer 1   remoting/ store/  monitoring/
+    layer 0   errors.py clock.py message.py record_head.py property_names.py system_names.py network.py config.py metrics_config.py
               quick_init.py system.py
 
-Imports only go down, packages on one floor do not import each other, and inside `aerobee` nothing imports through a
-package's `__init__`, except what only floor 4 and users see.
+Imports only go down, packages of one layer do not import each other, and inside `aerobee` nothing imports through a
+package's `__init__`, except what only layer 4 and users see.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ LAYERS: dict[str, int] = {
 # The command line shows what the in-process cluster starts and runs simulations, and a simulation is made of what tests use.
 # The console shows what commands find out: traces, `why`, offsets.
 ALLOWED_SIDEWAYS = {("console", "ops"), ("ops", "testing"), ("ops", "simulation"), ("simulation", "testing")}
-# Cores: no IO, no clock, no randomness of their own. These and every file whose docstring calls itself one.
+# Cores: no IO, no clock, no randomness. These and every file whose docstring calls itself one.
 SAYS_CORE = re.compile(r"(?:^|[.;] |\n)(?:Core[.:,]|core\.|A core[.,])")
 CORES = [
     "errors.py",
@@ -131,7 +131,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
 class Import(NamedTuple):
-    """One imported module, absolute, with the place where it stands."""
+    """One imported module, absolute, with its position."""
 
     module: str
     line: int
@@ -282,7 +282,7 @@ def folders_in_cycles(imports: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def test_no_folder_imports_itself_over_others() -> None:
-    """Folders, sub-packages included, form a graph without cycles, imports for types included: each has a layer of its own."""
+    """Folders, sub-packages included, form a graph without cycles, imports for types included: each has a separate layer."""
     files = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
     imports: dict[str, set[str]] = {}
     for name, path in files.items():

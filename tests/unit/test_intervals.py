@@ -27,7 +27,7 @@ MEANINGS_OF_ZERO = {
     "startAcceptSendRequestTimeStamp": "from the start on",
     "dedupWindowMillis": "off",
     "transactionOpBatchInterval": "decisions are written at the end of their pass",
-    "transactionTimeOut": "a transaction may be checked at once",
+    "transactionTimeOut": "a transaction may be checked immediately",
     "flushCommitLogThoroughInterval": "each flush is a thorough one, at flushIntervalCommitLog's pace",
     "flushConsumeQueueThoroughInterval": "each flush is a thorough one, at flushIntervalConsumeQueue's pace",
     "fileReservedTime": "files are deleted at deleteWhen whatever their age",

@@ -1,4 +1,4 @@
-"""A log shows what peers put into it, but they write no line of their own, steer no terminal and fill no disk."""
+"""A log shows what peers put into it, but they add no line, steer no terminal and fill no disk."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_no_server_loads_a_package_that_its_extra_does_not_bring() -> None:
 
 
 def test_the_package_says_where_it_lives() -> None:
-    """The index shows these links beside the package; the release workflow publishes under this name."""
+    """The index shows these links next to the package; the release workflow publishes under this name."""
     urls = PROJECT["urls"]
     assert urls["Homepage"] == f"https://pypi.org/project/{PROJECT['name']}/"
     assert all(url.startswith("https://") for url in urls.values())

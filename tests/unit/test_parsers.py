@@ -136,7 +136,7 @@ def test_a_bound_that_a_caller_names_is_not_above_what_a_loop_bears() -> None:
         "_DIALECT_BYTES_MAX": _DIALECT_BYTES_MAX,
         "STATUS_DIALECT_BYTES_MAX": STATUS_DIALECT_BYTES_MAX,
         "dialect_bytes_max": 0,  # fastjson.loads_object()'s own
-        "self._bytes_max": 0,  # register_broker.py: Bounds, beside the loop above REQUEST_DIALECT_BYTES_MAX
+        "self._bytes_max": 0,  # register_broker.py: Bounds, next to the loop above REQUEST_DIALECT_BYTES_MAX
     }
     assert named <= set(known), "name the bound above"
     assert max(known.values()) <= 256 * 1024

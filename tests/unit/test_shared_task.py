@@ -1,4 +1,4 @@
-"""A task that many wait for: each gets its outcome, nobody takes it from the others, and all may give up at once."""
+"""A task that many wait for: each waiter gets its outcome, none takes it from the others, and all may give up together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts are wired by constructor arguments: nobody assigns to an attribute of a part that he holds. Read from the code.
+"""Parts are wired by constructor arguments: no object assigns to an attribute of a part that it holds. Read from the code.
 
 `self.store.host = ...` hides who decides what; a method says it. Excused are the record that a class keeps for itself or
 shares with one other, and what a hot path writes for each burst.
@@ -15,7 +15,7 @@ from tests.sources import tree_of
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 FOLDERS = ("broker", "store", "remoting", "nameserver")
 EXCUSED = {
-    # the state of one class, as a dataclass of its own
+    # the state of one class, as a separate dataclass
     "remoting/server.py: self._endpoint.burst",
     "remoting/server.py: self._endpoint.going_away",
     "store/recovery/recovery.py: self.report.*",

@@ -1,4 +1,4 @@
-"""A handler that ends with CancelledError, or another BaseException of its own, fails as with any error: no worker is lost."""
+"""A handler that ends with CancelledError, or another BaseException, fails as with any error: no worker is lost."""
 
 from __future__ import annotations
 

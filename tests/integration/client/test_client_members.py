@@ -52,7 +52,7 @@ class Members:
         await consumer.close()
 
     async def die(self, consumer: PushConsumer) -> None:
-        """As a killed process: connections break, nothing is committed, nobody is told."""
+        """As a killed process: connections break, nothing is committed, no broker is notified."""
         self.alive.remove(consumer)
         for connection in tuple(consumer._session.remoting.connections):
             connection.abort("killed")

@@ -181,7 +181,7 @@ async def test_a_host_that_says_nothing_leaves_time_for_another_broker(broker, m
             message = Message("orders", b"%d" % number)
             sent = (await producer.send_batch([message]))[0] if is_batch else await producer.send(message)
             assert sent.queue.broker_name == "broker-a"
-    assert network.attempts == 1  # it goes on behind, for all who come for it
+    assert network.attempts == 1  # it continues behind, for all who come for it
 
 
 async def test_works_while_one_nameserver_is_left(broker):

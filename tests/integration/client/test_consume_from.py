@@ -50,7 +50,7 @@ async def test_pull_consumer_that_starts_at_the_last_gets_nothing_old(broker):
 
 
 async def test_where_a_group_begins_is_committed_before_anything_is_consumed(broker):
-    """Or a member that dies at once would leave no place, and the next one begin behind what it never handled."""
+    """Else a member that dies immediately leaves no offset, and the next one begins behind unhandled messages."""
     await fill(broker, b"old", b"old", b"old", b"old")
     async with PushConsumer(
         broker.address, "G", subscriptions={"orders": "*"}, handler=lambda _message: None

@@ -1,4 +1,4 @@
-"""A client lives once, in one event loop; whoever leaves that is told, and not by Python's own errors."""
+"""A client lives once, in one event loop; a use in another loop fails with Aerobee's error, not Python's."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ async def test_a_consumer_leaves_the_queues_that_are_gone(cluster: LocalCluster,
             await consumer.subscribe(TOPIC)
         await wait_until(lambda: len(owned()) == BEFORE)
         await shrink(cluster)
-        # Held pulls of a queue that is gone end after 15 s or 20 s at the latest.
+        # Pending pulls of a queue that is gone end after 15 s or 20 s at the latest.
         async with asyncio.timeout(60):
             while owned() != set(range(AFTER)):
                 await cluster.advance_clock(1)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
 
 ANY_LINES = "…"
-# The first that fits at a place wins.
+# The first that fits at a position wins.
 WILDCARDS: tuple[tuple[str, str], ...] = (
     ("time", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?"),
     ("handle", r"djE[A-Za-z0-9_-]{20,}=*"),

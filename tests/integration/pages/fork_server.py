@@ -75,7 +75,7 @@ def serve(connection: socket.socket) -> None:
         if not select.select([watched], [], [], 5)[0]:
             os.kill(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    with contextlib.suppress(OSError):  # nobody waits for it any more
+    with contextlib.suppress(OSError):  # no caller waits for it any more
         connection.sendall(bytes([code & 0xFF]))
     os._exit(0)
 

@@ -87,7 +87,7 @@ def steps(text: str) -> Iterator[Step]:
             directives = _Directives()
         else:
             if line.strip() and not line.startswith("    "):
-                directives = _Directives()  # a comment belongs to the block that follows it at once
+                directives = _Directives()  # a comment belongs to the block that follows it directly
             at += 1
 
 

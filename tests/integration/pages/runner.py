@@ -1,6 +1,6 @@
 """Runs the steps of a page against a cluster, each command by bash as a reader would.
 
-A line of nothing but words, as most are, goes to the fork server at once: what bash and a stub would do for it is known.
+A line of nothing but words, as most are, goes straight to the fork server: what bash and a stub would do for it is known.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 WITHIN_S = 120  # more than any command of a page takes on a slow machine
 PARTS = ("docs", "LICENSE", "README.md", "tests", "scripts", "bench")
-# What a page may use beside `aerobee` and `python`: nothing that changes the machine. Anything else is not found, and has to be
+# What a page may use besides `aerobee` and `python`: nothing that changes the machine. Anything else is not found, and has to be
 # marked as not run.
 TOOLS = ("bash", "cat", "cmp", "date", "find", "grep", "head", "printf", "sleep", "sort", "sqlite3", "true")
 FORKED = ("aerobee", "python")  # what stub.py is called by
@@ -97,7 +97,7 @@ class Desk:
         self._server.stdout.close()
 
     def page_failures(self, name: str, text: str) -> list[str]:
-        """Run a page; returns what went otherwise than it shows, with the place."""
+        """Run a page; returns what went otherwise than it shows, with the line."""
         failures: list[str] = []
         names: dict[str, str] = {}
         behind: list[subprocess.Popen[str]] = []
@@ -140,7 +140,7 @@ class Desk:
             yield f"$ {command}\n{found}"
 
     def _absent_settings(self, line: str) -> Iterator[str]:
-        """What `aerobee up` is told on the page holds for the cluster that the page runs against."""
+        """The options of `aerobee up` on the page hold for the cluster that the page runs against."""
         words = shlex.split(line)
         for option, value in itertools.pairwise(words):
             key, _, wanted = value.partition("=")

@@ -175,7 +175,7 @@ async def test_keys_keep_their_order_while_their_queues_change_and_change_back(c
         assert await counts(admin, "keys") == settled(broker_a=2, broker_b=3)
         assert await admin.order_entry("keys") is None
         count = len(load.acknowledged)
-        await wait_until(lambda: len(load.acknowledged) > count + 50, "producers go on")
+        await wait_until(lambda: len(load.acknowledged) > count + 50, "producers continue")
         await applier(cluster, admin, plan, tmp_path / "journal").run(back=True)
         assert await counts(admin, "keys") == settled(broker_a=4)
         await load.check()
@@ -441,7 +441,7 @@ async def test_a_topic_that_fails_stops_no_other(cluster, tmp_path: Path):
 
 
 async def test_an_order_configuration_that_was_there_leads_producers_all_the_time(cluster, tmp_path: Path):
-    """RocketMQ's clients go by it whatever permissions are, and so do ours: it is away while nobody is to write, and comes back."""
+    """RocketMQ's clients go by it whatever permissions are, and so do ours: it is absent while no client may write, and comes back."""
     change = TopicChange(
         topic="keys",
         before={"broker-a": 2, "broker-b": 2},
@@ -450,7 +450,7 @@ async def test_an_order_configuration_that_was_there_leads_producers_all_the_tim
     )
     await make(cluster, change)
     async with admin_of(cluster) as admin:
-        # Not in the sequence in which a route lists brokers: it is the text that places keys.
+        # Not in the sequence in which a route lists brokers: the text assigns keys to queues.
         await admin.put_order("keys", "broker-b:2;broker-a:2")
         async with Load(cluster, "keys", by_key=True) as load:
             plan = plan_of(cluster, change)
@@ -464,7 +464,7 @@ async def test_an_order_configuration_that_was_there_leads_producers_all_the_tim
 
 
 async def test_the_last_request_of_a_run_that_was_cut_off_may_arrive_late(cluster, tmp_path: Path):
-    """A broker may carry it out when the next run has looked already: that is no change by somebody else."""
+    """A broker may carry it out when the next run has looked already: that is no foreign change."""
     await make(cluster, FREE)
     async with admin_of(cluster) as admin:
         plan, put_state, late = plan_of(cluster, FREE), admin.put_state, [State(3, 3)]
@@ -489,7 +489,7 @@ async def test_the_last_request_of_a_run_that_was_cut_off_may_arrive_late(cluste
 
 @pytest.mark.parametrize("kind", ["timer", "level", "transaction"])
 async def test_queues_into_which_something_will_come_are_not_removed(cluster, tmp_path: Path, kind: str):
-    """Nobody may write to them any more, but what was sent before still arrives: it has to be seen by consumers."""
+    """No client may write to them any more, but what was sent before still arrives: it has to be seen by consumers."""
     away = TopicChange(topic="away", before={"broker-a": 1}, after={"broker-b": 1})
     await make(cluster, away)
     seen: list[bytes] = []

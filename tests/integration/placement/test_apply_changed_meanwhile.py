@@ -1,4 +1,4 @@
-"""Plans carried out at clusters that others change meanwhile, and what a broker keeps beside a topic's queues."""
+"""Plans carried out at clusters that others change meanwhile, and what a broker keeps besides a topic's queues."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_broker_that_gets_a_topic_gets_all_its_settings(cluster, tmp_pat
 
 
 async def test_messages_that_a_pop_group_gets_again_hold_their_broker(cluster, tmp_path: Path):
-    """They are in a topic of their own, which is only read where their topic is, and is deleted with it."""
+    """They are in a separate topic, which is only read where their topic is, and is deleted with it."""
     await make(cluster, LEAVES)
     sent = {b"0", b"1", b"2"}
     async with (
@@ -269,7 +269,7 @@ async def test_what_a_run_that_was_cut_off_had_asked_for_is_waited_for(cluster, 
 
 
 async def test_an_offset_behind_the_end_has_read_nothing(cluster):
-    """RocketMQ's brokers keep the offsets of a topic that was deleted and made again."""
+    """RocketMQ's brokers keep the offsets of a topic that was deleted and recreated."""
     await make(cluster, LEAVES)
     async with admin_of(cluster) as admin, cluster.producer() as producer:
         await has_read_nothing(cluster, admin, "readers", "away")

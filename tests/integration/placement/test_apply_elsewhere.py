@@ -42,7 +42,7 @@ async def cluster():
 
 
 async def register_a_broker_that_is_away(admin: PlacementAdmin, cluster: LocalCluster, *topics: str) -> None:
-    """As one whose machine lost its power a minute ago: nameservers have it, nobody answers. It stays as long as `admin` does."""
+    """As one whose machine lost its power a minute ago: nameservers list it, it does not answer. It stays as long as `admin` does."""
     own = {
         topic: {
             "topicName": topic,

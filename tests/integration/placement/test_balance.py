@@ -22,7 +22,7 @@ from tests.integration.placement.test_apply import ORDER, QUICK, Load
 from tests.waiting import wait_until
 
 FREE = ("clicks", "views", "carts")
-MESSAGES = 150  # of each topic, in one measurement: brokers keep offsets and locks of their own, too
+MESSAGES = 150  # of each topic, in one measurement: brokers keep offsets and their own locks, too
 
 
 class CountedTime(SystemClock):

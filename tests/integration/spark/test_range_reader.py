@@ -76,7 +76,7 @@ def test_patterns_and_assignments_choose_queues(cluster: ThreadedCluster):
     ):
         view.queues()
     with (
-        ClusterView(parse_source_options({**base, "subscribe": "nobody"}, streaming=False)) as view,
+        ClusterView(parse_source_options({**base, "subscribe": "absent"}, streaming=False)) as view,
         pytest.raises(UsageError, match="does not exist"),
     ):
         view.queues()

@@ -11,7 +11,7 @@ from rocketmq.client import Message, Producer
 namesrv, topic, access_key, secret_key = sys.argv[1:5]
 producer = Producer("cpp_keys")
 producer.set_namesrv_addr(namesrv)
-producer.set_timeout(30_000)  # ms; a refusal comes at once
+producer.set_timeout(30_000)  # ms; a refusal comes immediately
 if access_key:
     producer.set_session_credentials(access_key, secret_key, "ALIYUN")
 producer.start()

@@ -1,8 +1,8 @@
 """Every kind of message of RocketMQ's gRPC protocol, sent and received by its Python client through a proxy.
 
 Runs in the environment that scripts/setup-interop makes, not in ours. The proxy gives each of its calls to a broker two seconds and no
-setting changes that, so on a busy machine calls fail at any broker; and this client repeats nothing that failed. What failed is made
-again here, a client that did not start as a new one; what a repeated send doubled is counted once. Arguments as java-grpc/GrpcScenarios.java; each
+setting changes that, so on a busy machine calls fail at any broker; and this client repeats nothing that failed. What failed is
+repeated here, a client that did not start as a new one; what a repeated send doubled is counted once. Arguments as java-grpc/GrpcScenarios.java; each
 scenario prints one line {"scenario": name, "outcome": text}, equal at every broker that does what RocketMQ's does.
 """
 
@@ -68,7 +68,7 @@ def message(topic: str, body: str | bytes, **fields: Any) -> Message:
 
 
 class Started:
-    """A client while the block runs, made anew until it starts."""
+    """A client while the block runs, recreated until it starts."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -244,7 +244,7 @@ def half(producer: Any, topic: str, body: str) -> Any:
 
 
 def run_transaction(topic: str) -> str:
-    """One that nobody decided, then one of each decision.
+    """An undecided one, then one of each decision.
 
     In this order: RocketMQ's check of half messages burns a core for up to a minute while one that is undecided lies behind
     decided ones (TransactionalMessageServiceImpl.check goes round without a pause then).

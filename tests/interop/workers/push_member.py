@@ -1,4 +1,4 @@
-"""A member of a consumer group in a process of its own, which a test may let leave (SIGTERM) or die (SIGKILL).
+"""A member of a consumer group in a separate process, which a test may let leave (SIGTERM) or die (SIGKILL).
 
 push_member.py NAMESRV TOPIC GROUP FILE. The file gets a line for each event, written before the handler returns:
 

@@ -1,4 +1,4 @@
-"""The audit log: what strangers can write to it is bounded, what users do is all there, and files are renamed when full."""
+"""The audit log: lines of unknown clients are bounded, lines of users are complete, and full files are renamed."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def needed(code: int, body: dict[str, Any] | None = None, **ext: str) -> list[st
             ),
             ["Sub on Group:g", "Sub on Topic:t", "Sub on Group:g"],
         ),
-        # a name that a body repeats is asked for once
+        # a name that a body repeats is requested once
         (
             needed(
                 RequestCode.HEART_BEAT,
@@ -328,7 +328,7 @@ def test_the_audit_log_says_who_what_from_where_and_no_secret(tmp_path: Path) ->
     gate = Gate(keeper=UserKeeper(users(), CONFIG, lambda: "c"), admin_open=False, audit=audit)
     refusal(gate, request(RequestCode.DELETE_TOPIC_IN_BROKER, user="root", topic="orders"))
     refusal(gate, request(RequestCode.AUTH_CREATE_USER, {"password": "hidden"}, username="bob"))
-    refusal(gate, request(SEND, b="orders"))  # nobody's business
+    refusal(gate, request(SEND, b="orders"))  # a public topic
     gate.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["who"], line["what"], line["result"][:7]) for line in lines] == [
@@ -390,7 +390,7 @@ def test_a_removal_that_ends_half_way_leaves_no_permissions_for_the_next_of_that
         allow(half, "Topic:*", "All")
         with pytest.raises(StoreError):
             half.remove("alice")
-        # Who is still there may still do what is still said, and nothing is said of anybody who is not there.
+        # Remaining users keep their remaining permissions, and removed users have no policy.
         assert {f"User:{name}" for name in half.users} >= set(half.acls)
 
 
@@ -457,7 +457,7 @@ def test_a_request_that_waits_is_looked_at_as_a_new_one(tmp_path: Path) -> None:
     assert refused is not None
     assert (refused.code, refused.remark) == (16, refusal(gate, waits))
     assert (gate.look_again(internal, waits), gate.refused_count) == (None, 2)
-    assert [gate.knows(name, peer) for name in ("root", "alice", "nobody", "")] == [True, False, False, False]  # type: ignore[arg-type]
+    assert [gate.knows(name, peer) for name in ("root", "alice", "absent", "")] == [True, False, False, False]  # type: ignore[arg-type]
     assert gate.knows("alice", internal)  # type: ignore[arg-type]
     gate.close()
     assert path.read_text().count("refused: User:alice is disabled") == 2

@@ -1,4 +1,4 @@
-"""Every handler that reads a record at a place which its request names asks for permission for the topic of that record."""
+"""Every handler that reads a record at an offset of its request checks the permission for the topic of that record."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tests.sources import tree_of
 from tests.unit.test_floors import PACKAGE
 
 READS = {"read_record", "read_record_cold", "half_at", "named_record", "named_half"}
-# Handlers whose place does not come from the request, or that check the record's topic themselves.
+# Handlers whose offset does not come from the request, or that check the record's topic themselves.
 OTHERWISE = {
-    "timer/timer_feature.py": "it reads what the timer's files name, and no request's place",
+    "timer/timer_feature.py": "it reads the offsets in the timer's files, and none of a request",
     "timer/timer_calls.py": "a handle names a topic and an id; what is found is compared with both",
 }
 

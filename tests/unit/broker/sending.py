@@ -59,11 +59,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-_chosen = [choose_backend(PYTHON)]  # the backend of worlds that name none: the last one
+_chosen = [choose_backend(PYTHON)]  # the backend of brokers that name none: the last one
 
 
 def use_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use this backend in worlds that name none; skip the test when it is not there."""
+    """Use this backend in brokers that name none; skip the test when it is not there."""
     try:
         choice = choose_backend(name)
     except ConfigError as error:
@@ -215,7 +215,7 @@ class Sending:
         )
 
     def resume(self, pull: PendingPull) -> None:
-        """What the fast path calls for a held pull that it cannot answer."""
+        """What the fast path calls for a pending pull that it cannot answer."""
         self.pulls.resume(pull)
 
     def close(self) -> None:
@@ -264,7 +264,7 @@ def send_frame(
     code: int = 310,
     **fields: object,
 ) -> bytes:
-    """A V2 send request. `fields` are single letters that replace or, with None, remove the usual ones."""
+    """A V2 send request. `fields` are one-character names that replace or, with None, remove the usual ones."""
     ext: dict[str, Any] = {
         "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": queue, "f": "0", "g": "1700000000000", "h": "0",
         "i": properties, "j": "0", "k": "false", "m": "true" if code == 320 else "false", "n": "broker-a",

@@ -131,14 +131,14 @@ def test_a_master_for_a_time_answers_no_level_without_its_group() -> None:
 @pytest.mark.parametrize("level", [None, "flushed"])
 @pytest.mark.parametrize("is_master", [True, False])
 def test_the_verdict_of_the_disk_asks_for_the_lease(is_master: bool, level: str | None) -> None:
-    """The group waits for nobody; the process stood still between the append and the end of its flush."""
+    """The group waits for no replica; the process stood still between the append and the end of its flush."""
     leases = {"first": True, "second": True}
     world = World(replicas=False)
     world.policy.set_replication(world.replicas, lambda: leases["first"])
     assert (world.answer() if level is None else world.answer_at(level)) is None
     world.replicas.say(Replicated.HERE)
     leases["first"] = is_master
-    # Whatever this broker is by then: what it was when it stored the message is asked for.
+    # Whatever this broker is by then: what it was when it stored the message is requested.
     world.policy.set_replication(None)
     world.disk.say(True)
     assert world.codes() == [0 if is_master else 12]
@@ -239,7 +239,7 @@ def sending_by(way: str, path: Path, **settings: object) -> Sending:
 
 
 def send(sending: Sending, way: str, frame: bytes) -> list[int]:
-    """The codes of what is answered at once."""
+    """The codes of the immediate answers."""
     peer = FakePeer()
     at = 0 if way == "handler" else sending.fast_path.burst(peer, frame, 0)  # type: ignore[arg-type]
     if at < len(frame):

@@ -86,7 +86,7 @@ async def test_what_no_broker_takes_delays_nothing_else(monkeypatch: pytest.Monk
         acting.finish()
         await running
     assert bridge.took == list(range(BAD, BAD + GOOD))
-    assert bridge.refused - refused_before < BAD, "the good ones waited for all that nobody takes"
+    assert bridge.refused - refused_before < BAD, "the good ones waited for all refused ones"
 
 
 def make_acting(noted: Noted, bridge: object, clock: Clock) -> ActingDeliveries:

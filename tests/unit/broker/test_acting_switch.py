@@ -16,7 +16,7 @@ from tests.fakes import FakePeer
 
 
 class Acting:
-    """Notes what it is asked."""
+    """Notes its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

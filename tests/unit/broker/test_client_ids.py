@@ -105,7 +105,7 @@ def test_an_old_connection_without_life_shares_nothing(members: Members) -> None
     members.beat(members.first, 100)
     members.beat(
         members.second, 200
-    )  # moved to another host, subscribed anew; the first connection is half open
+    )  # moved to another host, subscribed again; the first connection is half open
     for _ in range(5):
         members.beat(members.second, 200)
         assert members.ids(members.second) == [ID]

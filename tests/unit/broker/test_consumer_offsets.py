@@ -171,7 +171,7 @@ def test_a_new_master_says_up_to_where_its_offsets_know_of_pops() -> None:
 
 
 def test_that_offsets_count_what_was_cut_off_is_known_after_a_restart() -> None:
-    """A slave is killed between the cut of its log and its master's offsets: it gives none of its own to the master then."""
+    """A slave is killed between the cut of its log and its master's offsets: it sends none of its offsets to the master then."""
     file = MemoryFile()
     offsets = make(file)
     offsets.commit("g", "T", 0, 5)

@@ -26,7 +26,7 @@ class Master:
 
 
 async def test_deletions_that_a_cut_took_away_are_copied_again() -> None:
-    """The master's log went on over the place of the cut, and its table is the one that was copied before it."""
+    """The master's log continued past the offset of the cut, and its table is the one that was copied before it."""
     clock = ManualClock()
     master = TopicTable(file=None, clock=clock)
     slave = TopicTable(file=None, clock=clock)

@@ -1,4 +1,4 @@
-"""What a dead letter tells, from brokers and from what peers say: bounded, and never in the place of the user's own."""
+"""The properties of a dead-letter message, from brokers and peers: bounded, and never overwriting the user's."""
 
 from __future__ import annotations
 

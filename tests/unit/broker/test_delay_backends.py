@@ -69,7 +69,7 @@ class World(Counterpart):
         self.fast_path._settings_changed()
 
     def serve(self, data: bytes) -> tuple[Any, ...]:
-        """Serve a burst; its answer, who was told, and where the log ends."""
+        """Serve a burst; return its answer, the notified listeners and the end of the log."""
         return self.burst(data, 0, HOST)
 
     def written(self) -> Iterator[tuple[str, object]]:

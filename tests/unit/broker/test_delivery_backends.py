@@ -158,7 +158,7 @@ class World(Counterpart):
             at = rng.choice(self.sources) + 90
             self.store.log.segments[0].file.buffer[at] ^= 1
         self.store.flush_now()
-        self.pending_pulls.by_queue[("TopicNormal", 1)] = []  # announced, though nobody takes it
+        self.pending_pulls.by_queue[("TopicNormal", 1)] = []  # announced, without a taker
         self.store.on_arrival(lambda topic, queue, end, code: self.told.append((topic, queue, end, code)))
         self.clock.advance(2.5)
 
@@ -278,7 +278,7 @@ def test_a_run_takes_old_records_and_goes_into_new_files(name: str, tmp_path: Pa
 
 
 def four_for(world: World, topics: tuple[str, ...]) -> list[int]:
-    """Messages that waited, one for each topic's queues 0, 2, 1, 0. Somebody watches queue 1 of TopicNormal."""
+    """Messages that waited, one for each topic's queues 0, 2, 1, 0. A request waits at queue 1 of TopicNormal."""
     text = b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02"
     return [
         world.store.append(
@@ -304,7 +304,7 @@ def test_what_was_delivered_before_a_fault_is_told_with_it(
 
     def fail(topic: str) -> TopicConfig | None:
         if topic == "TopicOrder":
-            raise RuntimeError("a fault of ours")
+            raise RuntimeError("a bug")
         return find(topic)
 
     monkeypatch.setattr(world.topics, "get", fail)

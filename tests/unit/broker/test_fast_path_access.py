@@ -1,4 +1,4 @@
-"""The fast path where access control is on: it serves what is signed by somebody who may, and nothing that the gate refuses."""
+"""The fast path where access control is on: it serves requests signed by a permitted user, and none that the gate refuses."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_signature_is_good_for_its_own_frame_alone(world: World, kind: Seriali
         lambda request: request.ext.update(Signature=request.ext["Signature"].rstrip("=")),
         lambda request: request.ext.update(Signature=request.ext["Signature"] + " "),
         lambda request: request.ext.update(AccessKey="root"),
-        lambda request: request.ext.update(AccessKey="nobody"),
+        lambda request: request.ext.update(AccessKey="absent"),
         lambda request: request.ext.pop("AccessKey"),
     ]
     for number, attack in enumerate(attacks):
@@ -163,7 +163,7 @@ def test_a_signature_is_good_for_its_own_frame_alone(world: World, kind: Seriali
 
 
 def test_values_that_move_from_one_field_to_the_next_ask_for_another_permission(world: World) -> None:
-    """The protocol signs values without their names: the same text may stand for other fields. Both are asked alike then."""
+    """The protocol signs values without their names: the same text may stand for other fields. Both requests look alike then."""
     frame = signed(send_frame("TopicOrder"))
     assert world.is_refused(frame)
     moved = changed(frame, lambda request: request.ext.update(b="TopicNormal", c="TopicOrder"))
@@ -216,7 +216,7 @@ def test_what_is_remembered_is_forgotten_when_users_and_permissions_change(world
     users.remove("alice")
     assert world.is_refused(signed(send_frame(), Credentials("alice", "new password")))
     users.put(User("alice", "alicesecret"))
-    assert world.is_refused(send), "a user who is made again has no permission of before"
+    assert world.is_refused(send), "a recreated user has none of its former permissions"
 
 
 def test_a_source_that_a_policy_does_not_name_is_refused(world: World) -> None:
@@ -367,7 +367,7 @@ def test_accounts_and_their_white_lists(name: str, tmp_path: Path, monkeypatch: 
 
 
 def test_pops_pass_the_same_guard() -> None:
-    """POP's requests have a path of their own (fastpath/pop.py)."""
+    """POP's requests have a separate path (fastpath/pop.py)."""
     users = Users(MemoryTable(), MemoryTable())
     users.put(User("alice", "alicesecret"))
     allow(users, "Topic:TopicNormal", "Sub")

@@ -54,7 +54,7 @@ def test_a_frame_that_the_gate_refuses_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_byte_that_differs_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checker bites: one bit of one backend's log, of its queue entries or of its index is turned."""
+    """The check detects a difference: one bit of one backend's log, of its queue entries or of its index is turned."""
     real, calls = fastpath_differential.check_everything, []
 
     def turned(backends: list[fastpath_counterparts.Counterpart]) -> None:
@@ -78,7 +78,7 @@ def test_what_the_handlers_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="native sockets are there on Linux alone")
 def test_what_turns_of_sockets_do_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns that end when a run has lingered are told of, and a record whose time is another is seen."""
+    """An iteration that ends while a run lingers is reported, and a record with another time is detected."""
     made: list[fastpath_sockets.SocketCounterpart] = []
     begin = fastpath_sockets.SocketCounterpart.__init__
 

@@ -1,4 +1,4 @@
-"""Sends and pulls pass the fast path through a gate each; what fails after bytes were written is served by nobody else."""
+"""Sends and pulls each pass a gate of the fast path; a request that fails after bytes were written has no other handler."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_listener_that_fails_gives_no_frame_to_the_handler(pulling: Pulling) -
 
 
 class FailingHooks:
-    """Transaction hooks that fail when they are told of a message that is stored."""
+    """Transaction hooks that fail when they are notified of a message that is stored."""
 
     def __init__(self, sending: Sending) -> None:
         self._sending = sending

@@ -202,7 +202,7 @@ def test_a_pull_that_fails_among_others_is_the_only_one_counted_elsewhere(
     connection = FakePeer()
     for opaque, name in enumerate(groups):
         poll(pulling, pull_request(3, flags=WAITS, consumerGroup=name, opaque=opaque), connection=connection)
-    pulling.groups.put(SubscriptionGroupConfig("news"))  # who may pull is asked again
+    pulling.groups.put(SubscriptionGroupConfig("news"))  # the permission to pull is checked again
     is_readable = pulling.groups.is_readable
     faults: list[str] = []
 
@@ -260,7 +260,7 @@ def test_a_store_that_cannot_be_read_is_an_answer_to_what_waited(
 
 
 def test_a_pull_that_arrives_with_a_message_wakes_no_other(pulling: Pulling) -> None:
-    # A held pull by SQL92 was told of the message when it was stored; that another one is held afterwards is no news to it.
+    # A pending pull by SQL92 was notified of the message when it was stored; that another one is held afterwards is no news to it.
     sql = {"subscription": "color = 'red'", "expressionType": "SQL92"}
     held = poll(pulling, pull_request(3, flags=WAITS, **sql))
     pulling.send(tag="TagA")

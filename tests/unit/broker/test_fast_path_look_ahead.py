@@ -134,7 +134,7 @@ def test_frames_without_cached_verdict_are_verified(world: World) -> None:
 
 
 def test_what_follows_a_change_of_users_is_verified_again(world: World) -> None:
-    """Users change while a frame of the burst is let in: those behind it were looked at with the key of before."""
+    """Users change while a frame of the burst is let in: those behind it were verified with the former key."""
     ask = world.gate.grant
     new = Credentials("alice", "new password")
     for position in range(AHEAD + 2):

@@ -101,7 +101,7 @@ def test_a_groups_sql92_subscription_is_heeded_whatever_the_pull_calls_it(tmp_pa
     subscription = SubscriptionData("TopicNormal", "TAGS = 'TagB'", expression_type="SQL92")
     data = ConsumerData("group", subscription_data_set=(subscription,))
     member = FakePeer()
-    member.is_open = False  # not to be told of others
+    member.is_open = False  # not to be notified of others
     pulling.consumers.register(data, member, "c1", language=3, version=513)  # type: ignore[arg-type]
     pulling.groups.put(SubscriptionGroupConfig("group"))
     for tag in ("TagA", "TagB", "TagC"):

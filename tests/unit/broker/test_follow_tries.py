@@ -12,7 +12,7 @@ from aerobee.clock import ManualClock
 
 
 class Unreachable:
-    """A network without anybody. `tries`: when somebody was looked for."""
+    """A network without peers. `tries`: times of the connection attempts."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.tries: list[float] = []
@@ -20,7 +20,7 @@ class Unreachable:
 
     async def create_connection(self, factory: Any, host: str, port: int) -> Any:
         self.tries.append(round(self._clock.monotonic(), 1))
-        raise ConnectionRefusedError("nobody listens")
+        raise ConnectionRefusedError("connection refused")
 
 
 async def _nothing_to_finish() -> None:
@@ -45,7 +45,7 @@ async def test_a_new_master_is_tried_soon_again_and_then_once_a_second() -> None
         master_epoch=lambda: 1,
         finish_cut=_nothing_to_finish,
     )
-    for begin in (0.0, 4.0):  # each master anew
+    for begin in (0.0, 4.0):  # each master again
         following = asyncio.create_task(follower.run(MasterAddress(ha="127.0.0.1:1")))
         network.tries.clear()
         for _ in range(2_000):

@@ -1,4 +1,4 @@
-"""Pieces that go out in one write: the bytes and their order, whatever the system takes of them at once."""
+"""Pieces that go out in one write: the bytes and their order, however many of them the system takes in one call."""
 
 from __future__ import annotations
 

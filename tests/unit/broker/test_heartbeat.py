@@ -352,7 +352,7 @@ def test_a_client_id_is_its_signers_for_as_long_as_he_is_connected(clients: Clie
     again.principal = "alice2"
     clients.beat(again, beat)
     assert clients.producers.connection_of("c") is again
-    # It starts with other keys: the connection of before has ended.
+    # It starts with other keys: the former connection has ended.
     again.close()
     assert clients.producers.connection_of("c") is None
     other = signed_by("eve", ("10.0.0.4", 4))

@@ -117,7 +117,7 @@ async def test_a_lasting_fault_hands_the_mastership_over_once_in_a_while(broker:
     await broker.run(GIVE_UP_S + 20)
     assert len(broker.handed_over) == 1
     assert "timer: it is damaged" in broker.handed_over[0]
-    assert broker.timer.calls.count("take over") > 10, "nobody else could: it goes on trying"
+    assert broker.timer.calls.count("take over") > 10, "no other broker could: it keeps trying"
     broker.leading.resign()
     broker.can_hand_over = True
     broker.leading.lead()

@@ -1,4 +1,4 @@
-"""When log bytes leave for a slave: at once after a pause or when somebody waits for it, else many bursts in one piece."""
+"""When log bytes leave for a slave: immediately after a pause or when a request waits for them, else many bursts in one piece."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ class Table:
         self.merge = OffsetMerge()
 
     def hear(self, offset: int, group: str = "g") -> list[int]:
-        """The master's table comes; returns what the master is told."""
+        """Merge the master's table; return the commits that go to the master."""
         found = self.merge.merge(
             [OffsetAt("t", group, 0, offset)], lambda *key: self.offsets.get((key[1], key[0], key[2]))
         )
@@ -38,7 +38,7 @@ def test_a_master_that_was_away_takes_nothing_back() -> None:
     table = Table()
     table.hear(50)
     table.merge.master_lost()
-    assert table.hear(40) == []  # its file was older than the crash: nobody committed here meanwhile
+    assert table.hear(40) == []  # its file was older than the crash: no consumer committed here meanwhile
     assert table.at() == 50
     table.hear(41)
     assert table.at() == 50

@@ -1,4 +1,4 @@
-"""Held pulls and pops when users or permissions change: who may not ask any more is refused, and gets no message stored since."""
+"""Pending pulls and pops when users or permissions change: a client without permission is refused, and gets no message stored since."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_whatever_releases_a_pull_before_the_loop_knows_it_gets_no_message(held:
 
 
 def test_a_pull_that_comes_before_the_loop_knows_is_looked_at_again(held: Held) -> None:
-    """The gate was asked before the change, perhaps, which a thread makes at any time."""
+    """The gate may have answered before the change, which a thread makes at any time."""
     held.users.put(User("bob", "bobsecret"))
     alice = held.hold(ALICE, fast=True)
     access, asked = held.pending_pulls.access, []
@@ -175,7 +175,7 @@ def test_thousands_are_looked_at_in_slices_and_changes_together(held: Held) -> N
         counts.append(held.pending_pulls.count)
     assert counts[:3] == [SLICE_COUNT + 10, 10, 0]
     assert all(len(answers(peer)) == 1 for peer in peers)
-    # The next change is near: it is looked at when the pause is over, and others meanwhile with it.
+    # The next change is near: it is checked after the pause, together with later ones.
     held.users.put(User("alice", "alicesecret"))
     allow_alice(held.users, "Topic:TopicNormal", "Sub")
     allow_alice(held.users, "Group:group", "Sub")

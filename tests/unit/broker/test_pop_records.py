@@ -117,7 +117,7 @@ def acks(rng: random.Random) -> tuple[Acks, int, int]:
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-@pytest.mark.parametrize("waiting", [set(), {QUEUE}], ids=["nobody waits", "somebody waits"])
+@pytest.mark.parametrize("waiting", [set(), {QUEUE}], ids=["no waiter", "one waiter"])
 @pytest.mark.parametrize("seed", range(12))
 def test_both_write_the_same(seed: int, waiting: set[tuple[str, int]], flush: str) -> None:
     rng = random.Random(seed)

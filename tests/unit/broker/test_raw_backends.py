@@ -1,4 +1,4 @@
-"""What native code copies of a master's log is what RawAppender.append of the store copies: the log, the entries, the index, who is told."""
+"""What native code copies of a master's log is what RawAppender.append of the store copies: the log, the entries, the index, the notifications."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(choose_backend().name != NATIVE, reason="the nat
 
 
 class Copy:
-    """A store that copies a log natively, or by the definition."""
+    """A store that copies a log natively, or by the reference implementation."""
 
     def __init__(
         self, *, natively: bool, role: str = "SLAVE", disk: SimulatedDisk | None = None, **settings: Any
@@ -177,7 +177,7 @@ def test_a_copy_is_the_same(seed: int) -> None:
 
 
 def test_small_index_files_hold_the_same_entries() -> None:
-    # Where a file ends depends on how many records came at once; what all of them hold does not.
+    # Where a file ends depends on how many records came together; what all of them hold does not.
     data = written(5)
     found = []
     for natively in (True, False):

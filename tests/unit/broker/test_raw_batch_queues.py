@@ -184,7 +184,7 @@ def test_a_normal_queue_holds_no_batch_records() -> None:
 def assert_as_master(copy: Copy, master: Master, kinds: dict[str, bool]) -> None:
     copy.store.settle_kinds(kinds.get, copy.store.log.end)
     expected, found = queues(master), queues(copy)
-    # A queue that nobody has sent to since its topic was created again is still the deleted topic's.
+    # A queue without sends since its topic was recreated still belongs to the deleted topic.
     assert {key: found.get(key) for key in expected} == expected
     for (topic, _), queue in copy.store.queues.items():
         assert not queue.max_offset or queue.is_batch == kinds.get(topic, queue.is_batch)

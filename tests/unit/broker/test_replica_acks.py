@@ -59,7 +59,7 @@ def test_what_only_this_broker_is_known_to_have_is_told_apart() -> None:
     acks.when(10, lambda verdict: told.append((10, verdict)))
     acks.when(30, lambda verdict: told.append((30, verdict)))
     assert told == [(20, Replicated.HERE), (10, Replicated.ENOUGH), (30, Replicated.HERE)]
-    acks.advance(30)  # what was told alone stays so until the log goes on
+    acks.advance(30)  # an offset acknowledged by one replica stays so until the log grows
     acks.when(40, lambda verdict: told.append((40, verdict)))
     acks.advance(40)
     assert told[-1] == (40, Replicated.ENOUGH)

@@ -1,4 +1,4 @@
-"""RoleState: what the configuration says, changes at run time, and who asks."""
+"""RoleState: the configured role, changes at run time, and its listeners."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_a_change_of_a_configured_role_logs_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "aerobee.broker.state.role")
-    state = RoleState(Role.SLAVE, "nobody has said", is_provisional=True)
+    state = RoleState(Role.SLAVE, "not configured", is_provisional=True)
     state.change(Role.SLAVE, "there is no master yet", is_provisional=True)
     state.change(Role.MASTER, "the controllers made it so", epoch=1)
     state.change(Role.FENCED, "its lease ran out", epoch=1)
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
     caplog.clear()
-    state = RoleState(Role.SLAVE, "nobody has said", is_provisional=True)
+    state = RoleState(Role.SLAVE, "not configured", is_provisional=True)
     state.change(Role.SLAVE, "the controllers made it so", epoch=1)
     state.change(Role.MASTER, "its master died", epoch=2)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -213,7 +213,7 @@ async def test_a_batch_of_many_messages_is_stored_in_turns(sending: Sending) -> 
     body = batch_body(*[(b"%d" % number, "KEYS\x01ab c\x02") for number in range(count)])
     request = decode_frame(send_frame("TopicBatch", queue="1", code=320, body=body))
     serving = sending.sends.send(FakePeer(), request)
-    assert inspect.iscoroutine(serving), "a request in one go keeps everybody else waiting"
+    assert inspect.iscoroutine(serving), "a request in one go blocks all other requests"
     served = asyncio.ensure_future(serving)
     seen = {0}
     while not served.done():
@@ -281,7 +281,7 @@ def test_a_retry_of_an_orderly_group_that_holds_locks_is_a_dead_letter(sending: 
 
 def test_a_retry_of_an_unknown_group_is_refused_when_groups_are_not_created(tmp_path: Path) -> None:
     sending = Sending(tmp_path, BrokerConfig(broker_name="broker-a", auto_create_subscription_group=False))
-    reply = answer(sending, send_frame("%RETRY%nobody", queue="0"))
+    reply = answer(sending, send_frame("%RETRY%absent", queue="0"))
     assert reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     sending.close()
 

@@ -1,4 +1,4 @@
-"""A message with the DEDUP_KEY of an earlier one is answered with that one's place and not stored."""
+"""A message with the DEDUP_KEY of an earlier one is answered with the offset of that one and not stored."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_keys_are_known_after_a_mastership_that_ended_before_they_were_read(
     window.load()
     window.follow()
     first = send(sending, keyed("order-1"))
-    sending.duplicates.cut(0)  # as if it had been copied: in the log, and noted by nobody yet
+    sending.duplicates.cut(0)  # as if it had been copied: in the log, and not noted yet
 
     async def begin() -> None:
         taking_over = asyncio.create_task(window.take_over())
@@ -254,7 +254,7 @@ def test_a_cut_forgets_the_keys_behind_it(sending: Sending) -> None:
 
 
 def test_a_key_is_new_to_a_follower_after_its_window(sending: Sending) -> None:
-    """The second message of a key is the one to know when the first one's window was over."""
+    """The second message of a key counts after the window of the first one expired."""
     send(sending, keyed("order-1"))
     sending.clock.advance(WINDOW_MS / 1000 - 1)
     send(sending, keyed("between", "U2"))

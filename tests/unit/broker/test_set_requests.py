@@ -1,4 +1,4 @@
-"""A change of the sync state set that is asked for: what counts when no controller could be asked."""
+"""A change of the sync state set that is requested: what counts when no controller could be asked."""
 
 from __future__ import annotations
 

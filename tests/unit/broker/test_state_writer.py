@@ -15,7 +15,7 @@ from aerobee.errors import StoreError
 
 
 class Held(Executor):
-    """Runs what it was given when it is told to; also when it is shut down, as a thread pool does."""
+    """Runs its work on command; also when it is shut down, as a thread pool does."""
 
     def __init__(self) -> None:
         self.given: list[Callable[[], Any]] = []

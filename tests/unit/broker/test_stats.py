@@ -54,7 +54,7 @@ def test_the_minute_window_holds_the_last_60_seconds(stats: BrokerStats, clock: 
 
 
 class SlowTimers(ManualClock):
-    """Timers that are due at once run when they are called."""
+    """Timers that are due immediately run when they are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def test_snapshots_of_many_items_are_taken_in_slices(monkeypatch: pytest.MonkeyP
     assert stats.windows("TOPIC_PUT_NUMS", "T32") is None
     clock.advance(10)
     assert len(clock.waiting) == 1
-    clock.advance(10)  # nobody took the slices that were left: no other snapshots begin
+    clock.advance(10)  # no caller took the remaining slices: no other snapshots begin
     assert len(clock.waiting) == 1
     stats.stop()
 

@@ -1,4 +1,4 @@
-"""Members of one group that subscribe differently: seen, said once, refused where that is asked for."""
+"""Members of one group that subscribe differently: seen, said once, refused where that is requested."""
 
 from __future__ import annotations
 

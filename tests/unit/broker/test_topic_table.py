@@ -228,15 +228,15 @@ async def test_the_table_may_change_while_a_thread_writes_it(tmp_path: Path) -> 
         may_write.wait()
 
     file.before_write = hold
-    making = asyncio.create_task(topics.put_async((TopicConfig("Beside"),)))
+    making = asyncio.create_task(topics.put_async((TopicConfig("Async"),)))
     await asyncio.to_thread(is_writing.wait)
-    assert "Beside" not in topics.topics, "nobody sees what is not on the disk"
+    assert "Async" not in topics.topics, "an entry that is not on the disk is visible"
     may_write.set()
     topics.put(TopicConfig("Meanwhile"))
     topics.delete("Old")
     await making
     await topics.settled()
-    assert set(topics.topics) == {"Beside", "Meanwhile"} == names_in(tmp_path / "topics.json")
+    assert set(topics.topics) == {"Async", "Meanwhile"} == names_in(tmp_path / "topics.json")
 
 
 async def test_topics_that_cannot_be_saved_are_not_made(tmp_path: Path) -> None:

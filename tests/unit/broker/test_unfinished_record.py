@@ -24,11 +24,11 @@ def test_a_store_with_an_unfinished_record_takes_no_more(
         peer = FakePeer()
 
         def fail(queue: ConsumeQueue, physical_offset: int) -> None:
-            raise RuntimeError("a fault of ours")
+            raise RuntimeError("a bug")
 
         with monkeypatch.context() as broken:
             broken.setattr(ConsumeQueue, "mark_dirty", fail)
-            with pytest.raises(StoreError, match=r"the record at 0 was not finished.*a fault of ours"):
+            with pytest.raises(StoreError, match=r"the record at 0 was not finished.*a bug"):
                 sending.fast_path.burst(peer, send_frame(), 0)  # type: ignore[arg-type]
         assert not sending.store.is_writable
         assert "was not finished" in sending.store.writability.reason
@@ -46,7 +46,7 @@ def test_a_store_with_an_unfinished_record_takes_no_more(
 def test_a_record_that_would_not_continue_the_log_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
-    """The assertion before a write: a place that leaves a hole."""
+    """The assertion before a write: an offset that leaves a hole."""
     use_backend(backend, monkeypatch)
     sending, place_record = Sending(tmp_path), CommitLog.place
     try:

@@ -1,4 +1,4 @@
-"""What our client sends beside what the Java client 5.5.0 sent: bytes captured between it and a real cluster."""
+"""What our client sends compared with the Java client 5.5.0: bytes captured between it and a real cluster."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_both_codecs_agree_on_random_messages_and_replies() -> None:
 
 @pytest.mark.parametrize("part", ["take_send_replies", "decode_messages", "ids", "template"])
 def test_a_part_that_differs_is_noticed(part: str) -> None:
-    """The checker bites, whichever part of one backend is another than the other's."""
+    """The check detects a difference in each part of a backend."""
     real = python_codec()
 
     def hook(connection: Any, data: bytes | bytearray, position: int) -> int:

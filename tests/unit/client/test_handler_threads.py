@@ -1,4 +1,4 @@
-"""HandlerThreads: plain functions run beside the event loop, in few named threads, and end with nobody waiting."""
+"""HandlerThreads: plain functions run off the event loop, in few named threads, and end without waiters."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ async def test_an_offset_leaves_when_the_one_before_it_is_answered(commits: Comm
     older = asyncio.create_task(offsets.save(dict.fromkeys(QUEUES, 2)))
     newer = asyncio.create_task(offsets.save({QUEUES[0]: 3}))
     other = MessageQueue("T", "broker-b", 7)
-    await offsets.save({other: 9})  # another broker's offsets wait for nobody
+    await offsets.save({other: 9})  # offsets of another broker are saved without waiting
     assert (0, 3) not in commits.sent
     assert (7, 9) in commits.answered
     commits.may_answer.set()

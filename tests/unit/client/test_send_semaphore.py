@@ -22,7 +22,7 @@ async def test_a_slot_that_is_given_back_goes_to_who_waits_longest() -> None:
     first = await started(asyncio.create_task(slots.wait()))
     second = await started(asyncio.create_task(slots.wait()))
     slots.give_back()
-    assert slots.taken == 1  # it is the first waiter's already, nobody gets in between
+    assert slots.taken == 1  # the first waiter has it already, no other task gets it
     await first
     assert not second.done()
     slots.give_back()

@@ -1,4 +1,4 @@
-"""Who is refused or loses its broker asks for the route at once: a fixed queue's next send and a pull find the new master."""
+"""A client that is refused or loses its broker requests the route immediately: its next send and pull find the new master."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_after_a_pause_the_next_failure_asks_again() -> None:
     routes = PublishRoutes(cast(Any, session), "P", ProducerConfig())
     for count in (1, 2, 3):
         routes.refresh_behind("orders")
-        await wait_until(lambda count=count: session.asked == count, "the route is asked for")
+        await wait_until(lambda count=count: session.asked == count, "the route is requested")
         session.clock.advance(REFRESH_PAUSE_S)
         await wait_until(lambda: not routes._refreshing, "the pause ended")
     await session.tasks.close()
@@ -135,7 +135,7 @@ async def test_a_pull_that_a_broker_refuses_asks_for_the_route(failure: AerobeeE
         moved=lambda *_: None,
     )
     pull.start()
-    await wait_until(lambda: session.asked == 1, "the route is asked for")
+    await wait_until(lambda: session.asked == 1, "the route is requested")
     pull.stop()
     await session.tasks.close()
 

@@ -1,4 +1,4 @@
-"""Places that viewers share: nobody holds all of them while another one has none."""
+"""Slots that viewers share: no viewer holds all of them while another one has none."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_a_system_without_such_a_clock_counts_by_the_monotonic_one():
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="the system has no such clock")
 def test_clocks_of_servers_are_the_steady_one():
-    # Both read the clock that goes on, whatever the difference to time.monotonic() is on this machine.
+    # Both read the clock that continues, whatever the difference to time.monotonic() is on this machine.
     for clock in (SystemClock(), AdvancingClock()):
         before = time.clock_gettime(time.CLOCK_BOOTTIME)
         assert before <= clock.monotonic() <= time.clock_gettime(time.CLOCK_BOOTTIME)

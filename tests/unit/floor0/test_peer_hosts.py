@@ -23,14 +23,14 @@ def test_an_address_is_compared_in_one_spelling():
 
 async def test_a_name_has_the_addresses_of_its_last_look_up():
     known = hosts()
-    assert not known.is_at("10.0.0.7", "broker-1.example"), "nobody has looked yet"
+    assert not known.is_at("10.0.0.7", "broker-1.example"), "not looked up yet"
     await known.look(["broker-1.example", "unknown.example", "10.0.0.2"])
     assert known.is_at("10.0.0.7", "BROKER-1.example")
     assert known.is_at("10.0.0.8", "broker-1.example")
     assert not known.is_at("10.0.0.9", "broker-1.example")
     assert not known.is_at("10.0.0.7", "unknown.example")
     await known.look(["unknown.example"])
-    assert not known.is_at("10.0.0.7", "broker-1.example"), "no longer asked for"
+    assert not known.is_at("10.0.0.7", "broker-1.example"), "no longer requested"
 
 
 async def test_a_name_that_cannot_be_looked_up_keeps_its_addresses(monkeypatch: pytest.MonkeyPatch):

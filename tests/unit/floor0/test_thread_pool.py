@@ -1,4 +1,4 @@
-"""Threads that run from the start: work given later starts none, and a machine without threads is said at once."""
+"""Threads that run from the start: work given later starts none, and a machine without threads fails immediately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_work_needs_no_thread_that_was_not_started(monkeypatch: pytest.MonkeyPat
     with ThreadPoolExecutor(3, "started") as pool:
         start_threads(pool, 3)
         monkeypatch.setattr(threading.Thread, "start", no_thread)
-        # Three that wait for each other need three threads at once; a fourth waits for one of them.
+        # Three that wait for each other need three threads simultaneously; a fourth waits for one of them.
         together = threading.Barrier(3)
         held = [pool.submit(together.wait, 60) for _ in range(4)]
         held += [pool.submit(together.wait, 60) for _ in range(2)]

@@ -13,7 +13,7 @@ from tests.fakes import FakePeer
 
 
 def fill(shares: CallShares, under_way: ExitStack, host: str, port: int = 1) -> int:
-    """Begin calls on new connections of a host until one is refused at once; return how many were taken."""
+    """Begin calls on new connections of a host until one is refused immediately; return how many were taken."""
     count = 0
     while True:
         peer = FakePeer((host, port + count))

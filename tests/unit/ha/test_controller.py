@@ -1,4 +1,4 @@
-"""The controller's state machine: against RocketMQ 5.5.0's answers, rule by rule, and what holds whatever is asked."""
+"""The controller's state machine: against RocketMQ 5.5.0's answers, rule by rule, and the invariants under any request."""
 
 from __future__ import annotations
 
@@ -621,7 +621,7 @@ def test_a_new_leader_waits_for_what_the_one_before_granted() -> None:
     assert leases.free_at_ms("never heard of") >= 6_000
 
 
-# -- whatever is asked
+# -- invariants under any request
 
 ids = st.integers(0, 4)
 behind = st.sampled_from((0, 0, 0, 1))
@@ -662,7 +662,7 @@ class Controllers(RuleBasedStateMachine):
             and not unclean
         ):
             winner = group_of(outcome).master_id
-            assert winner in before.in_sync, "somebody who is not in sync was elected"
+            assert winner in before.in_sync, "a broker that is not in sync was elected"
             assert winner in living
 
     @rule(members=some, living=some, epoch_behind=behind, set_epoch_behind=behind)
@@ -683,7 +683,7 @@ class Controllers(RuleBasedStateMachine):
             )
         )
         if epoch_behind or set_epoch_behind:
-            assert outcome.code is not ControllerCode.SUCCESS, "somebody with old epochs changed the set"
+            assert outcome.code is not ControllerCode.SUCCESS, "a broker with old epochs changed the set"
             assert self.state.snapshot() == before
 
     @rule()
@@ -699,7 +699,7 @@ class Controllers(RuleBasedStateMachine):
     def clean(self, gone: tuple[int, ...], living: tuple[int, ...], forced: bool) -> None:
         self.give(clean(*gone, living=living, forced=forced))
         if NAME not in self.state.groups:
-            self.masters.clear()  # the name begins anew
+            self.masters.clear()  # the name begins again
             self.was = Group(cluster_name="", broker_name=NAME)
 
     @rule()

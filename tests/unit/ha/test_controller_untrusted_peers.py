@@ -59,12 +59,12 @@ async def test_an_untrusted_raft_frame_is_refused_undecoded(
     controller = controller_of(tmp_path)
     take = controller.handlers[RequestCode.AEROBEE_RAFT_MESSAGE]
     with caplog.at_level(logging.WARNING, "aerobee.controller"):
-        for source in ("n1", *(f"stranger{number}" for number in range(50))):
+        for source in ("n1", *(f"untrusted{number}" for number in range(50))):
             answer = take(FakePeer(), raft_frame(source))
             assert isinstance(answer, RemotingCommand)
             assert answer.code == ResponseCode.NO_PERMISSION
     assert not decoded
-    assert len(caplog.records) == 2, "one line for n1 from elsewhere, one for all strangers"
+    assert len(caplog.records) == 2, "one line for n1 from elsewhere, one for all untrusted peers"
     assert take(FakePeer(("10.1.0.1", 1)), raft_frame("n1")) is not None
     assert len(decoded) == 1, "of the host of its source it is taken"
     await controller._peer_check.stop()  # type: ignore[union-attr]
@@ -83,7 +83,7 @@ async def test_frames_that_are_none_of_this_quorum_are_one_log_line(
 
 
 class Heard:
-    """The masters of a controller that leads nobody, and brokers with the ids 1 to `brokers` of one name."""
+    """The masters of a controller without followers, and brokers with the ids 1 to `brokers` of one name."""
 
     def __init__(self, tmp_path: Path, brokers: int) -> None:
         self.clock = ManualClock()
@@ -148,7 +148,7 @@ async def test_brokers_that_were_not_heard_for_longest_make_room_for_one_that_co
         heard.beat(attacker, broker_id)
         if not broker_id % 5:
             heard.beat(broker, 1)
-        assert heard.masters.is_alive("a", 1), "it goes on, so it stays"
+        assert heard.masters.is_alive("a", 1), "it continues, so it stays"
     heard.beat(FakePeer(), 50)
     assert heard.masters.is_alive("a", 50)
     assert len(heard.masters.alive("a")) == 10

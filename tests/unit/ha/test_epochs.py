@@ -102,7 +102,7 @@ def test_epochs_whose_bytes_are_deleted_go() -> None:
 
 @given(st.integers(0, 10_000))
 def test_the_common_point_of_two_histories_is_where_they_part(seed: int) -> None:
-    """Masters write, die, and go on from a part of what was written; a log is a list of (epoch, byte)."""
+    """Masters write, die, and continue from a part of what was written; a log is a list of (epoch, byte)."""
     rng = random.Random(seed)
     logs: list[list[tuple[int, int]]] = [[], []]
     epochs: list[list[EpochEntry]] = [[], []]

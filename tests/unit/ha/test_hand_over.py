@@ -1,4 +1,4 @@
-"""Hand-overs of several groups do not come at once: clients turned away by one have to find another."""
+"""Hand-overs of several groups are not simultaneous: clients refused by one group need another."""
 
 from __future__ import annotations
 

@@ -39,12 +39,12 @@ async def test_a_name_is_looked_up_again_when_a_frame_comes_from_elsewhere() -> 
             await check._looking
         return is_refused
 
-    assert await refused("10.0.0.1"), "nobody has looked yet"
+    assert await refused("10.0.0.1"), "not looked up yet"
     assert not await refused("10.0.0.1")
     addresses["a.example"] = "10.0.0.9"
     for _ in range(10):
         assert await refused("10.0.0.9")
-    assert len(looked) == 1, "frames of strangers cause no look-ups of their own"
+    assert len(looked) == 1, "frames of untrusted peers cause no look-ups"
     clock.advance(PAUSE_S)
     assert await refused("10.0.0.9")
     assert not await refused("10.0.0.9")

@@ -36,7 +36,7 @@ def test_a_read_needs_a_lease_or_a_majority() -> None:
     host = group.hosts["n0"]
     group.read(host)
     assert group.operations[-1].end == group.now
-    group.elapse(180)  # the lease is over
+    group.elapse(180)  # the lease expired
     group.read(host)
     assert group.operations[-1].end == float("inf")
     group.deliver(lambda message: message.target == "n1")
@@ -181,7 +181,7 @@ def test_a_handing_over_waits_until_the_target_has_everything() -> None:
     assert group.node("n2").is_leader
 
 
-@pytest.mark.parametrize("target", ["n0", "s0", "nobody"])
+@pytest.mark.parametrize("target", ["n0", "s0", "absent"])
 def test_only_another_voter_can_be_handed_the_leadership(target: str) -> None:
     group = led(ByHand(spares=1))
     with pytest.raises(MembershipRefused, match="is not another voter"):

@@ -81,7 +81,7 @@ def decoded(data: bytes, group: str = GROUP) -> Message:
 
 
 def changed(message: Message, position: int, value: object) -> bytes:
-    """The message with another value in one place of its array."""
+    """The message with another value at one position of its array."""
     values = list(unpack_checked(encode_message(message, GROUP), bytes_max=LIMIT, what="it"))
     values[position] = value
     return pack_checked(tuple(values))
@@ -231,7 +231,7 @@ def test_memberships(voters: list[str], learners: list[str]) -> None:
     )
     assert decode_membership(named.encode()) == named
     with pytest.raises(MalformedFrame):
-        Membership(members.voters, members.learners, (("nobody of them" * 2, "id"),))
+        Membership(members.voters, members.learners, (("unknown member" * 2, "id"),))
     if voters:
         assert len(voters) / 2 < members.quorum <= len(voters)
 

@@ -1,4 +1,4 @@
-"""Single decisions of a Raft node: elections, leases, the order of effects, proposals and their bounds, strangers."""
+"""Single decisions of a Raft node: elections, leases, the order of effects, proposals and their bounds, untrusted peers."""
 
 from __future__ import annotations
 

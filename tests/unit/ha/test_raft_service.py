@@ -1,4 +1,4 @@
-"""One member in the event loop: what comes at once shares a sync, and no step keeps messages back for long."""
+"""One member in the event loop: simultaneous proposals share a sync, and no step keeps messages back for long."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Counted:
 
 
 class Member:
-    """A service that is a quorum by itself, on a clock and a disk of its own. `syncs`: entries of each."""
+    """A service that is a quorum by itself, on a clock and a separate disk. `syncs`: entries of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, sync_s: float = 0.0) -> None:
         self.clock = ManualClock()

@@ -166,7 +166,7 @@ def test_power_lost_at_any_call_keeps_what_was_answered(seed: int) -> None:
         assert is_between(recovered, before, after), (
             f"at call {calls}: {recovered} is neither {before} nor {after}"
         )
-        # It goes on from there, and the next start finds that too.
+        # It continues from there, and the next start finds that too.
         last = recovered.entries[-1].index if recovered.entries else (recovered.snapshot or before.snapshot)
         index = last if isinstance(last, int) else last.index if last else 1
         files.save_hard_state(HardState(9))

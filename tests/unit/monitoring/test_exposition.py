@@ -89,7 +89,7 @@ def test_a_slice_is_made_again_only_when_its_token_changes() -> None:
     def family() -> Family:
         def samples(position: int) -> list[tuple[str, float]]:
             made.append(position)
-            return [(label_text({"place": str(position)}), values[position])] if values[position] else []
+            return [(label_text({"position": str(position)}), values[position])] if values[position] else []
 
         slices = [Slice(value, partial(samples, position)) for position, value in enumerate(values)]
         return Family("value", GAUGE, "", slices=slices)

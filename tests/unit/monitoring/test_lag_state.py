@@ -96,7 +96,7 @@ def test_an_offset_that_went_back_is_a_rewind_until_it_comes_again_or_is_forgott
 def test_a_lock_that_is_held_without_progress_blocks() -> None:
     window = history(*standing())
     assert state(window, lock_held_ms=3_600_000) is LagState.BLOCKED
-    assert state(window, lock_held_ms=10_000) is LagState.STALL  # somebody else has just begun
+    assert state(window, lock_held_ms=10_000) is LagState.STALL  # another member has just begun
     moving = history(*((n * 100, 10_000) for n in range(10)))
     assert state(moving, lock_held_ms=3_600_000) is LagState.OK
     idle_until_now = history(*[(10, 10)] * 9, (10, 20))
@@ -169,7 +169,7 @@ def test_drain_is_known_only_when_the_lag_shrinks() -> None:
     assert drain_s([history((10, 10))]) == 0.0
     assert drain_s([]) == 0.0
     assert drain_s([history((5, 10))]) is None
-    # What stood for long and goes on now is judged by what it does now.
+    # What stood for long and continues now is judged by what it does now.
     again = history(*[(0, 1_000)] * 200, *((n * 10, 1_000) for n in range(1, 14)))
     assert drain_s([again]) == pytest.approx(870, rel=0.1)
 

@@ -1,4 +1,4 @@
-"""Large pages: some are made before anybody asks, and who asks is answered in time, if need be without the last families."""
+"""Large pages: some are pre-rendered, and every scrape is answered in time, if need be without the last families."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_the_first_scrape_is_made_from_the_pieces_of_a_page_that_was_made_
     assert len(shown.made) == 2 * SLICES
     page = await scrape(server)
     assert counts(page) == (SLICES, SLICES)
-    assert shown.begun_count == 2  # what was made for nobody is not shown as if it were of now
+    assert shown.begun_count == 2  # a page rendered without a scrape is not shown as current
     assert len(shown.made) == 2 * SLICES
 
 
@@ -122,7 +122,7 @@ async def test_a_large_page_is_refreshed_while_it_is_requested(
     clock.advance(IDLE_S)
     await asyncio.sleep(0)
     assert shown.begun_count == made
-    assert "aerobee_page_age_seconds{} 0.0\n" in await scrape(server)  # an old page is shown to nobody
+    assert "aerobee_page_age_seconds{} 0.0\n" in await scrape(server)  # an old page is not shown
     assert shown.begun_count == made + 1
 
 

@@ -106,7 +106,7 @@ def test_differences_lose_nothing_of_what_did_not_arrive() -> None:
     assert since(4) is None
     assert since(7) == (3, 10)
     deltas.taken([point(COUNTER, 7)], at_ns=20)
-    assert since(2) == (2, 20)  # deleted and made again
+    assert since(2) == (2, 20)  # deleted and recreated
     assert since(7, GAUGE) == (7, 5)
     shown = deltas.since(point(COUNTER, 8))
     assert shown is not None
@@ -146,8 +146,8 @@ def test_a_histogram_that_was_made_anew_with_more_has_no_negative_bucket() -> No
         return shown.value
 
     gained(5, 5, 5, total=5, value_sum=2.5)
-    anew = gained(1, 2, 8, total=9, value_sum=30.0)
-    assert (anew.buckets, anew.count) == (((1.0, 1), (2.0, 2), (4.0, 8)), 9)
+    again = gained(1, 2, 8, total=9, value_sum=30.0)
+    assert (again.buckets, again.count) == (((1.0, 1), (2.0, 2), (4.0, 8)), 9)
     beyond = gained(1, 2, 12, total=12, value_sum=31.0)  # one beyond the last end cannot have come back
     assert beyond.count == 12
     grown = gained(1, 3, 14, total=15, value_sum=50.0)

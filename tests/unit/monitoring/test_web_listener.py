@@ -1,4 +1,4 @@
-"""The HTTP port against strangers: connections that say nothing, peers that do not read, bytes that are no request."""
+"""The HTTP port against untrusted peers: connections that say nothing, peers that do not read, bytes that are no request."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def test_a_peer_that_reads_as_fast_as_it_is_written_to_does_not_hold_the_o
         while len(seen) < 20:
             turns += 1
             await asyncio.sleep(0)
-    assert seen == sorted(set(seen))  # somebody else had a turn between any two
+    assert seen == sorted(set(seen))  # another task ran between any two
     writer.close()
 
 

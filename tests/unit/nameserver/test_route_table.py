@@ -131,7 +131,7 @@ def test_a_wiped_write_permission_holds_until_the_data_version_changes() -> None
     assert (perm(table), perm(table, "TBW102")) == (4, 5)
     assert table.add_write_perm("broker-a") == 2
     assert (perm(table), perm(table, "TBW102")) == (6, 6)
-    assert table.wipe_write_perm("nobody") == 0
+    assert table.wipe_write_perm("absent") == 0
     table.register(registration(version=DataVersion(0, 2, 1)), now_ms=0)
     assert perm(table, "TBW102") == 7
 
@@ -287,7 +287,7 @@ def test_topics_are_listed_by_cluster_and_by_unit_flags() -> None:
 def test_a_topic_is_added_by_hand_only_for_brokers_that_are_known() -> None:
     table = RouteTable()
     table.register(registration(), now_ms=0)
-    assert table.register_topic("made", {"broker-a": RW, "nobody": RW}) == ["nobody"]
+    assert table.register_topic("made", {"broker-a": RW, "absent": RW}) == ["absent"]
     assert table.route("made") is None
     assert table.register_topic("made", {"broker-a": RW}) == []
     assert table.route("made") is not None

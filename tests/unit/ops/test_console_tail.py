@@ -1,4 +1,4 @@
-"""A live tail beside messages that cannot be read."""
+"""A live tail with unreadable messages."""
 
 from __future__ import annotations
 

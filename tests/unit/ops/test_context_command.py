@@ -1,4 +1,4 @@
-"""`aerobee context`: what it keeps of each cluster, and that one cluster's place never becomes another's."""
+"""`aerobee context`: what it keeps of each cluster, and that the address of one cluster never becomes another's."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_in_controller_mode_the_sentence_is_that_of_the_set() -> None:
 
 @pytest.mark.parametrize(("connects_at", "said"), [(0, ""), (3, ""), (100, "it is not connected")])
 async def test_a_slave_that_connects_after_a_moment_is_healthy(connects_at: int, said: str) -> None:
-    """It was started just now, or its master was. What lasts is told after some seconds."""
+    """The slave or its master has just started. A lasting state is reported after some seconds."""
     clock = ManualClock()
     asked: list[dict[str, str]] = []
 

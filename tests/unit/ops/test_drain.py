@@ -1,4 +1,4 @@
-"""What a broker group still holds for somebody, and who takes over when a master goes."""
+"""The messages that a broker group still holds, and the broker that takes over from a stopped master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever types what another tool's command or option is called is told ours."""
+"""A command or option name of another tool leads to a hint with ours."""
 
 from __future__ import annotations
 

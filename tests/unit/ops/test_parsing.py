@@ -1,4 +1,4 @@
-"""Texts of the command line: times, places, properties, queues."""
+"""Texts of the command line: times, positions, properties, queues."""
 
 import time
 

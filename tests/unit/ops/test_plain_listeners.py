@@ -42,7 +42,7 @@ async def test_a_name_that_two_listeners_have_is_refused(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="names vip, and two listeners"):
         broker(tmp_path, twice, f"{PLAIN}=vip")
     broker(tmp_path, twice, "enableVipListener=false", f"{PLAIN}=vip")
-    broker(tmp_path, twice)  # nobody names it
+    broker(tmp_path, twice)  # no setting names it
 
 
 def quorum(directory: Path, *more: str) -> list[str]:

@@ -62,7 +62,7 @@ def test_every_setting_of_ours_is_read_somewhere(name: str) -> None:
         for each in dataclasses.fields(config)
         if each.name not in read and property_key(each) not in WITHOUT_EFFECT_KEYS
     ]
-    # Bounds are asked for by their keys (bounds.py of broker and NameServer).
+    # Bounds are requested by their keys (bounds.py of broker and NameServer).
     folders = (ROOT / "aerobee" / "broker", ROOT / "aerobee" / "nameserver")
     text = "".join(path.read_text(encoding="utf-8") for each in folders for path in each.rglob("*.py"))
     assert [key for key in unread if f'"{key}"' not in text] == []
@@ -81,7 +81,7 @@ REQUESTS = ("header", "request", "wish")
 
 @functools.cache
 def attributes_read_after_the_start() -> set[str]:
-    """Attributes and keys (bounds are asked for by key) that functions read which do not only make parts."""
+    """Attributes and keys (bounds are requested by key) that functions read which do not only make parts."""
     found: set[str] = set()
     for folder in ("broker", "store", "nameserver", "remoting", "ha", "monitoring"):
         for path in (ROOT / "aerobee" / folder).rglob("*.py"):
@@ -93,7 +93,7 @@ def read_by(node: ast.AST) -> set[str]:
     found: set[str] = set()
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            # What runs once may make what is asked each time.
+            # Code that runs once may make objects that are read each time.
             is_asked_again = not child.name.startswith(MAKING)
             for each in (child,) if is_asked_again else lambdas_in(child):
                 found |= read_in(each)

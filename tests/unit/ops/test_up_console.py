@@ -1,4 +1,4 @@
-"""The port of the console of `aerobee up`: the usual one, the next, one that was asked for, or why there is none."""
+"""The port of the console of `aerobee up`: the usual one, the next, one that was requested, or why there is none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def listening(port: int = 0) -> socket.socket:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A port that somebody listens at, and is the usual one."""
+    """The default port, already taken."""
     with listening() as listener:
         port = int(listener.getsockname()[1])
         monkeypatch.setattr(up_console, "PORT", port)
@@ -78,6 +78,6 @@ async def test_a_usual_port_has_no_notice(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(up_console, "PORT", free)
     console = open_console(None)
     assert isinstance(console, UpConsole), console
-    if console.port == free:  # else somebody was faster
+    if console.port == free:  # else another process was faster
         assert console.notice == ""
     await console.close()

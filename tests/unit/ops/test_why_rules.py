@@ -155,7 +155,7 @@ def test_a_disabled_group() -> None:
 
 def test_locks_matter_when_nothing_moves_or_their_holder_is_gone() -> None:
     lock = QueueLock(queue=QUEUE, client_id=MEMBER, since_ms=NOW - 90_000, age_ms=10_000, lease_ms=30_000)
-    assert kinds(group(locks=(lock,))) == ["well"], "nothing waits behind it"
+    assert kinds(group(locks=(lock,))) == ["well"], "no message is blocked"
     assert "lock" in kinds(group(locks=(lock,), progress=(progress(1, 5),)))
     behind = progress(1, 5)
     assert "lock" not in kinds(group(locks=(replace(lock, since_ms=NOW - 5000),), progress=(behind,)))

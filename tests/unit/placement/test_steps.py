@@ -88,14 +88,14 @@ def test_with_keys_there_is_one_list_of_queues_at_a_time_whatever_was_cut_off(
     """Producers go by the order configuration, where there is one, else by permissions; who has not asked again, by what there was."""
     states = {name: settled(before).get(name, ABSENT) for name in {*before, *after}}
     published = order_text(before) if had_order else None
-    lists = {order_text(before)}  # by which somebody may write now
+    lists = {order_text(before)}  # by which producers may write now
 
     def walk(goal: Mapping[str, int], steps_max: int) -> None:
         nonlocal states, published
         steps = steps_for("t", states, goal, keeps_keys=True, had_order=had_order, order=published)
         for step in steps[:steps_max]:
             if step.kind is Kind.CATCH_UP or (step.kind is Kind.PUBLISH and step.order not in lists):
-                assert not lists, "somebody may write while queues are read to their end"
+                assert not lists, "producers may write while queues drain"
             if step.kind in CHANGES:
                 states = {**states, step.broker: step.state}
             elif step.kind is Kind.PUBLISH:

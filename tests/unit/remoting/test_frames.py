@@ -155,7 +155,7 @@ def test_a_remark_with_lone_surrogates_can_be_sent() -> None:
         json_frame(b'{"a":' * 5000),
         struct.pack(">II", 4, 1),  # a header longer than its frame
         struct.pack(">II", 8, 0x02000004) + b"abcd",  # an unknown serialize type
-        struct.pack(">I", 3) + b"abc",  # no room for the second word
+        struct.pack(">I", 3) + b"abc",  # no space for the second word
         struct.pack(">II", 4 + 20, 0x01000014) + bytes(20),  # a binary header that is too short
         BINARY_105[:-13] + struct.pack(">h", -5) + BINARY_105[-11:],
         BINARY_105[:-5] + struct.pack(">i", 0x7FFFFFFF) + b"T",

@@ -1,4 +1,4 @@
-"""Who held the event loop: requests, and bursts by what they begin with."""
+"""Which work blocked the event loop: requests, and bursts by their first frame."""
 
 from __future__ import annotations
 

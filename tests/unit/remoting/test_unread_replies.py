@@ -1,4 +1,4 @@
-"""Who is disconnected when replies that nobody reads take too much memory."""
+"""Which peer is disconnected when unread replies take too much memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that native code lays out: the bytes that the definition makes of each, and which rows it is left."""
+"""Rows that native code lays out: the bytes that the reference implementation makes of each, and which rows it is left."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def entries_in(body: bytes) -> list[bytes]:
 
 
 def definition(row: dict[str, Any], entry: bytes) -> bytes:
-    """What is sent for a row by the definition, with the id that the entry has."""
+    """What is sent for a row by the reference implementation, with the id that the entry has."""
     at = entry.index(b"UNIQ_KEY\x01") + 9
     return encode_batch_entry(outgoing_row(0, row, topic="orders").message, entry[at : at + 32].decode())
 
@@ -175,7 +175,7 @@ def random_row(chance: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_what_is_laid_out_is_what_the_definition_sends(seed: int) -> None:
-    """Each row is laid out as the definition would, or left to it; none is left out or comes twice."""
+    """Each row is laid out as the reference implementation would, or left to it; none is left out or comes twice."""
     chance = random.Random(seed)
     rows = [random_row(chance) for _ in range(chance.randrange(2, 500))]
     ids = set()

@@ -240,7 +240,7 @@ def test_pulls_in_any_order_come_out_in_order_and_once(seed: int):
     came: list[int] = []
     while not window.is_done:
         waiting += window.asks()
-        assert waiting, "nothing is asked and nothing is done"
+        assert waiting, "no request and no work"
         cell = waiting.pop(chosen.randrange(len(waiting)))
         count = chosen.randint(0, min(4, cell.end - cell.next_offset))
         offsets = range(cell.next_offset, cell.next_offset + count)

@@ -171,7 +171,7 @@ def test_a_record_that_cannot_be_finished_stops_the_store(monkeypatch: pytest.Mo
     store.append(message())
 
     def fail(*_: object) -> None:
-        raise ValueError("a fault of ours")
+        raise ValueError("a bug")
 
     monkeypatch.setattr(ConsumeQueue, "append_message", fail)
     with pytest.raises(StoreError, match="was not finished") as caught:
@@ -305,7 +305,7 @@ def test_a_copy_may_begin_at_any_file() -> None:
     assert copy.min_offset("orders", 0) > 0
     read = copy.get_messages("orders", 0, copy.min_offset("orders", 0), count_max=32)
     assert read.body == master.get_messages("orders", 0, copy.min_offset("orders", 0), count_max=32).body
-    copy.append(message(7))  # it goes on by itself
+    copy.append(message(7))  # it continues by itself
     assert copy.max_offset("orders", 0) == master.max_offset("orders", 0) + 1
 
 
@@ -328,7 +328,7 @@ def test_bytes_that_do_not_belong_there_change_nothing() -> None:
         (second, data[second:] + bytes(100)),
         (second, bytes(turned)),
         (second, bytes(skips)),
-        (second, data[results[2].physical_offset :]),  # of another place
+        (second, data[results[2].physical_offset :]),  # of another offset
         (second, b"\0\0\0\x10\xcb\xd4\x31\x94" + bytes(8)),  # a blank that does not reach the file's end
     ):
         with pytest.raises(RecordInvalid):

@@ -184,5 +184,5 @@ def test_a_file_that_is_deleted_while_its_round_is_synced_stops_nothing(tmp_path
     assert not Path(file.path).exists()
     file.removed = False
     disk.deletes = None
-    with pytest.raises(FileNotFoundError):  # nobody of this broker deleted it
+    with pytest.raises(FileNotFoundError):  # this broker did not delete it
         pool.sync_file(file)

@@ -1,4 +1,4 @@
-"""Messages of the timer topic may wait for company before they get their units, but nobody waits for them."""
+"""Messages of the timer topic may wait for others before they get their units, but no request waits for them."""
 
 from __future__ import annotations
 

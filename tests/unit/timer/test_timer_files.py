@@ -131,7 +131,7 @@ def test_units_of_a_slot_are_chained_over_files(files: TimerFiles) -> None:
 
 def test_a_slot_that_is_used_again_begins_a_new_chain(files: TimerFiles) -> None:
     files.add(BASE_MS, unit(BASE_MS, 1))
-    slot_reused_ms = BASE_MS + 2 * 64 * 1000  # the same place in the wheel
+    slot_reused_ms = BASE_MS + 2 * 64 * 1000  # the same slot of the wheel
     assert files.slot(slot_reused_ms) is None
     files.add(slot_reused_ms, unit(slot_reused_ms, 2))
     slot = files.slot(slot_reused_ms)

@@ -9,7 +9,7 @@ from aerobee.clock import ManualClock
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.timer.timer_wheel import TimerWheel
 
-# Two weeks hold it: the day ahead begins before the end of the file and goes on at its beginning.
+# Two weeks hold it: the day ahead begins before the end of the file and continues at its beginning.
 NOW_MS = 2 * 7 * 86_400_000 * 1_500 - 3_600_000
 
 
