@@ -1,4 +1,4 @@
-"""A member that gets every price, and goes on where it was in its last run. Start `aerobee up` first.
+"""A member that gets every price, and resumes where its last run stopped. Start `aerobee up` first.
 
 python broadcast.py [COUNT]: end after COUNT prices.
 """

@@ -19,8 +19,8 @@ STEPS = ("created", "paid", "shipped")
 CONFIG = ConsumerConfig(
     orderly=True,  # one message of a queue at a time, under a lock at the broker
     consume_from=ConsumeFrom.FIRST,
-    suspend_s=0.2,  # before a message that failed is tried again in its place
-    retry_count_max=3,  # then it goes to the dead letters and the queue goes on
+    suspend_s=0.2,  # pause before a failed message is retried at its offset
+    retry_count_max=3,  # then it becomes a dead-letter message and the queue continues
     blocked=Blocked.DEAD_LETTER,  # Blocked.WAIT: nothing passes it, ever
 )
 

@@ -26,7 +26,7 @@ async def main() -> None:
                     await consumer.dead_letter(job, "it fails whatever we do")
                     left -= 1
                 elif name in ("broken", "forgotten") and not tries:
-                    pass  # neither acknowledged nor put off: it comes again when its 3 s are over
+                    pass  # neither acknowledged nor put off: it comes again after its 3 s
                 else:
                     await consumer.ack(job)
                     left -= 1

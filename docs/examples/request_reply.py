@@ -16,7 +16,7 @@ async def main(nameserver: str) -> None:
             try:
                 await producer.reply_to(question, b"42 EUR for " + question.body)
             except SendFailed as error:
-                print("nobody waits any more:", error)  # raising would have the question delivered again
+                print("the requester timed out:", error)  # raising would have the question delivered again
 
         async with PushConsumer(
             nameserver, "price-desk", subscriptions={"price-questions": "*"}, handler=answer

@@ -6,7 +6,7 @@ import sqlite3
 from aerobee import Message, TransactionProducer, TransactionState
 
 NAMESERVER = os.environ.get("AEROBEE_NAMESRV_ADDR", "127.0.0.1:9876")
-# The checker is a plain function: it runs in a thread of its own.
+# The checker is a plain function: it runs in a separate thread.
 database = sqlite3.connect("orders.db", check_same_thread=False)
 database.execute("create table if not exists paid (transaction_id text primary key, number text)")
 

@@ -553,12 +553,12 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--only", choices=sorted({*KINDS, *FLUSHED}))
-    parser.add_argument("--go-on", action="store_true", help="count faults instead of ending at the first")
+    parser.add_argument("--keep-going", action="store_true", help="count faults instead of ending at the first")
     options = parser.parse_args()
     kinds = (options.only,) if options.only else KINDS
     started = time.monotonic()
     faults = 0
-    if options.go_on:
+    if options.keep_going:
         with tempfile.TemporaryDirectory(prefix="aerobee-damage-") as name:
             bases = make_bases(Path(name), kinds)
             for number in range(options.first, options.first + options.cases):

@@ -221,7 +221,7 @@ async def run(
     size: int = SEQUENCES_PER_WORLD,
     keep_going: bool = False,
 ) -> dict[str, object]:
-    """`count` sequences against one role. Raises Fault; returns figures. With `go_on` faults are printed instead."""
+    """`count` sequences against one role. Raises Fault; returns figures. With `keep_going` faults are printed instead."""
     started, cpu = time.monotonic(), time.process_time()
     longest_s, longest, base, grown, kinds = 0.0, "", 0, 0, 0
     stored: list[int] = []  # messages, of each cluster
@@ -283,7 +283,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1_000_000, help="sequences of each role")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--first-cluster", type=int, default=0, help="where an earlier run ended")
-    parser.add_argument("--go-on", action="store_true", help="print faults instead of ending at the first")
+    parser.add_argument("--keep-going", action="store_true", help="print faults instead of ending at the first")
     arguments = parser.parse_args()
     failed = False
     for role in ROLES if arguments.role == "all" else (arguments.role,):
