@@ -79,7 +79,7 @@ interop:
 	scripts/setup-interop
 	$(PYTEST) -q tests/interop
 
-# The same in three parts that start clusters of their own, so that no lane of `make test` is much longer than another. They
+# The same in three parts that start separate clusters, so that no lane of `make test` is much longer than another. They
 # need what scripts/setup-interop makes.
 GROUPS := $(addprefix tests/interop/,test_controller_groups.py test_replication.py test_proxy.py)
 STORES := tests/interop/test_store_exchange.py
@@ -139,7 +139,7 @@ kubernetes: native
 	scripts/setup-kubernetes install
 	$(PYTEST) -q -s tests/deploy/test_kubernetes.py
 
-# The dashboards through Grafana's own Prometheus data source beside a real Prometheus; 2 CPU minutes of a build the first time.
+# The dashboards through Grafana's own Prometheus data source with a real Prometheus; 2 CPU minutes of a build the first time.
 grafana: native
 	scripts/setup-grafana
 	$(PYTEST) -q tests/deploy/test_grafana.py

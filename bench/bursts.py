@@ -27,7 +27,7 @@ STORE = {
 
 
 class NoTransport(asyncio.Transport):
-    """Takes everything at once."""
+    """Accepts all bytes of a write immediately."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return PEER if name == "peername" else default

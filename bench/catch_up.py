@@ -1,4 +1,4 @@
-"""How fast an empty slave takes a long log, beside `cp` of the same files; and what a sender notices meanwhile.
+"""How fast an empty slave takes a long log, compared with `cp` of the same files; and what a sender notices meanwhile.
 
     PYTHONPATH=. python bench/catch_up.py [--gib 5]
 

@@ -4,7 +4,7 @@
 
 Our Producer with 64 sends under way, our PushConsumer reading what is stored; microseconds of client CPU a message,
 without the interpreter's start. Both codecs of the client take turns, the native one (aerobee_native) and the Python one;
-the floor is what asyncio itself takes for a task that hands over a ready frame and awaits a future. --grpc N: RocketMQ's official Python client (gRPC, through RocketMQ's proxy) does the
+the minimum is what asyncio itself takes for a task that hands over a ready frame and awaits a future. --grpc N: RocketMQ's official Python client (gRPC, through RocketMQ's proxy) does the
 same with N messages, in its own environment (scripts/setup-bench). Results go to
 bench/results/clients.json and clients-grpc.json.
 """
@@ -110,7 +110,7 @@ async def asyncio_minimum(count: int) -> float:
 
 
 async def measure(nameserver: str, count: int, rounds: int) -> dict[str, list[float]]:
-    """Rounds of producer and consumer by turns, each on a topic of its own."""
+    """Rounds of producer and consumer interleaved, each on a separate topic."""
     codecs = {PYTHON: "python_", NATIVE: ""}
     try:
         native_codec()
@@ -134,7 +134,7 @@ async def measure(nameserver: str, count: int, rounds: int) -> dict[str, list[fl
 
 
 def official_client(count: int, rounds: int) -> dict[str, list[float]]:
-    """The same of RocketMQ's gRPC client, in processes of its own."""
+    """The same of RocketMQ's gRPC client, in separate processes."""
     python = servers.ROCKETMQ_LIB.parent / "grpc-venv" / "bin" / "python"
     figures: dict[str, list[float]] = {"grpc_producer_us": [], "grpc_consumer_us": []}
     with servers.rocketmq_proxy() as (broker, port):

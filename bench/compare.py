@@ -1,4 +1,4 @@
-"""Server CPU per message, Aerobee beside RocketMQ 5.5.0 and others, alternating in one run on one machine.
+"""Server CPU per message, Aerobee compared with RocketMQ 5.5.0 and others, alternating in one run on one machine.
 
     python bench/compare.py [--quick] [--rounds 5] [--shapes send-64,pull-32] [--with rocketmq,null,redis,nats]
 

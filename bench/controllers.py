@@ -2,11 +2,11 @@
 
     PYTHONPATH=. python bench/controllers.py [--groups 1000] [--seconds 20]
 
-Three controllers as processes, each with a connection of every broker of --groups groups of three, which send a heartbeat each
-second as brokers do and are answered; 1,000 groups are 9,000 heartbeats a second, sent by processes of their own as bytes made
-beforehand over plain sockets. While that goes on, another process reports as masters do changes of their sync state sets (1001), one
-after the other. CPU is the leader's share of one core, memory its resident bytes; the load runs beside it on the same machine.
-Where another controller is elected meanwhile (a machine that lets the leader wait for a second), the changes go on at that one, and
+Three controllers as processes, each with a connection of every broker of --groups groups of three, which send a heartbeat every
+second as brokers do and are answered; 1,000 groups are 9,000 heartbeats a second, sent by separate processes as bytes made
+beforehand over plain sockets. Meanwhile another process reports as masters do changes of their sync state sets (1001), one
+after the other. CPU is the leader's share of one core, memory its resident bytes; the load runs at the same time on the same machine.
+Where another controller is elected meanwhile (a machine that lets the leader wait for a second), the changes continue at that one, and
 `elections` says how often; `heartbeats_a_second` is what the leader got. Results go to bench/results/controllers.json.
 """
 
@@ -75,7 +75,7 @@ def heartbeat(group: int, replica: int) -> bytes:
 def beat(
     controllers: list[str], groups: range, has_begun: Event, is_over: Event, beats: Synchronized[int]
 ) -> None:
-    """Each broker's heartbeats to every controller, a second apart, spread over the second, until it is over.
+    """Each broker's heartbeats to every controller, a second apart, spread over the second, until the end of the run.
 
     `beats` counts the rounds of all brokers; a round that takes longer than a second is begun late, and the count says so.
     """
@@ -226,7 +226,7 @@ async def measure(
     took_s = time.monotonic() - begun
     cores = (cpu_s(pid) - cpu_before) / took_s
     rate = (sum(each.value for each in beats) - beats_before) / took_s
-    # In a process of its own: beside other work it would measure this event loop.
+    # In a separate process: next to other work it would measure this event loop.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as apart:
         loop = asyncio.get_running_loop()
         took, elections = await loop.run_in_executor(apart, change_sets_apart, addresses, groups, seconds / 2)

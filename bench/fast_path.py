@@ -5,7 +5,7 @@
 For each shape the same bytes are given to Backend.burst, to FastPath.burst (with statistics and offsets) and to
 Connection.data_received (with its write into nothing). Microseconds of CPU a message, the least of the rounds, which
 a busy machine disturbs little. --profile prints cProfile's view instead. --access: Backend.burst without and with access control,
-round by round in turns, the frames of the second signed by a user with permissions.
+interleaved round by round, the frames of the second signed by a user with permissions.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python bench/goals.py [--rounds 3] [--seconds 1.5]
 
 Runs compare.py, kinds/transaction.py, kinds/pop.py and clients.py one after the other, each with its servers side by side and
-in turns, and prints one table: the figure, what stands beside it, the ratio, the goal, whether it is met. About ten minutes;
+interleaved, and prints one table: the figure, the figure compared with it, the ratio, the goal, whether it is met. About ten minutes;
 nothing else should run. The figures go to bench/results/goals.json, those of sends and pulls in full to sends-and-pulls.json; what the
 other scripts wrote before, with more rounds and servers, stays.
 """
@@ -31,7 +31,7 @@ TRANSACTION, POP_32, POP_1 = (
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of `shape` is to be at most `most` times that of `beside`; with `beside` empty at most `most` us."""
+    """A figure of `shape` is to be at most `most` times that of `compared`; with `compared` empty at most `most` us."""
 
     shape: str
     title: str
@@ -117,7 +117,7 @@ def row(goal: Goal, found: Figures) -> str:
     other = statistics.median(figures[goal.compared])
     ratio = own / other
     return (
-        f"| {goal.title} | {own:.2f} ({rounds}) | {goal.beside} {other:.2f} | {ratio:.2f} | <= {goal.most:g} x | "
+        f"| {goal.title} | {own:.2f} ({rounds}) | {goal.compared} {other:.2f} | {ratio:.2f} | <= {goal.most:g} x | "
         f"{says(ratio <= goal.most)} |"
     )
 
@@ -136,7 +136,7 @@ def main() -> None:
     found = measured(options.rounds, options.seconds)
     results_file.write("goals", {"rounds": options.rounds, "seconds": options.seconds, "shapes": found})
     print(
-        "| shape | Aerobee, us a message (rounds) | beside it | ratio | goal | |\n|---|---|---|---|---|---|"
+        "| shape | Aerobee, us a message (rounds) | compared with | ratio | goal | |\n|---|---|---|---|---|---|"
     )
     for goal in GOALS:
         print(row(goal, found))

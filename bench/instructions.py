@@ -1,4 +1,4 @@
-"""Another checkout of Aerobee beside this one, by instructions: what no other process on the machine disturbs.
+"""Another checkout of Aerobee compared with this one, by instructions: what no other process on the machine disturbs.
 
     AEROBEE_BENCH_BEFORE=../before python bench/instructions.py [--shapes send-1,pull-32] [--backends native] [--profile DIR]
 

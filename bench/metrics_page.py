@@ -1,14 +1,14 @@
 """What a page of /metrics costs: `python bench/metrics_page.py [--topics 5000] [--groups 20]`.
 
 A broker with that many topics, of which each group has an offset: measures two passes of the lag sampler, without its pauses (the second finds that
-nothing has moved), and pages: the one that is made before anybody asks and the first scrape after it, one where nothing has
+nothing has moved), and pages: the pre-rendered one and the first scrape after it, one where nothing has
 changed, one where a hundredth of the counters has, and, with --all, one where every counter has, one where everything has (lag, too),
 and a first scrape that comes before the first page is there. Of each the work, the time until it was there, packed by gzip as
-Prometheus asks for it, and the longest time that it held the event loop. One that is not whole is answered without its last
-families, and asked for again.
+Prometheus requests it, and the longest time that it blocked the event loop. One that is not whole is answered without its last
+families, and requested again.
 
-With --producer instead: how long sends of one producer wait, one at a time, 200 a second, while nobody scrapes and while somebody does each
-5 s and each page has a hundredth of its counters changed; by turns, the broker in a process of its own.
+With --producer instead: how long sends of one producer wait, one at a time, 200 a second, without scrapes and with one every
+5 s and each page has a hundredth of its counters changed; interleaved, the broker in a separate process.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LoopHold:
     def stop(self) -> str:
         self._task.cancel()
         gc.callbacks.remove(self._on_collection)
-        return f"held the loop for {self.longest_s * 1000:.1f} ms at most, of it a collection of cycles {self.collected_s * 1000:.1f}"
+        return f"blocked the event loop for {self.longest_s * 1000:.1f} ms at most, of it a collection of cycles {self.collected_s * 1000:.1f}"
 
 
 async def main() -> None:
@@ -145,7 +145,7 @@ async def measure(broker: Broker, asked: argparse.Namespace) -> None:
             server._prepared_size = 0
             exporter._prepare()
             await asyncio.sleep(1.0)
-            await page(broker, session, "asked for 1 s after the first one was begun")
+            await page(broker, session, "requested 1 s after the first one was begun")
 
 
 SENDS_S = 20.0
@@ -210,9 +210,7 @@ async def with_a_producer(broker: Broker, asked: argparse.Namespace) -> None:
                 for name, share in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("longest", 1.0))
             )
             text = (
-                f"{len(scrapes)} scrapes of {max(scrapes) * 1000:.0f} ms at most"
-                if scrapes
-                else "nobody scrapes"
+                f"{len(scrapes)} scrapes of {max(scrapes) * 1000:.0f} ms at most" if scrapes else "no scrapes"
             )
             print(f"{len(taken):,} sends, {text}: {figures} ms", flush=True)
 
@@ -227,17 +225,17 @@ async def prepared(broker: Broker) -> None:
     exporter._prepare()
     await made(server)
     print(
-        f"page, made before anybody asks: {server.page_cpu_s * 1000:.0f} ms of CPU in {perf_counter() - began:.1f} s, {hold.stop()}"
+        f"pre-rendered page: {server.page_cpu_s * 1000:.0f} ms of CPU in {perf_counter() - began:.1f} s, {hold.stop()}"
     )
 
 
 async def made(server: HttpServer) -> None:
-    while server._making is not None:  # noqa: ASYNC110  a bench looks, the server tells nobody
+    while server._making is not None:  # noqa: ASYNC110  a bench looks, the server has no event for it
         await asyncio.sleep(0.01)
 
 
 def forget(server: HttpServer) -> None:
-    """So that the next page is made when it is asked for, from the pieces of the last."""
+    """So that the next page is made when it is requested, from the pieces of the last."""
     if server._again is not None:
         server._again.cancel()
     server._again = server._last = None
@@ -260,7 +258,7 @@ async def page(broker: Broker, session: aiohttp.ClientSession, what: str) -> Non
         f" {server.page_cpu_s * 1000:.0f} ms of CPU, {server._maker.made_count:,} pieces made, answered in {took_s * 1000:.0f} ms{whole},"
         f" {held}"
     )
-    # What whoever scrapes again and again gets: the page before, at once.
+    # Repeated scrapes get the previous page immediately.
     began = perf_counter()
     async with session.get(f"http://{host}:{port}/metrics", headers={"Accept-Encoding": "gzip"}) as answer:
         body = await answer.read()

@@ -1,4 +1,4 @@
-"""The floor: a server on Aerobee's event loop that answers each frame without looking into it.
+"""The minimum: a server on Aerobee's event loop that answers each frame without looking into it.
 
 Every request is answered with one fixed send reply that repeats its opaque. What Aerobee costs above this server is
 Aerobee's own work; what this server costs is the event loop, the sockets and cutting frames.

@@ -1,9 +1,9 @@
 """The machine's memory as it is after hours of work: full of cached file pages, which new ones replace.
 
-A broker takes new pages all the time: a page of its log holds 17 small messages. On a virtual machine memory that nobody
-has touched yet is given by the host at its first touch, which costs several microseconds a page (`python
+A broker takes new pages all the time: a page of its log holds 17 small messages. On a virtual machine untouched
+memory is allocated by the host at its first touch, which costs several microseconds a page (`python
 bench/page_cache.py` prints it), as much as everything else that is done for a batch of messages. Whichever server
-happens to get such pages looks slow; here it is nobody.
+happens to get such pages looks slow; here it is none of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def memory_bytes(key: str) -> int:
 
 @contextlib.contextmanager
 def filled() -> Iterator[None]:
-    """Fill free memory with the pages of a file of holes, which no disk is asked for; given up as others need them."""
+    """Fill free memory with the pages of a file of holes, which cause no disk access; given up as others need them."""
     directory = os.environ.get("AEROBEE_BENCH_DIR", tempfile.gettempdir())
     with tempfile.TemporaryFile(dir=directory) as file:
         total = memory_bytes("MemTotal")
@@ -49,7 +49,7 @@ def filled() -> Iterator[None]:
 
 
 def touch_us(size: int) -> float:
-    """CPU microseconds for each page of 4 KiB of memory that is asked for, touched, and given back."""
+    """CPU microseconds for each page of 4 KiB of memory that is requested, touched, and given back."""
     with mmap.mmap(-1, size) as memory:
         started = time.process_time()
         memory.madvise(MADV_POPULATE_WRITE)

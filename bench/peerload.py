@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """peerload: the load of rmqload on NATS JetStream, Redis Streams and Kafka, by their own protocols.
 
-For comparing server CPU per message between brokers on one machine; rmqload.py (beside this file)
+For comparing server CPU per message between brokers on one machine; rmqload.py (next to this file)
 samples the servers and makes the percentiles. Same message bodies, same in-flight rule, one process.
 
   peerload.py nats|redis|kafka send|pull --address 127.0.0.1:4222 --server-port 4222 [--in-flight 64]
@@ -9,7 +9,7 @@ samples the servers and makes the percentiles. Same message bodies, same in-flig
 
 send: NATS publishes with a reply inbox and waits for the JetStream ack (file storage, one replica);
 Redis runs XADD to one stream per queue. pull: reads all from the start, 32 messages a request, again
-and again until the time is over: NATS through a pull consumer without acks, Redis by XRANGE, Kafka by
+and again until the time has ended: NATS through a pull consumer without acks, Redis by XRANGE, Kafka by
 Fetch of --fetch-bytes. Kafka: one record batch of --batch records a Produce request (acks=1), one
 partition a request, bodies all alike, because a record batch needs a CRC-32C that Python lacks.
 """

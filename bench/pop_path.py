@@ -4,7 +4,7 @@
 
 A topic of 8 queues is filled, then popped (8 pops a read, 32 or 1 messages each) and acknowledged (one ack a message, 32 a
 read), as bench/kinds/pop.py does over sockets. Microseconds of CPU, the least of the rounds: of a pop, of an
-acknowledgement, and of what the timer does with their records, a message, when the invisible time is over.
+acknowledgement, and of what the timer does with their records, a message, when the invisible time expires.
 """
 
 from __future__ import annotations

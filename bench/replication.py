@@ -1,11 +1,11 @@
-"""What a slave costs: a master with one slave beside the same broker alone, in turns; the slave's CPU; sync replication.
+"""What a slave costs: a master with one slave compared with the same broker alone, interleaved; the slave's CPU; sync replication.
 
     python bench/replication.py [--rounds 3] [--seconds 4] [--connections 1,4] [--in-flight 64] [--rate 1000] [--rocketmq]
 
 A figure is the median over the rounds of CPU microseconds a message, of the master (rmqload.py) and of the slave (its CPU time
 divided by the records that it appended meanwhile); and of the milliseconds from the moment a message was due to its answer, at
 --rate a second (0: not measured). --rocketmq measures RocketMQ's master with its slave in the same turns, asynchronously and with
-SYNC_MASTER. "Beside a neighbour" is the broker alone while a process that it does not know works 3 of 10 times. Results go to
+SYNC_MASTER. "With another process" is the broker alone while a process that it does not know works 3 of 10 times. Results go to
 bench/results/replication.json.
 """
 
@@ -66,7 +66,7 @@ def cpu_s(pid: int) -> float:
 
 @contextlib.contextmanager
 def slave_of(master: Server) -> Iterator[Server]:
-    """A slave of the same product in a directory of its own, caught up with the master."""
+    """A slave of the same product in a separate directory, caught up with the master."""
     with servers.scratch("slave") as directory:
         (port,) = servers.free_ports(1)
         slave = Server(f"{master.name}-slave", port, directory)
@@ -196,7 +196,7 @@ def main() -> None:
                 for master in masters:
                     measure_rate(found, master, slaves.get(master.name), shape, load)
                 with neighbour():
-                    measure_rate(found, masters[0], None, f"{shape} beside a neighbour", load)
+                    measure_rate(found, masters[0], None, f"{shape} with another process", load)
             for master in masters if options.rate else ():
                 measure_latency(found, master, options.rate, options.seconds)
     table = json.dumps(found.medians(), indent=1)

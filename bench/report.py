@@ -3,7 +3,7 @@
     python bench/report.py
 
 Only what stands between the two marker lines of the README is replaced. Each table names the command and the day of
-its run. Charts are bench/results/*.svg: bars of server CPU a message, Aerobee beside the others.
+its run. Charts are bench/results/*.svg: bars of server CPU a message, Aerobee compared with the others.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def footprint_table(document: dict[str, Any]) -> list[str]:
 
 
 def clients_table(document: dict[str, Any]) -> list[str]:
-    """CPU of clients: (goal with the native codec, goal in pure Python) beside the figures."""
+    """CPU of clients: (goal with the native codec, goal in pure Python) compared with the figures."""
     official = results_file.read("clients-grpc")
     found = document["results"] | (official["results"] if official is not None else {})
     lines = [
@@ -128,7 +128,7 @@ def clients_table(document: dict[str, Any]) -> list[str]:
         )
     if "floor_us" in found:
         lines.append(
-            row("asyncio's floor of a send", f"{statistics.median(found['floor_us']):.2f}", "", "", "")
+            row("asyncio's minimum of a send", f"{statistics.median(found['floor_us']):.2f}", "", "", "")
         )
     return [*lines, "", *(source(each) for each in (document, official) if each is not None)]
 

@@ -280,7 +280,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     for port in options.server_port:
         options.server_pid += pids_of_port(port)
     if options.server_port and not options.server_pid:
-        parser.error("nobody listens on --server-port")
+        parser.error("--server-port refuses connections: start the server first")
     if not options.topic:
         options.topic = "load" if options.mode == "pull" else f"load-{options.run_id:08x}"
     if options.mode == "pull":

@@ -1,4 +1,4 @@
-"""Servers to be measured: each starts in a directory of its own on loopback, and stops by its own process ids."""
+"""Servers to be measured: each starts in a separate directory on loopback, and stops by its own process ids."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, with room for the broker's neighbours (port - 2, port + 1)."""
+    """Ports that were free a moment ago, with the broker's other ports free (port - 2, port + 1)."""
     found: list[int] = []
     for port in range(21_000 + os.getpid() % 200 * 40, 60_000, 10):
         if all(_is_free(port + near) for near in (-2, 0, 1)):
@@ -217,7 +217,7 @@ def before(
 def before_python(
     *, sync_flush: bool = False, extra: Mapping[str, str] | None = None
 ) -> contextlib.AbstractContextManager[Server]:
-    """The same in pure Python, by the variable's name of now and of before."""
+    """The same in pure Python, by the present and the former name of the variable."""
     environment = {"AEROBEE_FAST_PATH": "python", "AEROBEE_LANE": "python"}
     return before(name="before-python", sync_flush=sync_flush, extra=extra, environment=environment)
 
@@ -334,7 +334,7 @@ def rocketmq_proxy() -> Iterator[tuple[Server, int]]:
 
 @contextlib.contextmanager
 def null_server() -> Iterator[Server]:
-    """The floor, see null_server.py."""
+    """The minimum, see null_server.py."""
     with scratch("null") as directory:
         (port,) = free_ports(1)
         server = Server("null", port, directory)
@@ -348,7 +348,7 @@ def null_server() -> Iterator[Server]:
 
 @contextlib.contextmanager
 def redis() -> Iterator[Server]:
-    """Redis of Debian, streams in memory with its default persistence switched off for sync, on for AOF each second."""
+    """Redis of Debian, streams in memory with its default persistence switched off for sync, on for AOF every second."""
     with scratch("redis") as directory:
         (port,) = free_ports(1)
         server = Server("redis", port, directory)

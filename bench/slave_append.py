@@ -3,7 +3,7 @@
     PYTHONPATH=. python bench/slave_append.py [--messages 200000] [--rounds 5] [--backends native,python]
 
 A master's log is made of messages of 128 bytes in four queues, with the key that clients give each one, and handed to RawReceiver in
-pieces of 32 KiB, as HA frames bring them. Microseconds of CPU a message: the least of the rounds, each into a new store; beside it the
+pieces of 32 KiB, as HA frames bring them. Microseconds of CPU a message: the least of the rounds, each into a new store; next to it the
 page faults. A first touch of a new file's page is a fault that the system serves: part of the price.
 """
 

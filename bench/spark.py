@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Spark's source, sink and jobs of this project beside Spark's own Kafka source and sink with a Kafka broker.
+"""Spark's source, sink and jobs of this project compared with Spark's own Kafka source and sink with a Kafka broker.
 
     scripts/setup-bench-spark
     .interop/spark-venv/bin/python bench/spark.py [--messages 1000000] [--rounds 2] [--only read,kib,stream] [--json FILE]
 
-One run: one Spark (local[2]) for all, both brokers up, the two products by turns in each round. What counts is rows a CPU second: rows
+One run: one Spark (local[2]) for all, both brokers up, the two products interleaved in each round. What counts is rows a CPU second: rows
 divided by the CPU time of Spark (the driver's Python, its JVM, all Python workers) and of the broker together, from /proc. Both products
 write the messages by Spark's own write (the row "sink"), 8 queues or partitions, and read the same columns: the body, topic, queue, offset and
 store time. The first turn of each shape warms the JVM and is not counted.
@@ -145,7 +145,7 @@ class Product:
 
 
 class Table:
-    """What was measured, as it comes; printed at once."""
+    """What was measured, as it comes; printed immediately."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -183,7 +183,7 @@ class Bench:
     rounds: int
 
     def turns(self, work: Callable[[Product], object]) -> dict[str, list[Cost]]:
-        """By turns, a warm one first."""
+        """Interleaved, a warm one first."""
         costs: dict[str, list[Cost]] = {product.name: [] for product in self.products}
         servers = {pid for product in self.products for pid in product.server.pids}
         for number in range(self.rounds + 1):
@@ -251,7 +251,7 @@ class Bench:
         )
 
     def memory(self, topic: str) -> None:
-        """The largest Python worker while everything is read, beside one that reads nothing."""
+        """The largest Python worker while everything is read, compared with one that reads nothing."""
         ours = next(product for product in self.products if product.name == "aerobee")
         ran = self.spark.sparkContext.parallelize(range(2), 2).map(str)
         peaks = []

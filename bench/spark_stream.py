@@ -1,6 +1,6 @@
 """A stream of a steady rate into Parquet: how old a message is when its micro-batch has been written. Part of bench/spark.py.
 
-The sender is a process of its own: Kafka's ProducerPerformance, or this file with our client. A message's age counts from the time
+The sender is a separate process: Kafka's ProducerPerformance, or this file with our client. A message's age counts from the time
 that its producer gave it (Kafka's CreateTime, our born_ts). Each query has a trigger of a second and writes all that it compares.
 """
 
@@ -64,7 +64,7 @@ class Ages:
 def ages(
     spark: Any, stream: Any, command: Sequence[str], directory: Path, count: int, warm_s: float
 ) -> list[float]:
-    """Run the sender beside the query until its `count` messages are written. Ages of those sent after `warm_s` seconds.
+    """Run the sender and the query until its `count` messages are written. Ages of those sent after `warm_s` seconds.
 
     `stream` has the columns to be written, one of them sent_ts. Raises RuntimeError when messages are missing in the end.
     """
@@ -91,7 +91,7 @@ def ages(
 
 
 async def send(nameservers: str, topic: str, rate: int, seconds: int, size: int) -> None:
-    """A batch each tick, each to the next queue; what a busy machine delays is sent at once afterwards."""
+    """A batch each tick, each to the next queue; what a busy machine delays is sent immediately afterwards."""
     from aerobee.client import Producer
     from aerobee.message import Message
 

@@ -1,10 +1,10 @@
-"""Another checkout of Aerobee beside this one, in turns of some milliseconds: what a version costs more or less.
+"""Another checkout of Aerobee compared with this one, interleaved every few milliseconds: what a version costs more or less.
 
     AEROBEE_BENCH_BEFORE=../before python bench/turns.py [fast-path] [client] [sockets] [--turns 200] [--shapes send-1,producer]
 
-Two processes, one of each checkout with its own .venv, do the same by turns: whatever else the machine does meets both. It
+Two processes, one of each checkout with its own .venv, do the same interleaved: whatever else the machine does meets both. It
 changes its speed by half from one second to the next, as virtual machines do: of each shape the least, the tenth part, and the
-median of the ratios of neighbours; the last is the most trustworthy. fast-path: bursts without sockets, through
+median of the ratios of adjacent runs; the last is the most trustworthy. fast-path: bursts without sockets, through
 Connection; client: Producer and PushConsumer at one broker of this checkout; sockets: compare.py's sends at two brokers,
 0.5 s each time. Pulls, latency and kinds of messages over sockets: compare.py, latency.py and kinds/*.py take "before" and
 "before-python" among their --servers.
@@ -107,7 +107,7 @@ def pythons() -> tuple[str, str]:
 
 
 def workers(title: str, arguments: list[str], shapes: dict[str, float], options: argparse.Namespace) -> None:
-    """Every shape by turns."""
+    """Every shape interleaved."""
     wanted = {
         shape: amount for shape, amount in shapes.items() if not options.shapes or shape in options.shapes
     }

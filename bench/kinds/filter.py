@@ -4,7 +4,7 @@
 
 The topic holds messages of 128 bytes with the tag TagA and the properties price (0..99) and region (eu). "all": the
 filter takes every message; "half", "1 in 10": that share, so that a pull of 32 looks at 64 or 320 entries. Pulls go
-out in turn over one connection, 8 at a time. The figure is the server's CPU time a delivered message, and beside it
+out in turn over one connection, 8 at a time. The figure is the server's CPU time a delivered message, and next to it
 what it is of the pull by a tag that takes the same share.
 """
 
@@ -124,7 +124,7 @@ def fill(wire: Wire, count: int) -> None:
 
 
 def pulls(link: Wire, kind: str, expression: str, end: int, until: float) -> int:
-    """Pull until the time is over; return how many messages came."""
+    """Pull until the deadline; return how many messages came."""
     offset, waiting, got = 0, 0, 0
     stride = 32
     while time.monotonic() < until or waiting:

@@ -1,4 +1,4 @@
-"""Server CPU of ordered consumption, Aerobee beside RocketMQ 5.5.0, alternating in one run.
+"""Server CPU of ordered consumption, Aerobee compared with RocketMQ 5.5.0, alternating in one run.
 
     python bench/kinds/orderly.py [--servers aerobee,aerobee-python,rocketmq] [--rounds 5] [--messages 40000]
 

@@ -1,10 +1,10 @@
-"""What an ordinary send costs a broker that has every kind of message, beside one without any of them.
+"""What a plain send costs a broker with every kind of message pending, compared with one without any of them.
 
     python bench/kinds/ordinary.py [--rounds 300] [--backends native,python]
 
 Both brokers run in this process. The one with kinds holds an open transaction, messages that wait for a level and for a timer,
 and a POP check point; of the other one sends and pulls alone are served on the fast path. The same
-bursts of 64 sends of 128 bytes go to FastPath.burst of each in turns. CPU microseconds a message, the least of the rounds:
+bursts of 64 sends of 128 bytes go to FastPath.burst of both, interleaved. CPU microseconds a message, the least of the rounds:
 other work on the machine can only add to it.
 """
 
@@ -104,7 +104,7 @@ async def measure(backend: str, rounds: int) -> dict[str, float]:
                 began = time.process_time()
                 for data in bursts:
                     if one.burst(sink, data, 0) != len(data):  # type: ignore[union-attr, arg-type]
-                        raise SystemExit(f"the {backend} fast path left an ordinary send to the handlers")
+                        raise SystemExit(f"the {backend} fast path left a plain send to the handlers")
                 spent = time.process_time() - began
                 least[name] = min(least[name], spent / (BURST * BURSTS_PER_ROUND) * 1e6)
             await asyncio.sleep(0.01)  # the brokers' own work
@@ -137,7 +137,7 @@ def main() -> None:
         base={server: least["without"] for server, least in found.items()},
         against="a broker without the kinds",
     )
-    results_file.write_kind("ordinary", "An ordinary send beside every kind, no sockets", [row], found)
+    results_file.write_kind("ordinary", "A plain send with every kind pending, no sockets", [row], found)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 A topic of 8 queues is filled; then everything is popped (8 pops in flight, 32 or 1 messages a pop) and acknowledged
 (ACK_MESSAGE, one a message, at most 64 in flight), as RocketMQ's clients do. The check points and acknowledgements of
-both products wait in their timers until the invisible time (10 s) is over, so the figure is taken after that: server CPU
+both products wait in their timers until the invisible time (10 s) expires, so the figure is taken after that: server CPU
 from the first pop until the timer has done with the last acknowledgement, less what the idle server takes in that
 time, divided by the messages.
 """
@@ -191,7 +191,7 @@ def main() -> None:
                     figures = measure(server, wires, shape, number, options.messages)
                     found.setdefault(name, {}).setdefault(shape[0], []).append(figures)
                     print(
-                        f"{name}, {shape[0]}: {figures[0]:.1f} us a message, {figures[1]:.1f} of them at once",
+                        f"{name}, {shape[0]}: {figures[0]:.1f} us a message, {figures[1]:.1f} of them immediately",
                         file=sys.stderr,
                     )
     first = next(iter(found))

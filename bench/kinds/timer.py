@@ -1,4 +1,4 @@
-"""Delay levels and timers: server CPU beside RocketMQ's, a million pending messages, and how late they are delivered.
+"""Delay levels and timers: server CPU compared with RocketMQ's, a million pending messages, and how late they are delivered.
 
     python bench/kinds/timer.py levels  [--servers aerobee,rocketmq] [--messages 20000] [--rounds 3]
     python bench/kinds/timer.py pending [--messages 1000000] [--rate 5000] [--seconds 30]
@@ -202,7 +202,7 @@ def write_pending(options: argparse.Namespace, figures: dict[str, Any]) -> None:
 
 
 def fill(wire: Wire, options: argparse.Namespace, due_from: float) -> None:
-    """The messages that are due while it is measured: `rate` in each second, evenly."""
+    """The messages that are due while it is measured: `rate` in every second, evenly."""
     total = options.rate * options.seconds
     base = int(due_from * 1000)
     for first in range(0, total, 32):

@@ -1,4 +1,4 @@
-"""Server CPU of transactions (half message, commit, delivered), Aerobee beside RocketMQ 5.5.0, alternating in one run.
+"""Server CPU of transactions (half message, commit, delivered), Aerobee compared with RocketMQ 5.5.0, alternating in one run.
 
     python bench/kinds/transaction.py [--servers aerobee,aerobee-python,rocketmq] [--rounds 5] [--seconds 4]
 
@@ -6,8 +6,8 @@ One connection, 64 in flight, 128-byte bodies: rmqload's `txn` (half message, th
 send it), and its `pull` of what was committed, 32 at a time. The figure is the server's CPU time a transaction, the two
 together, median of the rounds.
 
-After its first transaction a RocketMQ broker burns up to one core for ever (its issue 10966), also while nobody does
-anything. So it has a broker of its own here, and what it burns in the same time while idle is shown and taken off in a second
+After its first transaction a RocketMQ broker burns up to one core for ever (its issue 10966), also while it is
+idle. So it has a separate broker here, and what it burns in the same time while idle is shown and taken off in a second
 figure; the first one is what a machine spends.
 """
 
@@ -46,7 +46,7 @@ SERVERS = {
 
 
 def load(server: Server, mode: str, topic: str, *arguments: str) -> dict[str, Any]:
-    """Run rmqload in a process of its own; return what it measured."""
+    """Run rmqload in a separate process; return what it measured."""
     tool = Path(__file__).resolve().parent.parent / "rmqload.py"
     where = ("--broker", server.address, "--server-pid", str(server.pids[-1]), "--topic", topic)
     done = subprocess.run(
@@ -63,7 +63,7 @@ def load(server: Server, mode: str, topic: str, *arguments: str) -> dict[str, An
 
 
 def idle_share(server: Server) -> float:
-    """The share of a core that the server takes while nobody does anything."""
+    """The share of a core that the server takes while it is idle."""
     before, began = process_cpu_s(server.pids[-1]), time.monotonic()
     time.sleep(IDLE_S)
     return (process_cpu_s(server.pids[-1]) - before) / (time.monotonic() - began)

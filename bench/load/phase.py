@@ -29,7 +29,7 @@ from bench.load.workers import (
 def child(
     target: str, options: argparse.Namespace, worker: int, window_pipe: Connection, shared: dict
 ) -> None:
-    """Body of a worker process: say ready, take the window (a consumer begins at once), run, hand back a Tally or an error."""
+    """Body of a worker process: say ready, take the window (a consumer begins immediately), run, hand back a Tally or an error."""
     try:
         window_pipe.send("ready")
         if target == "consumer":

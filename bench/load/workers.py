@@ -265,7 +265,7 @@ def pull_frame(options: argparse.Namespace, queue: int, offset: int, *, opaque: 
 def run_pull(options: argparse.Namespace, worker: int, window: Window) -> Tally:
     """Read this worker's queues from min to max offset, one pull outstanding per queue.
 
-    With --duration the queues are read again from the start until the time is over, and no further.
+    With --duration the queues are read again from the start until the deadline, and no further.
     """
     queues = [q for q in range(options.queues) if q % options.processes == worker]
     links = [Link(options.address) for _ in range(max(1, min(len(queues), options.connections_of[worker])))]

@@ -1,6 +1,6 @@
 """Writes dashboards/*.json: `python deploy/grafana/generate.py`. A test holds the files to what this writes.
 
-A panel is a title, a unit, what it is drawn as, and its queries, each with a legend. Times are over $__rate_interval; every
+A panel is a title, a unit, what it is drawn as, and its queries, each with a legend. Rates use the window $__rate_interval; every
 dashboard has the variables datasource and cluster, some more.
 """
 
@@ -88,7 +88,7 @@ CLUSTER = Board(
             height=4,
         ),
         one(
-            "Not consumed",
+            "Lag",
             f"sum(rocketmq_consumer_lag_messages{{{C}}})",
             "messages",
             kind="stat",
@@ -125,7 +125,7 @@ CLUSTER = Board(
             unit="Bps",
         ),
         Panel(
-            "A send takes",
+            "Send latency",
             (
                 (percentile(0.5, "aerobee_put_latency_seconds", C), "median"),
                 (percentile(0.99, "aerobee_put_latency_seconds", C), "99 %"),
@@ -133,7 +133,7 @@ CLUSTER = Board(
             unit="s",
         ),
         Panel(
-            "A pull takes",
+            "Pull latency",
             (
                 (percentile(0.5, "aerobee_get_latency_seconds", C), "median"),
                 (percentile(0.99, "aerobee_get_latency_seconds", C), "99 %"),
@@ -141,7 +141,7 @@ CLUSTER = Board(
             unit="s",
         ),
         one(
-            "Groups that are late",
+            "Lagging groups",
             f"topk(10, max by (consumer_group, topic) (rocketmq_consumer_lag_latency{{{C}}}) / 1000)",
             "{{consumer_group}} {{topic}}",
             unit="s",
@@ -155,7 +155,7 @@ CLUSTER = Board(
         one("Disk used", f"aerobee_disk_used_ratio{{{C}}}", EACH, unit="percentunit"),
         one("Roles", f"aerobee_role{{{C}}}", "{{node_id}} {{role}} {{instance}}"),
         one(
-            "Has a master, as NameServers say",
+            "Broker groups with a master (NameServers)",
             f"max by (broker) (aerobee_nameserver_has_master{{{C}}})",
             "{{broker}}",
         ),
@@ -173,7 +173,7 @@ BROKER = Board(
         one("Messages out", rate("rocketmq_messages_out_total", B, "node_id"), "{{node_id}}", unit="cps"),
         one("Bytes", rate("rocketmq_throughput_out_total", B, "node_id"), "{{node_id}} out", unit="Bps"),
         Panel(
-            "A send takes",
+            "Send latency",
             tuple(
                 (percentile(share, "aerobee_put_latency_seconds", B, "node_id"), "{{node_id}} " + name)
                 for share, name in ((0.5, "median"), (0.99, "99 %"), (0.999, "99.9 %"))
@@ -181,7 +181,7 @@ BROKER = Board(
             unit="s",
         ),
         Panel(
-            "A pull takes",
+            "Pull latency",
             tuple(
                 (percentile(share, "aerobee_get_latency_seconds", B, "node_id"), "{{node_id}} " + name)
                 for share, name in ((0.5, "median"), (0.99, "99 %"))
@@ -189,41 +189,41 @@ BROKER = Board(
             unit="s",
         ),
         one(
-            "The event loop is late",
+            "Event loop lag",
             f"aerobee_loop_wait_seconds{{{B}}}",
             "{{node_id}} {{instance}}",
             unit="s",
         ),
         one(
-            "Held by single requests",
+            "Event loop blocked by single requests",
             f"rate(aerobee_loop_held_seconds_total{{{B}}}[$__rate_interval])",
             EACH,
             unit="percentunit",
-            note="Share of the time in which one request or burst of 50 ms or more held everybody else",
+            note="Share of the time in which one request or burst of 50 ms or more blocked the event loop",
         ),
         one("Longest request", f"aerobee_loop_held_longest_seconds{{{B}}}", EACH, unit="s"),
         one(
-            "Refused because of overload",
+            "Refused: overload",
             f"rate(aerobee_overload_refused_total{{{B}}}[$__rate_interval])",
             EACH,
             unit="cps",
         ),
         one(
-            "Refused at a bound",
+            "Refused: limits",
             f"rate(aerobee_bounds_reached_total{{{B}}}[$__rate_interval])",
             EACH,
             unit="cps",
         ),
         one("Disk used", f"aerobee_disk_used_ratio{{{B}}}", EACH, unit="percentunit"),
-        one("The log", f"rocketmq_storage_size{{{B}}}", EACH, unit="bytes"),
+        one("Commit log size", f"rocketmq_storage_size{{{B}}}", EACH, unit="bytes"),
         one(
-            "Stored, not on the disk",
+            "Not flushed",
             f"rocketmq_storage_flush_behind_bytes{{{B}}}",
             EACH,
             unit="bytes",
         ),
         one("Oldest message", f"rocketmq_storage_message_reserve_time{{{B}}} / 1000", EACH, unit="s"),
-        one("Takes messages", f"aerobee_writable{{{B}}}", "{{node_id}} {{instance}}"),
+        one("Writable", f"aerobee_writable{{{B}}}", "{{node_id}} {{instance}}"),
         one(
             "Producers",
             f"sum by (node_id, language) (rocketmq_producer_connections{{{B}}})",
@@ -241,7 +241,7 @@ BROKER = Board(
             unit="cps",
         ),
         one("Age of the lag figures", f"aerobee_lag_sample_age_seconds{{{B}}}", EACH, unit="s"),
-        one("What a page of metrics takes", "aerobee_page_work_seconds", "{{instance}}", unit="s"),
+        one("Metrics page CPU time", "aerobee_page_work_seconds", "{{instance}}", unit="s"),
     ),
     (BROKERS,),
 )
@@ -270,12 +270,12 @@ TOPIC = Board(
             unit="Bps",
         ),
         one(
-            "Not consumed",
+            "Lag",
             f"sum by (topic, consumer_group) (rocketmq_consumer_lag_messages{{{T}}})",
             "{{topic}} {{consumer_group}}",
         ),
         one(
-            "Age of the first that is not consumed",
+            "Lag time",
             f"max by (topic, consumer_group) (rocketmq_consumer_lag_latency{{{T}}}) / 1000",
             "{{topic}} {{consumer_group}}",
             unit="s",
@@ -294,18 +294,18 @@ GROUP = Board(
     "Aerobee: group",
     (
         one(
-            "Not consumed",
+            "Lag",
             f"sum by (consumer_group, topic) (rocketmq_consumer_lag_messages{{{G}}})",
             "{{consumer_group}} {{topic}}",
         ),
         one(
-            "Of which the filter takes",
+            "Lag after the filter",
             f"sum by (consumer_group, topic) (aerobee_consumer_lag_filtered_messages{{{G}}})",
             "{{consumer_group}} {{topic}}",
             note="Groups with a filter only",
         ),
         one(
-            "Age of the first that is not consumed",
+            "Lag time",
             f"max by (consumer_group, topic) (rocketmq_consumer_lag_latency{{{G}}}) / 1000",
             "{{consumer_group}} {{topic}}",
             unit="s",
@@ -318,14 +318,14 @@ GROUP = Board(
             kind="table",
         ),
         one(
-            "Worked off in",
+            "Time to drain",
             f"max by (consumer_group, topic) (aerobee_consumer_drain_seconds{{{G}}})",
             "{{consumer_group}} {{topic}}",
             unit="s",
-            note="Absent when it never will be",
+            note="Absent when the lag does not shrink",
         ),
         one(
-            "Until retention takes an unread message",
+            "Time until retention deletes an unread message",
             f"min by (consumer_group, topic) (aerobee_consumer_retention_left_seconds{{{G}}})",
             "{{consumer_group}} {{topic}}",
             unit="s",
@@ -348,7 +348,7 @@ GROUP = Board(
         ),
         one("Members", f"max by (consumer_group) (aerobee_consumer_members{{{G}}})", "{{consumer_group}}"),
         one(
-            "Ordered queues: held for",
+            "Ordered queues: lock duration",
             f"aerobee_consumer_lock_held_seconds{{{G}}}",
             "{{topic}} {{queue_id}} {{client_id}}",
             unit="s",
@@ -398,7 +398,7 @@ LATER = Board(
             ),
             unit="cps",
         ),
-        one("Wait for their time", f"sum by (topic) (rocketmq_timing_messages{{{C}}})", "{{topic}}"),
+        one("Pending timer messages", f"sum by (topic) (rocketmq_timing_messages{{{C}}})", "{{topic}}"),
         Panel(
             "The timer",
             (
@@ -408,13 +408,13 @@ LATER = Board(
             unit="cps",
         ),
         one(
-            "How late timers are",
+            "Timer lateness",
             f"max by (quantile) (aerobee_timer_delivery_late_seconds{{{C}}})",
             "{{quantile}}",
             unit="s",
         ),
         one(
-            "How late delay levels are",
+            "Delay level lateness",
             f"max by (quantile) (aerobee_delay_level_late_seconds{{{C}}})",
             "{{quantile}}",
             unit="s",
@@ -426,13 +426,13 @@ LATER = Board(
             "Due within the day",
             f"sum by (timer_bound_s) (rocketmq_timer_message_snapshot{{{C}}})",
             "before {{timer_bound_s}} s",
-            note="Each counts from the one before it on. What is due later than in a day is in none.",
+            note="Each counts from the previous bound on. Messages due after more than a day are in none.",
         ),
-        one("The wheel is behind", f"rocketmq_timer_dequeue_latency{{{C}}} / 1000", EACH, unit="s"),
+        one("Timer wheel lag", f"rocketmq_timer_dequeue_latency{{{C}}} / 1000", EACH, unit="s"),
         one("Not in the wheel yet", f"rocketmq_timer_enqueue_lag{{{C}}}", EACH),
         one("Handed out by pops", f"aerobee_pop_invisible{{{C}}}", EACH),
         one(
-            "Pops that come again",
+            "Redelivered pops",
             f"rate(rocketmq_pop_revive_retry_messages_total{{{C}}}[$__rate_interval])",
             EACH,
             unit="cps",
@@ -445,34 +445,34 @@ REPLICATION = Board(
     (
         one("Roles", f"aerobee_role{{{C}}}", "{{node_id}} {{role}} {{instance}}", kind="table"),
         Panel(
-            "Copies in sync",
+            "In-sync replicas",
             (
                 (f"aerobee_in_sync_replicas{{{C}}}", "{{node_id}}"),
                 (f"aerobee_in_sync_replicas_min{{{C}}}", "{{node_id}} needs"),
             ),
         ),
         one(
-            "Slaves: bytes behind",
+            "Slave lag, bytes",
             f"aerobee_replica_behind_bytes{{{C}}}",
             "{{node_id}} {{replica}}",
             unit="bytes",
         ),
         one(
-            "Slaves: seconds behind",
+            "Slave lag, seconds",
             f"aerobee_replica_behind_seconds{{{C}}}",
             "{{node_id}} {{replica}}",
             unit="s",
         ),
-        one("Slaves that are in sync", f"aerobee_replica_in_sync{{{C}}}", "{{node_id}} {{replica}}"),
-        one("Follow a master", f"aerobee_replication_connected{{{C}}}", "{{node_id}} {{instance}}"),
+        one("In-sync slaves", f"aerobee_replica_in_sync{{{C}}}", "{{node_id}} {{replica}}"),
+        one("Connected to a master", f"aerobee_replication_connected{{{C}}}", "{{node_id}} {{instance}}"),
         one(
-            "As slaves see it: bytes behind",
+            "Lag reported by slaves, bytes",
             f"aerobee_replication_behind_bytes{{{C}}}",
             "{{node_id}} {{instance}}",
             unit="bytes",
         ),
         one(
-            "Since the master said something",
+            "Time since the last byte of the master",
             f"aerobee_replication_silent_seconds{{{C}}}",
             "{{node_id}} {{instance}}",
             unit="s",
@@ -499,14 +499,14 @@ SPARK_LAG = Board(
     "Aerobee: Spark lag job",
     (
         one(
-            "Last look",
+            "Last run",
             "time() - aerobee_lag_job_sample_timestamp_seconds",
             "ago",
             unit="s",
             kind="stat",
             span=4,
             height=4,
-            note="The figures below are as old",
+            note="Age of the figures below",
         ),
         one(
             "Groups",
@@ -524,9 +524,9 @@ SPARK_LAG = Board(
             height=4,
         ),
         one("State", f"aerobee_lag_job_state{{{L}}}", "{{consumer_group}} {{state}}", kind="table"),
-        one("Not consumed", f"aerobee_lag_job_messages{{{L}}}", "{{consumer_group}}"),
+        one("Lag", f"aerobee_lag_job_messages{{{L}}}", "{{consumer_group}}"),
         one(
-            "Age of the first message that is not consumed",
+            "Lag time",
             f"aerobee_lag_job_oldest_seconds{{{L}}}",
             "{{consumer_group}}",
             unit="s",
@@ -540,13 +540,13 @@ SPARK_LAG = Board(
             unit="cps",
         ),
         one(
-            "Until all is consumed",
+            "Time to drain",
             f"aerobee_lag_job_drain_seconds{{{L}}}",
             "{{consumer_group}}",
             unit="s",
         ),
         one(
-            "Until unread messages may be deleted",
+            "Time until unread messages may be deleted",
             f"aerobee_lag_job_retention_left_seconds{{{L}}}",
             "{{consumer_group}}",
             unit="s",
@@ -559,7 +559,7 @@ SPARK_LAG = Board(
             ),
         ),
         one(
-            "Queues of which nothing is known",
+            "Queues without figures",
             f"aerobee_lag_job_unknown_queues{{{L}}}",
             "{{consumer_group}}",
         ),

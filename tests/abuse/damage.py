@@ -553,7 +553,9 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1_000)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--only", choices=sorted({*KINDS, *FLUSHED}))
-    parser.add_argument("--keep-going", action="store_true", help="count faults instead of ending at the first")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="count faults instead of ending at the first"
+    )
     options = parser.parse_args()
     kinds = (options.only,) if options.only else KINDS
     started = time.monotonic()

@@ -283,7 +283,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1_000_000, help="sequences of each role")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--first-cluster", type=int, default=0, help="where an earlier run ended")
-    parser.add_argument("--keep-going", action="store_true", help="print faults instead of ending at the first")
+    parser.add_argument(
+        "--keep-going", action="store_true", help="print faults instead of ending at the first"
+    )
     arguments = parser.parse_args()
     failed = False
     for role in ROLES if arguments.role == "all" else (arguments.role,):
