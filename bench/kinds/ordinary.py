@@ -89,7 +89,7 @@ async def measure(backend: str, rounds: int) -> dict[str, float]:
         await use_every_kind(cluster)
         paths = {"with": cluster.broker().fast_path, "without": plain.broker().fast_path}
         assert paths["without"] is not None
-        paths["without"]._later = paths["without"]._transactions = None
+        paths["without"]._delayed = paths["without"]._transactions = None
         paths["without"]._settings_changed()
         sink, number = Sink(), 0
         for turn in range(rounds + 2):

@@ -47,7 +47,7 @@ async def main(nameserver, offsets):
 asyncio.run(main(sys.argv[1], sys.argv[2]))
 print("received")
 """
-TWO_PLACES = """
+TWO_DIRECTORIES = """
 from pathlib import Path
 from aerobee.client.consumer.local_place import LocalPlace
 first = LocalPlace.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group")
@@ -151,7 +151,7 @@ def test_the_client_sends_and_receives_as_on_windows(nameserver: str, tmp_path: 
 
 
 def test_two_broadcasting_consumers_lock_files_as_on_windows(tmp_path: Path) -> None:
-    run_on(WINDOWS, TWO_PLACES, str(tmp_path))
+    run_on(WINDOWS, TWO_DIRECTORIES, str(tmp_path))
 
 
 def test_the_command_line_works_as_on_windows(nameserver: str) -> None:

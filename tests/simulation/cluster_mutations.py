@@ -156,7 +156,7 @@ def _a_byte_changes_on_its_way() -> Any:
 
 @contextmanager
 def _a_property_changes_on_its_way() -> Any:
-    """No checksum covers it, and without controllers nobody compares before the end."""
+    """No checksum covers it, and without controllers no replica compares before the end."""
     take = RawReceiver.take
 
     def damaged(receiver: RawReceiver, offset: int, body: bytes) -> int:
@@ -392,9 +392,9 @@ HISTORIES = tuple(each.name for each in _ALL[:6])
 
 
 def noticed(mutation: Mutation, seeds: range) -> tuple[int, str, str] | None:
-    """(seed, checker, what it said) of the first life that one of the mutation's checkers ends; None when none does.
+    """(seed, checker, what it said) of the first run that one of the mutation's checkers ends; None when none does.
 
-    Another checker may be the first to notice: a life ends with it, and the next one is looked at.
+    Another checker may be the first to notice: a run ends with it, and the next one is looked at.
     """
     for seed in seeds:
         with mutation.break_():

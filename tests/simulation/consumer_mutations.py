@@ -1,8 +1,8 @@
-"""Ways to break order and redelivery, one at a time, to show that the simulated lives notice each.
+"""Mutations that break order and redelivery, one at a time, to show that the simulated runs detect each.
 
     python tests/simulation/consumer_mutations.py [--seeds 400]
 
-Each mutation replaces a step of the product by a wrong one, as a careless change would. Lives of consumer_world.py run
+Each mutation replaces a step of the product by a wrong one, as a careless change would. Runs of consumer_world.py run
 until one breaks a promise; printed is which seed that was, and how. Ends with status 1 when a mutation survives all of
 them.
 """
@@ -146,7 +146,7 @@ def a_restarted_broker_delivers_no_retries() -> Mutation:
     return mock.patch.object(Schedule, "start", start)
 
 
-# Which lives are to notice, and a seed that is known to, tried first; when the lives change another one is looked for.
+# Which runs are to notice, and a seed that is known to, tried first; when the runs change another one is looked for.
 MUTATIONS: dict[Callable[[], Mutation], tuple[Callable[[int], None], int]] = {
     a_restarted_broker_forgets_its_locks: (test_ordered_consumption.live, 7),
     a_grant_is_answered_before_it_is_written: (test_ordered_consumption.live, 7),
@@ -166,7 +166,7 @@ MUTATIONS: dict[Callable[[], Mutation], tuple[Callable[[int], None], int]] = {
 def first_to_notice(
     mutation: Callable[[], Mutation], live: Callable[[int], None], seeds: Iterable[int]
 ) -> tuple[int, str] | None:
-    """The first of the seeds whose life breaks a promise under the mutation, and which; None when all pass."""
+    """The first of the seeds whose run breaks a promise under the mutation, and which; None when all pass."""
     with mutation():
         for seed in seeds:
             try:

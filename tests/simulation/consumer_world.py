@@ -36,7 +36,7 @@ GROUP = "G"
 NAMESERVER = "127.0.0.1:9876"
 BROKER_PORT = 10911
 HOST = "127.0.0.1"
-WHEEL_SLOTS = 600  # the timer's: one that is a week long costs 80 MB a life
+WHEEL_SLOTS = 600  # the timer's: one that is a week long costs 80 MB a run
 
 
 class Fault(AssertionError):
@@ -109,7 +109,7 @@ class World(abc.ABC):
             broker.topics.put(TopicConfig(TOPIC, self.queues, self.queues))
         self.broker = broker
 
-    def prepare(self, broker: Broker) -> None:  # noqa: B027  most worlds have nothing to look at
+    def prepare(self, broker: Broker) -> None:  # noqa: B027  most simulations have nothing to check
         """Look into a broker that is about to start."""
 
     async def kill_broker(self) -> None:
@@ -243,7 +243,7 @@ class World(abc.ABC):
 
 
 def run(world: World, life: Callable[[], Awaitable[None]]) -> None:
-    """Run one life on a loop of its own."""
+    """Execute one run on a separate event loop."""
 
     async def both() -> None:
         try:

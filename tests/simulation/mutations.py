@@ -1,8 +1,8 @@
-"""Ways to break the store's promises, one at a time, to show that the simulated lives notice each.
+"""Mutations that break the store's promises, one at a time, to show that the simulated runs detect each.
 
     python tests/simulation/mutations.py [--seeds 5000]
 
-Each mutation replaces a step of the product by a wrong one, as a careless change would. Lives (store_world.py) run
+Each mutation replaces a step of the product by a wrong one, as a careless change would. Runs (store_world.py) run
 until one breaks; printed is how many that took. Ends with status 1 when a mutation survives all of them.
 """
 
@@ -187,7 +187,7 @@ def damage_at_a_sectors_end_counts_as_a_lost_write() -> Mutation:
     return mock.patch.object(log_scanner, "scan_record", mutated)
 
 
-# With a seed that is known to notice, tried first; when the lives change another one is looked for.
+# With a seed that is known to notice, tried first; when the runs change another one is looked for.
 MUTATIONS: dict[Callable[[], Mutation], int] = {
     fsync_of_the_log_is_skipped: 1,
     fsync_of_the_queues_is_skipped: 1,
@@ -210,7 +210,7 @@ MUTATIONS: dict[Callable[[], Mutation], int] = {
 
 
 def first_to_notice(mutation: Callable[[], Mutation], seeds: Iterable[int]) -> tuple[int, str] | None:
-    """The first of the seeds whose life breaks under the mutation, and how; None when all pass."""
+    """The first of the seeds whose run breaks under the mutation, and how; None when all pass."""
     with mutation():
         for seed in seeds:
             try:

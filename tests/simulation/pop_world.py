@@ -1,14 +1,14 @@
-"""One life of a broker's POP on a simulated disk, from a seed: consumers that forget, repeat and come too late, a broker that
+"""One run of a broker's POP on a simulated disk, from a seed: consumers that forget, repeat and come too late, a broker that
 is killed or loses power at any point, also inside a pop.
 
 The real store, timer, check points, revival and request handlers run on virtual time; only sockets are left out. What must
 hold, looked at with every answer and at the end:
 
-- nothing is lost: every message that the log has is acknowledged by somebody in the end;
+- nothing is lost: every message that the log has is acknowledged by a consumer in the end;
 - a message is never at two consumers at the same time;
 - once an acknowledgement was answered in time and is durable, its message never comes again;
 - reconsume_times says how often a message was handed out before;
-- an ordered queue hands out what follows the last acknowledged message, without a gap, and never while a block is out.
+- an ordered queue hands out what follows the last acknowledged message, without a gap, and never while a block is unacknowledged.
 
 A scenario costs some milliseconds; thousands run in a minute (`python -m tests.simulation.pop_world 10000`).
 """
@@ -74,7 +74,7 @@ class Killed(BaseException):
 
 
 class Consumer:
-    """A consumer's connection: what is asked over it, and what is done with each answer."""
+    """A consumer's connection: the requests over it and the handling of each answer."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -110,7 +110,7 @@ class Held:
 
 
 class Known:
-    """What the world knows of one message."""
+    """The simulation's record of one message."""
 
     def __init__(self, topic: str, queue_id: int) -> None:
         self.topic = topic
@@ -132,7 +132,7 @@ class World:
         self.ways = random.Random(seed)  # by handler or fast path
         self.clock = ManualClock()
         self.disk = SimulatedDisk(rng, now_ms=lambda: self.clock.now_ms())
-        self.backend = BACKENDS[seed % len(BACKENDS)]  # a seed is the same life with either
+        self.backend = BACKENDS[seed % len(BACKENDS)]  # a seed is the same run with either
         self.is_sync = rng.random() < 0.4
         self.uses_buffer = rng.random() < 0.2
         self.config = StoreConfig(
@@ -158,12 +158,12 @@ class World:
         self.known: dict[int, Known] = {}
         self.crashes = 0
         self.power_losses = 0
-        self.kill_in = -1  # appends until the process is killed; -1: it lives
+        self.kill_in = -1  # appends until the process is killed; -1: it is not killed
         self.soon: list[Callable[[], None]] = []
         self.counts: Counter[str] = Counter()
-        self._native_parts: list[Callable[[], None]] = []  # how those of this life are let go
+        self._native_parts: list[Callable[[], None]] = []  # how those of this run are released
 
-    # --- life
+    # --- run
 
     def start(self, down_s: float) -> None:
         self.let_go()
@@ -247,7 +247,7 @@ class World:
         self.run_soon()
 
     def let_go(self) -> None:
-        """The end of a life: native parts hold its store, and Python's garbage collection does not know of it."""
+        """The end of a run: native parts hold its store, and Python's garbage collection does not know of it."""
         for close in self._native_parts:
             close()
         self._native_parts = []
@@ -278,7 +278,7 @@ class World:
                     raise Killed
                 result = inner(*what, **more)
                 if not result:
-                    return result  # somebody else does it
+                    return result  # another request does it
                 if self.kill_in > 0:
                     self.kill_in -= 1
                     if self.kill_in == 0 and self.rng.random() < 0.5:
@@ -323,7 +323,7 @@ class World:
         self.disk.crash()
 
     def _look_at_offsets(self) -> None:
-        """After a start: an ordered group's place is what the file says, which must not be beyond what was acknowledged."""
+        """After a start: the offset of an ordered group is that of the file, which must not be beyond the acknowledged messages."""
         for queue_id in range(QUEUES):
             place = self.offsets.query(GROUP, ORDERED, queue_id) or 0
             for offset, number in enumerate(self.queue(ORDERED, queue_id)):
@@ -436,7 +436,7 @@ class World:
             assert self.known[number].acked_somehow, f"{number} was not acknowledged, {block[0]} follows"
 
     def handle_one(self) -> None:
-        """Somebody does something with a message, or forgets it."""
+        """A consumer acts on a message, or forgets it."""
         rng = self.rng
         holds = [known.held for known in self.known.values() if known.held is not None]
         if not holds:
@@ -483,7 +483,7 @@ class World:
 
     def change(self, held: Held) -> None:
         invisible_ms = self.rng.choice((0, 500, *INVISIBLE_MS))
-        held.is_changing = True  # until it is answered nobody knows which time counts
+        held.is_changing = True  # until the answer it is unknown which time counts
 
         def answered(reply: RemotingCommand) -> None:
             if reply.code != 0:
@@ -542,7 +542,7 @@ class World:
                 return
 
     def left(self) -> list[int]:
-        """Messages of the log that nobody acknowledged."""
+        """Unacknowledged messages of the log."""
         stored = [
             n for topic in (PLAIN, ORDERED) for queue in range(QUEUES) for n in self.queue(topic, queue)
         ]
@@ -557,10 +557,10 @@ class World:
         else:
             self.disk.crash()
         for known in self.known.values():
-            if known.asked:  # its acknowledgement may be in the log although nobody heard of it
+            if known.asked:  # its acknowledgement may be in the log although no consumer got the answer
                 known.acked_somehow, known.asked = True, 0
             if known.topic == ORDERED:
-                # Its block is in a file that is written each few seconds: it may come again at once.
+                # Its block is in a file that is written every few seconds: it may come again immediately.
                 known.held = None
             if known.topic == PLAIN and (power or self.uses_buffer):
                 known.done = known.done and known.done_durable and not self.uses_buffer
@@ -606,7 +606,7 @@ def crashes(seed: int, lives: int = LIVES) -> World:
     world.start(0)
     world.drain()
     left = world.left()
-    assert not left, f"never acknowledged by anybody: {left}"
+    assert not left, f"never acknowledged: {left}"
     world.let_go()
     return world
 

@@ -1,6 +1,6 @@
 """A Raft group in which every step is chosen by a test: which message arrives, who ticks, who loses power.
 
-`ByHand` has the disks, clocks and checkers of raft_world.World, and neither time nor messages move by themselves. The
+`ByHand` has the disks, clocks and checkers of raft_world.World; neither time nor messages move by themselves. The
 functions below are histories in which careless implementations went wrong; each raises AssertionError when this one does.
 """
 
@@ -95,7 +95,7 @@ class ByHand(World):
         return dropped
 
     def settle(self) -> None:
-        """Deliver until nothing is on its way."""
+        """Deliver until no message is in flight."""
         for _ in range(200):
             if not self.deliver():
                 return
@@ -155,7 +155,7 @@ class ByHand(World):
 
 
 def a_voter_that_lost_power_remembers_its_vote() -> None:
-    """Two stand in one term; the third votes for one, loses power, and is asked by the other."""
+    """Two stand in one term; the third votes for one, loses power, and gets the request of the other."""
     group = ByHand()
     group.elapse(LONG_MS)
     group.tick("n0", "n1")  # both ask whether they could win
@@ -208,7 +208,7 @@ def an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
     group.elect("n0", among=("n0", "n1", "n2"), is_silent=True)
     group.elapse(60)
     group.tick("n0")
-    # n0 leads again and brings x to n2, so that a majority has it; its own first entry reaches nobody.
+    # n0 leads again and brings x to n2, so that a majority has it; its own first entry reaches no voter.
     for _ in range(6):
         for message in group.drop(lambda message: isinstance(message, AppendRequest)):
             if isinstance(message, AppendRequest) and votes(message):
@@ -242,7 +242,7 @@ def _with_entries(message: AppendRequest, entries: tuple[object, ...]) -> Append
 
 
 def a_change_of_members_waits_for_the_terms_first_entry() -> None:
-    """The fault of 2015: leaders of two terms change the members by one each, and their majorities share nobody."""
+    """The fault of 2015: leaders of two terms change the members by one each, and their majorities share no voter."""
     group = ByHand(voters=4)
     group.elect("n1", among=("n1", "n2", "n3"), is_silent=True)
     assert group.node("n1").commit_index < group.node("n1").log.last_index
@@ -254,7 +254,7 @@ def a_change_of_members_waits_for_the_terms_first_entry() -> None:
 
 
 def one_change_of_members_at_a_time() -> None:
-    """Two changes at once: groups of before and after share no voter."""
+    """Two simultaneous changes: the former and the new group share no voter."""
     group = ByHand(voters=5)
     group.elect("n0")
     group.settle()
@@ -272,7 +272,7 @@ def one_change_of_members_at_a_time() -> None:
 
 
 def an_old_leader_that_hands_over_reads_nothing_stale() -> None:
-    """The order to stand is under way, the new leader is elected, and the old one still counts its lease."""
+    """The order to stand is in flight, the new leader is elected, and the old one still counts its lease."""
     group = ByHand()
     group.elect("n0")
     group.settle()
@@ -293,7 +293,7 @@ def an_old_leader_that_hands_over_reads_nothing_stale() -> None:
 
 
 def a_restarted_voter_waits_for_the_lease() -> None:
-    """It heard the leader, lost power, and is asked for its vote while the leader still has its lease."""
+    """It heard the leader, lost power, and gets a vote request while the leader still has its lease."""
     group = ByHand()
     group.elect("n0")
     group.settle()
@@ -311,7 +311,7 @@ def a_restarted_voter_waits_for_the_lease() -> None:
 
 
 def a_stale_message_does_not_cut_what_is_committed() -> None:
-    """An append of before comes again, late: what was added since must stay."""
+    """A former append comes again, late: entries added since must stay."""
     group = ByHand()
     group.elect("n0")
     group.settle()
@@ -414,7 +414,7 @@ def a_long_log_of_an_old_term_does_not_win() -> None:
     """It has more entries, and lacks the committed ones."""
     group = _led()
     for _ in range(5):
-        group.put("n0")  # nobody else gets them
+        group.put("n0")  # no other node gets them
     group.drop()
     group.lose_power("n0")
     group.elect("n1", among=("n1", "n2"))
@@ -516,7 +516,7 @@ def a_follower_reads_only_what_it_has_applied() -> None:
 
 
 def members_of_a_replaced_entry_are_forgotten() -> None:
-    """A leader adds a member, dies before anybody hears of it, and comes back as a follower."""
+    """A leader adds a member, dies before another node gets it, and comes back as a follower."""
     group = ByHand(spares=1)
     group.elect("n0")
     group.settle()

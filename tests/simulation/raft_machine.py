@@ -15,7 +15,7 @@ WIRE_MAX = 60
 
 
 class RaftMachine(RuleBasedStateMachine):
-    """Three voters and a node that may join; the checks are the world's."""
+    """Three voters and a node that may join; the checks are those of the simulation."""
 
     def __init__(self) -> None:
         super().__init__()

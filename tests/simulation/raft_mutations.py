@@ -1,9 +1,9 @@
-"""Ways to break Raft, one at a time, to show that the simulated lives notice each.
+"""Mutations that break Raft, one at a time, to show that the simulated runs detect each.
 
     python tests/simulation/raft_mutations.py [--seeds 1000]
 
 Each mutation replaces a step of the real code by a wrong one, as a careless change would. The histories of
-raft_by_hand.py run, then lives (raft_world.py), until one breaks; printed is which. Ends with status 1 when a mutation survives all of them.
+raft_by_hand.py run, then runs (raft_world.py), until one breaks; printed is which. Ends with status 1 when a mutation survives all of them.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ def members_of_replaced_entries_stay() -> Mutation:
     return mock.patch.object(RaftLog, "_cut_from", mutated)
 
 
-# With a seed that is known to notice, tried first; 0 where a history does. When the lives change another is looked for.
+# With a seed that is known to notice, tried first; 0 where a history does. When the runs change another is looked for.
 MUTATIONS: dict[Callable[[], Mutation], int] = {
     vote_is_not_saved: 0,
     log_is_not_synced: 0,

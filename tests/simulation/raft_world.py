@@ -1,4 +1,4 @@
-"""One life of a Raft group, from a seed: real nodes on simulated disks, clocks and a network that fails.
+"""One run of a Raft group, from a seed: real nodes on simulated disks, clocks and a network that fails.
 
 `World` owns time. Messages are lost, doubled, delayed, reordered, damaged and cut off, in both directions or in one;
 nodes are killed, lose power in the middle of a disk call, pause, and find that a sync failed; clocks run at different
@@ -7,10 +7,10 @@ speeds; members come and go; the leadership is handed over. Checked all the whil
 - election safety: one leader a term
 - log matching: an entry of one index and term has one content and one predecessor, in every log
 - leader completeness: who is elected has every committed entry
-- state-machine safety: everybody applies the same commands at the same indexes
-- the lease: nobody leads a later term while a leader holds its lease
+- state-machine safety: all nodes apply the same commands at the same indexes
+- the lease: no node leads a later term while a leader holds its lease
 - linearizability: writes and reads, in true time, fit one order
-- progress: once the faults end, everybody catches up
+- progress: once the faults end, all nodes catch up
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DRIFT = 0.1  # clocks run up to this much faster or slower
 
 
 class Values:
-    """The state machine: a list of values; a command adds one. Compared with what others applied at once."""
+    """The state machine: a list of values; a command adds one. Compared with what others applied immediately."""
 
     def __init__(self, world: World) -> None:
         self.values: list[tuple[int, bytes]] = []  # (index, value)
@@ -62,7 +62,7 @@ class Values:
 
 
 class WatchedReplica(Replica):
-    """Shows the world each entry that it holds for committed."""
+    """Shows the simulation each entry that it holds for committed."""
 
     world: World
 
@@ -349,7 +349,7 @@ class World:
             other = self.leaders.setdefault(node.term, host.name)
             assert other == host.name, f"{other} and {host.name} both lead in term {node.term}"
             for index, (term, committed_in) in self.committed.items():
-                # One that is elected late in a term that is over may lack what a later term committed.
+                # One that is elected late in a term that has ended may lack what a later term committed.
                 if committed_in < node.term and index > log.base_index:
                     assert log.term_at(index) == term, (
                         f"{host.name} leads in term {node.term} without the entry {index}, "
@@ -390,7 +390,7 @@ class World:
         for host in leaders:
             if host.node.term < newest:
                 assert not host.node.has_lease(host.local_ms()), (
-                    f"{host.name} holds its lease of term {host.node.term} while somebody leads in term {newest}"
+                    f"{host.name} holds its lease of term {host.node.term} while another node leads in term {newest}"
                 )
 
     def check_history(self) -> None:
@@ -466,7 +466,7 @@ class World:
 
 
 class Faults:
-    """What goes wrong in one life, at random moments."""
+    """What goes wrong in one run, at random moments."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -589,7 +589,7 @@ class Faults:
 
 
 def run_life(seed: int, *, length_ms: float = 5_000) -> World:
-    """One life with faults, then peace. Raises AssertionError when something that must hold does not."""
+    """One run with faults, then peace. Raises AssertionError when something that must hold does not."""
     world = World(seed, spares=random.Random(seed).choice((0, 0, 1, 2)))
     rng = world.rng
     faults = Faults(world)

@@ -1,4 +1,4 @@
-"""One life of a store on a simulated disk, from a seed: what is written, what fails, what must hold afterwards.
+"""One run of a store on a simulated disk, from a seed: what is written, what fails, what must hold afterwards.
 
 `World` is a store, its disk, and what a producer knows about its messages. A scenario is a function of a seed; it
 raises AssertionError when a promise of the store is broken:
@@ -34,7 +34,7 @@ Key = tuple[str, int]
 
 
 class InlineExecutor(Executor):
-    """Runs what it is given at once, so that a seed decides everything."""
+    """Runs its work immediately, so that a seed decides everything."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -76,7 +76,7 @@ class World:
         )
 
     def start(self) -> None:
-        self.clock = ManualClock(self.clock.now_ms())  # timers of a life that ended are gone with it
+        self.clock = ManualClock(self.clock.now_ms())  # timers of a run that ended are gone with it
         self.store = self.new_store()
         self.report = self.store.load()
 
@@ -166,7 +166,7 @@ class World:
             found = self.bodies(*key)
             wanted = len(sent) if everything else self.acked.get(key, 0)
             if (begin := self.store.min_offset(*key)) != self.begins.get(key, 0):
-                # It lost all its messages, none of them acknowledged, and goes on where it was: no offset is given a second time.
+                # It lost all its messages, none of them acknowledged, and continues at its offset: no offset is given a second time.
                 assert not found
                 assert not wanted, (
                     f"{key}: {wanted} acknowledged messages are before its first offset {begin}"
@@ -302,7 +302,7 @@ async def _live_until_cut(world: World) -> bool:
 
 def _note_cut(context: dict[str, Any], cut: asyncio.Event) -> None:
     if not isinstance(context.get("exception"), PowerCut):
-        raise AssertionError(f"an error that nobody handled: {context}")
+        raise AssertionError(f"an unhandled error: {context}")
     cut.set()
 
 
@@ -397,7 +397,7 @@ SCENARIOS: tuple[Callable[[int], None], ...] = (
 
 
 def run_seed(seed: int) -> None:
-    """One life: the scenario is the seed's. Raises AssertionError naming scenario and seed."""
+    """One run: the scenario is the seed's. Raises AssertionError naming scenario and seed."""
     scenario = SCENARIOS[seed % len(SCENARIOS)]
     try:
         # Within a scenario everything hangs on the quotient, so that neighbouring seeds differ in kind only.

@@ -1,6 +1,6 @@
-"""Whole clusters under faults: nothing acknowledged is lost, whoever reads gets all of it, and the checkers bite.
+"""Whole clusters under faults: nothing acknowledged is lost, every consumer gets all of it, and each mutation fails its check.
 
-AEROBEE_SEEDS sets how many random lives run. Runs are forked, two at a time.
+AEROBEE_SEEDS sets the number of random runs. Runs are forked, two at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _told(outcome: Outcome) -> str:
 
 @pytest.mark.parametrize(("count", "minutes"), [(SEEDS, MINUTES), (LONG_SEEDS, LONG_MINUTES)])
 def test_clusters_keep_their_promises(count: int, minutes: float) -> None:
-    """Many short lives, with a fault or two each, and some with faults upon faults."""
+    """Many short runs, with a fault or two each, and some with faults upon faults."""
     seen: set[int] = set()
     acknowledged = often = returned = 0
     outcomes: list[Outcome] = []
@@ -107,7 +107,7 @@ def test_a_scenario_keeps_the_promises(name: str) -> None:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_noticed_by_its_checker(name: str) -> None:
     found = noticed(MUTATIONS[name], range(SEEDS_TO_NOTICE))
-    assert found is not None, f"{SEEDS_TO_NOTICE} lives, and none of its checkers noticed"
+    assert found is not None, f"{SEEDS_TO_NOTICE} runs, and none of its checkers noticed"
 
 
 def test_the_histories_are_among_the_mutations() -> None:
@@ -115,7 +115,7 @@ def test_the_histories_are_among_the_mutations() -> None:
 
 
 def test_the_same_seed_is_the_same_run() -> None:
-    """In processes of their own, whose sets of texts have another order each."""
+    """In separate processes, whose sets of texts have another order each."""
     command = [
         sys.executable,
         "-m",

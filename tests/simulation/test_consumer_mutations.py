@@ -1,4 +1,4 @@
-"""Each of the mutations of consumer_mutations.py is noticed by the lives of order and redelivery."""
+"""Each of the mutations of consumer_mutations.py is noticed by the runs of order and redelivery."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def test_lives_notice(mutation: Callable[[], Mutation]) -> None:
         noticed = first_to_notice(mutation, live, itertools.chain((known,), range(SEEDS)))
     finally:
         logging.disable(logging.NOTSET)
-    assert noticed is not None, f"no life notices that {mutation.__name__}"
+    assert noticed is not None, f"no run notices that {mutation.__name__}"

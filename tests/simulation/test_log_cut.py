@@ -93,7 +93,7 @@ def test_a_log_that_another_program_wrote_to_is_not_cut() -> None:
     assert world.store.log.end == start
     append(world, 3)
     world.disk.crash()
-    world.disk.replace_file("/store/cut/unfinished", bytes(data))  # of the same place, of other bytes
+    world.disk.replace_file("/store/cut/unfinished", bytes(data))  # of the same offset, of other bytes
     grown = world.store.log.end
     world.start()
     assert world.store.log.end == grown

@@ -1,4 +1,4 @@
-"""A life leaves nothing behind: ten thousand of them run in one process, and so do clusters within tests of users."""
+"""A run leaves nothing behind: ten thousand of them run in one process, and so do clusters within tests of users."""
 
 from __future__ import annotations
 

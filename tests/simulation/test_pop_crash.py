@@ -1,6 +1,6 @@
 """POP at a broker that dies at any point: nothing lost, nothing at two consumers, order kept (pop_world.py).
 
-AEROBEE_SEEDS sets how many lives run, AEROBEE_SEED picks one. Ten thousand long ones take about ten minutes:
+AEROBEE_SEEDS sets the number of runs, AEROBEE_SEED picks one. Ten thousand long ones take about ten minutes:
 
     python -m tests.simulation.pop_world 10000
 """
@@ -48,16 +48,16 @@ def test_pops_survive_a_broker_that_dies_at_any_point() -> None:
 
 
 def test_a_check_point_that_a_power_loss_tore_moves_no_offset() -> None:
-    """A life in which a power loss leaves a check point with a whole body and half of its properties."""
+    """A run in which a power loss leaves a check point with a whole body and half of its properties."""
     live([1137], lives=4)
 
 
 def test_copies_of_an_earlier_run_are_found_over_the_end_of_a_queue_file() -> None:
-    """A life with more copies in the retry topic than one file of its queue holds, and then a power loss."""
+    """A run with more copies in the retry topic than one file of its queue holds, and then a power loss."""
     live([970], lives=2)
 
 
-# --- the checks bite: each of these faults is found by some seed
+# --- the checks detect mutations: each of these faults is found by some seed
 
 
 def write_acknowledgements_first(patch: pytest.MonkeyPatch) -> None:

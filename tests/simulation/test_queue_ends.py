@@ -1,4 +1,4 @@
-"""A queue goes on at an offset that nothing but its entries, or a checkpoint of long ago, knows of.
+"""A queue continues at an offset that only its entries, or an old checkpoint, contain.
 
 Then the power fails, and the entries are gone: the message that was acknowledged there is still to be in its queue.
 """

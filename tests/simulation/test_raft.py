@@ -1,6 +1,6 @@
 """Raft groups that lose messages, power, syncs and members, and what must hold all the while.
 
-Each seed is one life (raft_world.py). AEROBEE_SEEDS sets how many run, AEROBEE_SEED picks one. The long run:
+Each seed is one run (raft_world.py). AEROBEE_SEEDS sets the number of seeds, AEROBEE_SEED picks one. The long run:
 
     AEROBEE_SEEDS=20000 pytest -q tests/simulation/test_raft.py -k lives      # 0.1 to 0.2 s a seed on one core
     python tests/simulation/raft_mutations.py --seeds 1000                    # what each mutation takes to be noticed
@@ -47,7 +47,7 @@ def test_the_same_seed_gives_the_same_life() -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_broken_promise_is_noticed(mutation: Callable[[], Mutation]) -> None:
     noticed = first_to_notice(mutation, (MUTATIONS[mutation], *range(1, MUTATION_SEEDS)))
-    assert noticed is not None, f"no life notices that {mutation.__name__}"
+    assert noticed is not None, f"no run notices that {mutation.__name__}"
 
 
 @pytest.mark.parametrize("victim", ["n0", "n1"])
@@ -69,7 +69,7 @@ def test_power_lost_at_every_disk_call_of_a_leader_and_of_a_follower(victim: str
 
 
 def _busy_life(world: ByHand) -> None:
-    """Elections, writes, replaced entries, a handing over and a new member, as far as the victim lives."""
+    """Elections, writes, replaced entries, a handing over and a new member, as far as the victim runs."""
     for round_ in range(6):
         for _ in range(8):
             world.elapse(60)

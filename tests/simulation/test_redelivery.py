@@ -63,7 +63,7 @@ class RedeliveryWorld(World):
     def see_what_is_stored(self, broker: Broker) -> None:
         """Read what is new in all topics but the one that is sent to, whoever of the broker stored it.
 
-        Arrivals would not do: runs of due messages are announced only where somebody waits.
+        Arrivals would not do: runs of due messages are announced only where a request waits.
         """
         store = broker.store
         for (topic, queue_id), queue in list(store.queues.items()):

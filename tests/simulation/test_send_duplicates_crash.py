@@ -1,6 +1,6 @@
 """Messages that are sent again over crashes and power losses: each key is stored once, an acknowledged one is there.
 
-Each seed is one life: a producer sends keyed and other messages until they are acknowledged, repeats itself at random, and
+Each seed is one run: a producer sends keyed and other messages until they are acknowledged, repeats itself at random, and
 the broker's store dies in between, on the disk that loses unsynced pages. Real parts: the store, SendDuplicates.
 AEROBEE_SEEDS sets how many seeds run, AEROBEE_SEED picks one.
 """
@@ -52,7 +52,7 @@ class KeyedWorld(World):
         except AlreadyStored as repeated:
             first = repeated.first
             data = self.store.read_record(first.result.physical_offset)
-            if data is not None:  # with sync flush nobody reads it before it is durable
+            if data is not None:  # with sync flush no consumer reads it before it is durable
                 record = decode_record(data)
                 assert record.properties["DEDUP_KEY"] == key
                 assert (record.unique_id, record.queue_offset) == (

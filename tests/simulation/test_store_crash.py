@@ -1,6 +1,6 @@
 """The real store on a disk that loses power, tears writes, fails fsync, fills up and flips bits.
 
-Each seed is one life of a store (store_world.py): bursts of appends and flushes, then a crash, a power loss or a clean
+Each seed is one run of a store (store_world.py): bursts of appends and flushes, then a crash, a power loss or a clean
 stop, then the next start, several times over. Checked after each start: what was acknowledged is there, nothing was
 invented, offsets have no holes, keys find their messages. AEROBEE_SEEDS sets how many seeds run, AEROBEE_SEED picks one;
 tests/survival/power_loss.py runs as many as wanted.
@@ -65,7 +65,7 @@ def test_a_broken_promise_is_noticed(mutation: Callable[[], Mutation]) -> None:
     with quiet():
         run_seed(known)
         noticed = first_to_notice(mutation, (known, *range(1, MUTATION_SEEDS)))
-    assert noticed is not None, f"no life notices that {mutation.__name__}"
+    assert noticed is not None, f"no run notices that {mutation.__name__}"
 
 
 def test_what_a_removed_directory_held_is_not_in_the_one_that_is_made_in_its_place() -> None:

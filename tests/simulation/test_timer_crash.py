@@ -1,6 +1,6 @@
 """Levels and timers of a broker that dies at any point: never early, none lost, none twice (timer_world.py).
 
-AEROBEE_SEEDS sets how many lives run, AEROBEE_SEED picks one. Ten thousand take about nine minutes of one core:
+AEROBEE_SEEDS sets the number of runs, AEROBEE_SEED picks one. Ten thousand take about nine minutes of one core:
 
     python -m tests.simulation.timer_world 10000
 """
@@ -28,7 +28,7 @@ from tests.simulation.timer_world import clocks, crashes
 SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
 MUTATION_SEEDS = 60
-KNOWN_TO_NOTICE = 575  # of a timer log that is not synced, what most lives build again from the timer topic
+KNOWN_TO_NOTICE = 575  # of a timer log that is not synced, what most runs build again from the timer topic
 
 
 @pytest.fixture(autouse=True)

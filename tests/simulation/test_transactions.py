@@ -45,7 +45,7 @@ def test_check_of_a_new_transaction_does_not_wait_for_that_of_an_older_one() -> 
     while len(world.wishes) < 1:
         world.prepare()
     world.advance(25)
-    assert world.sent.total() == 1  # not answered: it is asked about again after 60 s
+    assert world.sent.total() == 1  # not answered: it is checked again after 60 s
     first = set(world.wishes)
     while not world.wishes.keys() - first:
         world.prepare()

@@ -1,4 +1,4 @@
-"""One life of a broker's delayed messages on a simulated disk, from a seed.
+"""One run of a broker's delayed messages on a simulated disk, from a seed.
 
 The real store, timer and levels run on virtual time; the broker dies at any point, also inside a call of the disk,
 and starts again. The log is the judge: what it holds in the end was stored once and delivered once, never before its time.
@@ -50,7 +50,7 @@ LEVELS = "1s 2s 4s"
 LEVELS_MS = (1_000, 2_000, 4_000)
 WINDOW_S = 6
 MAX_DELAY_MS = 25_000
-SLOTS = 64  # half of the wheel; it turns several times in a life
+SLOTS = 64  # half of the wheel; it turns several times in a run
 LIVES = 4
 BACKENDS = [choose_backend(PYTHON)] + ([choose_backend(NATIVE)] if choose_backend().name == NATIVE else [])
 TOPIC = "orders"
@@ -58,7 +58,7 @@ STEPS_MS = (3_000, 30_000, 90_000, 3_600_000, 26 * 86_400_000, 24 * 365 * 86_400
 
 
 class InlineExecutor(Executor):
-    """Runs what it is given at once, so that a seed decides everything."""
+    """Runs its work immediately, so that a seed decides everything."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -67,7 +67,7 @@ class InlineExecutor(Executor):
 
 
 class WorldClock(ManualClock):
-    """The wall clock may be set; the steady one goes on. `set_by_ms` is how far it is ahead of the true time."""
+    """The wall clock may be set; the steady one continues. `set_by_ms` is how far it is ahead of the true time."""
 
     set_by_ms = 0
 
@@ -122,7 +122,7 @@ class World:
         self.writer: MessageWriter
         self._deliveries: Deliveries | None = None
 
-    # --- life
+    # --- run
 
     def let_go(self) -> None:
         """The broker is dead: its native backend, which garbage collection does not see into, holds it no longer."""
@@ -251,7 +251,7 @@ class World:
         self.store.flushed.when(result.end, lambda ok: setattr(sent, "is_durable", ok or sent.is_durable))
 
     def set_clock(self) -> None:
-        """Somebody sets the wall clock: right, or wrong by seconds to decades, ahead or back."""
+        """Set the wall clock: right, or wrong by seconds to decades, ahead or back."""
         rng = self.rng
         self.is_set = True
         by_ms = rng.choice(STEPS_MS) + rng.randrange(3_000)
@@ -277,7 +277,7 @@ class World:
         sent.recalled_in_time = sent.recalled_in_time or self.clock.now_ms() < begin
 
     def work(self) -> None:
-        """Some seconds of a broker's life."""
+        """Some seconds of a running broker."""
         rng = self.rng
         for _ in range(rng.randint(2, 12)):
             for _ in range(rng.choice((0, 1, 1, 4))):
@@ -322,7 +322,7 @@ class World:
             )
 
     def check_nobody_waits(self) -> None:
-        """While a broker lives, what is due has come."""
+        """While a broker runs, due messages have been delivered."""
         if self.is_set:
             return
         for _ in range(8):  # what was stored again is delivered when it is safe itself
@@ -335,7 +335,7 @@ class World:
                 assert number in delivered, f"message {number}, due {sent.due_ms}, has not come at {now}"
 
     def recalled(self) -> set[str]:
-        """Unique keys of the messages that somebody cancelled."""
+        """Unique keys of the cancelled messages."""
         return {
             record.properties["TIMER_DEL_UNIQKEY"]
             for record in self.records(WHEEL_TIMER_TOPIC)
@@ -449,4 +449,4 @@ if __name__ == "__main__":
         except BaseException:
             print(f"seed {seed}")
             raise
-    print(f"{count} lives: nothing early, nothing lost, nothing twice")
+    print(f"{count} runs: nothing early, nothing lost, nothing twice")

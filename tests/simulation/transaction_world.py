@@ -1,14 +1,14 @@
-"""One life of a broker's transactions on a simulated disk, from a seed: producers that die, repeat and contradict
+"""One run of a broker's transactions on a simulated disk, from a seed: producers that die, repeat and contradict
 themselves, a broker that is killed or loses power at any point.
 
 The real store, the real half, op and commit records, the real checks; only sockets are left out: requests are handed
 to the handlers, and checks arrive at ProducerPeer. What must hold, looked at after every start and at the end:
 
-- a message is delivered at most once into the log, and only after somebody committed it;
+- a message is delivered at most once into the log, and only after a producer committed it;
 - once a rollback was confirmed and is durable, its message is never delivered; once a commit was, it is there;
 - while undecided it is not delivered;
 - a check is not sent before its time, and TRANSACTION_CHECK_TIMES never counts one that was not sent;
-- when the faults end and a producer lives, every transaction is decided, as its producer says.
+- when the faults end and a producer runs, every transaction is decided, as its producer says.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class ProducerPeer(FakePeer):
 
 
 class Wish:
-    """What the world knows of one transaction."""
+    """The simulation's record of one transaction."""
 
     def __init__(self, number: int, final: int) -> None:
         self.id = f"T{number}"
-        self.final = final  # what its producer says when it is asked
+        self.final = final  # the producer's answer to a check
         self.said: list[int] = []  # what was said, in order
         self.places: list[tuple[int, int]] = []  # queue offset and physical offset of each copy we know
         self.end = 0  # of the newest half record
@@ -128,13 +128,13 @@ class World:
         self.opaque = 0
         self.ends: dict[int, tuple[Wish, int]] = {}  # opaque of an END_TRANSACTION that is not answered yet
         self.counts: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()  # checks by transaction, over all lives
+        self.sent: Counter[str] = Counter()  # checks by transaction, over all runs
         self.start()
 
     # --- the broker
 
     def start(self) -> None:
-        self.clock = ManualClock(self.clock.now_ms())  # timers of a life that ended are gone with it
+        self.clock = ManualClock(self.clock.now_ms())  # timers of a run that ended are gone with it
         self.store = MessageStore(
             self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=lambda: HOST
         )
@@ -164,7 +164,7 @@ class World:
             ack=AckPolicy(store=self.store, clock=self.clock, timeout_ms=3_600_000),
             may_send=anybody_may_send,
             records=RecordAccess(),
-            schedule=None,  # for the fast path, which is not part of this world
+            schedule=None,  # for the fast path, which is not part of this simulation
         )  # fmt: skip
         self.part = Transactions(parts)
         self.writer.add_hook(self.part.put_hook)
@@ -363,7 +363,7 @@ class World:
         self.settle()
 
     def settle(self) -> None:
-        """The faults are over: every producer answers."""
+        """The faults have ended: every producer answers."""
         if not self.producer.is_open:
             self.come()
         for _ in range(8):
@@ -397,7 +397,7 @@ class World:
             count = found[wish.id]
             assert count <= 1, f"{wish.id} was delivered {count} times"
             if count:
-                assert TRANSACTION_COMMIT in wish.said, f"{wish.id} was delivered and nobody committed it"
+                assert TRANSACTION_COMMIT in wish.said, f"{wish.id} was delivered without a commit"
             if wish.sure is not None:
                 wanted = int(wish.sure[0] == TRANSACTION_COMMIT)
                 assert count == wanted, f"{wish.id}: {wish.sure} was confirmed, delivered {count} times"

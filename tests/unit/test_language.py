@@ -19,11 +19,57 @@ READ = (
 )
 
 # Files that still hold terms of the left column: a shrinking list of path prefixes.
-UNFINISHED: tuple[str, ...] = ("aerobee", "tests", "bench", "docs", "native", "CHANGELOG.md", "README.md")
+UNFINISHED: tuple[str, ...] = (
+    "aerobee",
+    "native",
+    "CHANGELOG.md",
+    # Generated from texts of the code.
+    "docs/files.md",
+    "docs/mqadmin.md",
+    "docs/operations.md",
+    "docs/security.md",
+    "docs/settings.md",
+    # Show outputs of commands.
+    "docs/damage.md",
+    "docs/install.md",
+    "docs/pop.md",
+    "docs/request-reply.md",
+    "docs/retry.md",
+    "docs/transactions.md",
+    "docs/why.md",
+    # Quote messages or names of the code.
+    "tests/abuse/test_connections.py",
+    "tests/deploy/test_kubernetes.py",
+    "tests/fakes.py",
+    "tests/fuzz/fastpath_counterparts.py",
+    "tests/integration/pages/compare.py",
+    "tests/integration/test_acting_master.py",
+    "tests/integration/test_cli.py",
+    "tests/integration/test_cli_dead_letters.py",
+    "tests/integration/test_cli_upkeep.py",
+    "tests/integration/test_console.py",
+    "tests/integration/test_static_topics_admin.py",
+    "tests/interop/test_console_at_rocketmq.py",
+    "tests/simulation",
+    "tests/spark/test_spark_faults.py",
+    "tests/unit/broker/test_latencies.py",
+    "tests/unit/broker/test_unfinished_record.py",
+    "tests/unit/client/test_request_reply.py",
+    "tests/unit/client/test_static_plan.py",
+    "tests/unit/floor0/test_message.py",
+    "tests/unit/ops/test_drain.py",
+    "tests/unit/ops/test_why_rules.py",
+    "tests/unit/remoting/test_loop_watch.py",
+    "tests/unit/spark/test_spark_lag_page.py",
+    "tests/unit/spark/test_spark_planning.py",
+    "tests/unit/store/test_json_file.py",
+)
 
 # Words that a name of the wire, of another project or of the alphabet needs: path and word, with the reason.
 ALLOWED: dict[tuple[str, str], str] = {
     ("tests/language.py", "*"): "the list itself",
+    ("tests/unit/test_language.py", "*"): "examples of findings",
+    ("tests/unit/broker/test_stats.py", "later"): "call_later() of asyncio",
 }
 
 

@@ -20,7 +20,7 @@ from aerobee.store.queue import consume_queue
 from aerobee.store.read.reader import RESULT_BYTES_MAX
 
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
-# Names that several modules use for a choice of their own: equal today, and each may change without the others.
+# Names that several modules use for separate choices: equal today, and each may change without the others.
 INDEPENDENT = {
     "BACKLOG": "listen backlogs of separate ports",
     "CALLS_AT_ONCE": "concurrency of separate commands",

@@ -450,7 +450,7 @@ async def test_plain_function_that_blocks_holds_up_nothing_else(broker, orderly)
     assert names == {"aerobee-G-1", "aerobee-G-2"}
 
 
-async def test_a_topic_that_is_created_later_is_read_within_a_second(broker):
+async def test_a_topic_created_after_its_consumers_is_read_in_a_second(broker):
     seen = []
     client = ClientConfig(route_refresh_s=3600.0)
     config = ConsumerConfig(rebalance_s=3600.0)

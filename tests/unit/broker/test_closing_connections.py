@@ -87,7 +87,7 @@ def test_a_connection_with_pops_of_many_groups_closes_in_one_pass(comparisons: l
         assert pops.hold(call, 15, [("t", queue_id) for queue_id in range(2)])
     peer.close()
     assert pops.count == 1
-    assert [place.key for place in pops._by_queue["t", 1]] == [("t", "g0")]
+    assert [waiter.key for waiter in pops._by_queue["t", 1]] == [("t", "g0")]
     assert comparisons[0] < COUNT
 
 

@@ -155,13 +155,13 @@ def test_a_level_goes_back_to_the_first_message_whose_delivery_was_cut_off() -> 
     assert levels == {3: 3, 6: 9, 7: 1}
 
 
-def check_point(place: int, message: int, topic: str = "t", group: str = "g") -> bytes:
-    """A record of the revive topic at queue offset `place`: the message at an offset of queue 3 was handed out."""
+def check_point(offset: int, message: int, topic: str = "t", group: str = "g") -> bytes:
+    """A record of the revive topic at queue offset `offset`: the message at an offset of queue 3 was handed out."""
     found = CheckPoint(
         topic=topic, group=group, queue_id=3, start_offset=message, offsets=(message,),
-        pop_time=place, invisible_ms=60_000, broker_name="b",
+        pop_time=offset, invisible_ms=60_000, broker_name="b",
     )  # fmt: skip
-    return record(found.encode(), CK_TAG, topic=REVIVE_TOPIC, queue_offset=place)
+    return record(found.encode(), CK_TAG, topic=REVIVE_TOPIC, queue_offset=offset)
 
 
 def settled(left: LeftLog, before: dict[int, int], cut_off: bytes = b"") -> dict[int, int]:
@@ -188,22 +188,22 @@ def settled(left: LeftLog, before: dict[int, int], cut_off: bytes = b"") -> dict
 
 def test_the_record_that_comes_where_the_revive_queue_ends_now_is_not_passed_over() -> None:
     """The offset of this group names the last record that was dealt with, not the next one."""
-    left = LeftLog({0: [check_point(place, 0) for place in range(5)]})
+    left = LeftLog({0: [check_point(offset, 0) for offset in range(5)]})
     assert settled(left, {0: 5, 1: 0, 2: 9}) == {0: 4}
 
 
 def test_a_check_point_whose_copies_were_cut_off_is_dealt_with_again() -> None:
     left = LeftLog(
-        {queue_id: [check_point(place, 100 + place) for place in range(300)] for queue_id in (0, 1)}
+        {queue_id: [check_point(offset, 100 + offset) for offset in range(300)] for queue_id in (0, 1)}
     )
     left.revive[1][250] = check_point(250, 20, group="other")
-    for place, message in ((100, 20), (200, 21)):
-        left.records[place] = record(b"x", topic="t", queue_id=3, queue_offset=message)
+    for offset, message in ((100, 20), (200, 21)):
+        left.records[offset] = record(b"x", topic="t", queue_id=3, queue_offset=message)
     left.revive[0][40] = check_point(40, 20)
     left.revive[0][200] = check_point(200, 20)  # handed out again: the newest one counts
     left.revive[0][150] = check_point(150, 21)
     copies = [
-        record(b"x", topic="%RETRY%g_t", transaction_offset=delivery_mark(place)) for place in (100, 200)
+        record(b"x", topic="%RETRY%g_t", transaction_offset=delivery_mark(offset)) for offset in (100, 200)
     ]
     elsewhere = record(
         b"x", topic="%RETRY%g_t", transaction_offset=delivery_mark(START + 9)
