@@ -41,7 +41,7 @@ WINDOWS = (
 import fcntl as real_fcntl, types
 hide_modules({POSIX_MODULES!r})
 hide_names(os, "O_CLOEXEC", "O_DIRECTORY", "fchmod", "fchown", "fdatasync", "getuid", "pread", "pwrite", "statvfs", "fork",
-           "posix_fadvise", "posix_fallocate", "sync", "getpgid", "killpg", "uname", "sched_getaffinity", "O_NOFOLLOW")
+           "posix_fadvise", "posix_fallocate", "sync", "getpgid", "killpg", "uname", "O_NOFOLLOW")
 hide_names(mmap, "MADV_RANDOM", "MADV_WILLNEED")
 os.O_BINARY = 0
 
@@ -68,7 +68,7 @@ MACOS = (
     + """
 import builtins, ctypes, fcntl
 hide_modules(())
-hide_names(os, "fdatasync", "posix_fadvise", "posix_fallocate", "POSIX_FADV_WILLNEED", "sched_getaffinity")
+hide_names(os, "fdatasync", "posix_fadvise", "posix_fallocate", "POSIX_FADV_WILLNEED")
 hide_names(fcntl, "F_OFD_SETLK", "F_OFD_SETLKW", "F_OFD_GETLK")
 hide_names(__import__("time"), "CLOCK_BOOTTIME")
 sys.platform = "darwin"  # after what chooses by it when it is imported

@@ -45,8 +45,20 @@ def test_the_image_is_small_and_runs_unprivileged() -> None:
 
 
 def test_other_commands_are_there() -> None:
-    assert "aerobee" in docker("run", "--rm", IMAGE, "--version").lower()
+    assert "fast path   native" in docker("run", "--rm", IMAGE, "--version")
     assert "broker" in docker("run", "--rm", IMAGE)
+
+
+def test_the_image_has_the_licences_of_what_it_contains() -> None:
+    """Debian's copyright file of each package, and the licence files of Aerobee and its crates."""
+    look = (
+        "cd /var/lib/dpkg/status.d && for each in *; do "
+        "[ -s /usr/share/doc/$each/copyright ] || echo no copyright of $each; done; "
+        "find /usr/local/lib/python3.11/dist-packages -path '*aerobee-*licenses*' -type f"
+    )
+    lines = docker("run", "--rm", "--entrypoint", "/bin/sh", IMAGE, "-c", look).splitlines()
+    assert not [line for line in lines if line.startswith("no copyright")]
+    assert {line.rpartition("/")[2] for line in lines} == {"LICENSE", "THIRD_PARTY_LICENSES.txt"}
 
 
 def test_a_broker_runs_with_a_read_only_root_and_without_capabilities(broker: str) -> None:
