@@ -168,7 +168,11 @@ const steps = {
     await page.locator("article pre", { hasText: '{"order": 17' }).waitFor();
     await open(`messages?topic=orders&by=id&what=${world.message}`, "Messages");
     await page.locator("article", { hasText: world.message }).waitFor();
-    const hour = new Date(Date.now() - 3_600_000 - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+    // As a reader types it: by the clock of the browser, which is in New York.
+    const hour = await page.evaluate(() => {
+      const then = new Date(Date.now() - 3_600_000);
+      return new Date(then - then.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+    });
     await open(`messages?topic=orders&by=time&what=${encodeURIComponent(hour)}`, "Messages");
     await page.locator("article").first().waitFor();
   },

@@ -263,6 +263,7 @@ def test_what_was_noted_of_a_deleted_topic_goes_with_it(stats: BrokerStats) -> N
     assert (stats.put_total, stats.get_total) == (10, 15)
 
 
+@pytest.mark.slow
 def test_names_from_peers_cannot_fill_the_memory(stats: BrokerStats) -> None:
     for index in range(ITEMS_MAX + 5):
         stats.topic_put(f"T{index}", 1, 1)

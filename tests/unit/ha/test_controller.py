@@ -261,6 +261,7 @@ def test_names_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(state.groups) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_brokers_without_end_are_refused_before_a_snapshot_is_too_large() -> None:
     state, code = ControllerState(), "x" * 1024
 

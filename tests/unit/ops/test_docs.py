@@ -66,6 +66,9 @@ def test_decisions_are_numbered_without_gaps_and_dated() -> None:
         lines = page.read_text(encoding="utf-8").splitlines()
         assert page.name.startswith(f"{number:04d}-"), page.name
         assert lines[0].startswith(f"# {number}. "), page.name
+        assert ":" not in lines[0], (
+            f"{page.name}: the title is the decision, without a subject in front of it"
+        )
         assert re.fullmatch(r"Date: \d{4}-\d\d-\d\d · Status: accepted", lines[2]), page.name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def brokers(count: int, **more: object) -> tuple[Broker, ...]:
     return tuple(Broker(name=f"b{number}", **more) for number in range(count))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(model=models(), move_ordered=st.booleans())
 def test_a_plan_breaks_no_hard_goal_and_is_never_less_even(model: Model, move_ordered: bool):
