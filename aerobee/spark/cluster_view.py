@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from aerobee.client.admin.admin import Admin
-from aerobee.client.base.publish_route import subscribe_queues
+from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, end_offset, offset_for_time
 from aerobee.client.sync import LoopThread
 from aerobee.errors import (

@@ -124,7 +124,7 @@ async def test_no_topic_is_made_from_the_brokers_own_templates_when_that_is_off(
 
 async def test_what_the_broker_writes_for_itself_takes_no_sends(tmp_path: Path) -> None:
     async with broker_at(tmp_path) as broker, UntrustedPeer(broker.address) as peer:
-        before = broker.store.max_physical_offset
+        before = broker.store.log.end
         own = [
             "rmq_sys_wheel_timer", f"rmq_sys_REVIVE_LOG_{broker.identity.cluster}", "rmq_sys_mine", "%DLQ%g",
             "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "SCHEDULE_TOPIC_XXXX",
@@ -138,7 +138,7 @@ async def test_what_the_broker_writes_for_itself_takes_no_sends(tmp_path: Path) 
             assert batch.code == REFUSED, topic
             assert (await peer.call(325, {"b": topic, "a": "g", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0",
                                               "h": "0", "i": "", "j": "0", "k": "false", "m": "false"})).code == REFUSED  # fmt: skip
-        assert broker.store.max_physical_offset == before
+        assert broker.store.log.end == before
         assert not {"rmq_sys_mine", "%DLQ%g"} & set(broker.topics.topics)
         # What clients of the cloud channel do write stays possible, and can be deleted again.
         assert (await peer.send_message("rmq_sys_TRACE_DATA_cn")).code == OK

@@ -70,7 +70,7 @@ async def test_an_acknowledgement_for_a_time_that_no_pop_gave_is_refused_and_not
 ) -> None:
     async with broker_at(tmp_path) as broker, UntrustedPeer(broker.address) as peer:
         assert (await peer.send_message("t")).code == 0
-        now_ms, end = broker.clock.now_ms(), broker.store.max_physical_offset
+        now_ms, end = broker.clock.now_ms(), broker.store.log.end
         for pop_time, invisible in ((100, 2**62), (2**63 - 1, -1), (-5, 10), (0, -1), (now_ms, 10**10)):
             entry = {
                 "c": "g",
@@ -88,7 +88,7 @@ async def test_an_acknowledgement_for_a_time_that_no_pop_gave_is_refused_and_not
             ack = {"consumerGroup": "g", "topic": "t", "queueId": "0", "offset": "0",
                    "extraInfo": f"0 {pop_time} {invisible} 0 0 broker-a 0 0"}  # fmt: skip
             assert (await peer.call(ACK, ack)).code in (MALFORMED, MESSAGE_ILLEGAL)
-        assert broker.store.max_physical_offset == end
+        assert broker.store.log.end == end
 
 
 @pytest.mark.parametrize("code", [215, 207])

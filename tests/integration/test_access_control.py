@@ -323,7 +323,7 @@ async def test_hostile_frames_without_keys_change_nothing(tmp_path: Path) -> Non
 
         async with Admin(cluster.server.address, client=client("root")) as admin:
             topics = await admin.topics()
-        before = (broker.store.appended, broker.topics.data_version, broker.live.value)
+        before = (broker.store.log.end, broker.topics.data_version, broker.live.value)
         remoting = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
         refused = 0
         for start in range(0, frames, 50):
@@ -332,7 +332,7 @@ async def test_hostile_frames_without_keys_change_nothing(tmp_path: Path) -> Non
             refused += sum(reply.code == 16 for reply in await asyncio.gather(*asked_now))
         await remoting.close()
         assert refused == frames
-        assert (broker.store.appended, broker.topics.data_version, broker.live.value) == before
+        assert (broker.store.log.end, broker.topics.data_version, broker.live.value) == before
         async with Admin(cluster.server.address, client=client("root")) as admin:
             assert await admin.topics() == topics
             assert {broker.broker_name for broker in await admin.brokers()} == {"broker-a"}

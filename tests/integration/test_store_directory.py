@@ -118,7 +118,7 @@ async def test_a_record_that_no_file_holds_is_refused_and_nothing_is_written(tmp
     for broken in (message(1, 70_000), message(1, topic="t" * 256), message(1, topic="")):
         with pytest.raises(RecordInvalid):
             store.append(broken)
-    assert store.appended == 0
+    assert store.log.end == 0
     assert store.append(message(1, 65_536 - 8 - 91 - 1 - 12)).size == 65_528
     await store.stop()
 
@@ -343,7 +343,7 @@ async def test_expired_files_go_with_their_queue_and_index_files(tmp_path: Path)
         os.utime(segment.path, (0, 0))
     assert await store.delete_expired() >= 4
     low = store.min_offset("T", 0)
-    assert store.min_physical_offset == 4 * 65_536
+    assert store.log.min_offset == 4 * 65_536
     assert store.get_messages("T", 0, 0, count_max=1).status is GetStatus.OFFSET_TOO_SMALL
     first = store.get_messages("T", 0, low, count_max=1)
     assert next(decode_records(first.body)).queue_offset == low

@@ -27,7 +27,7 @@ from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.transaction import end as end_transaction
 from aerobee.broker.transaction.check import Checker as TransactionChecks
 from aerobee.broker.transaction.transaction_table import Outcome
-from aerobee.client.base.publish_route import TopicRoute
+from aerobee.client.base.topic_route import TopicRoute
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.session.route_cache import RouteCache
 from aerobee.errors import TransportError

@@ -177,7 +177,7 @@ class World:
         self.offsets = ConsumerOffsets(
             clock=self.clock,
             file=self._file("consumerOffset.json"),
-            log_end_now=lambda: self.store.appended,
+            log_end_now=lambda: self.store.log.end,
             has_pop_buffer=self.uses_buffer,
         )
         self.offsets.load()
@@ -307,7 +307,7 @@ class World:
         """As Broker does each few seconds."""
         write = self.offsets.prepare_save()
         if write is not None:
-            self.store.flushed.when(self.store.appended, lambda ok: self._run_blocking(write) if ok else None)
+            self.store.flushed.when(self.store.log.end, lambda ok: self._run_blocking(write) if ok else None)
 
     def stop_cleanly(self) -> None:
         self.pop_feature._release_waiting()
@@ -475,7 +475,7 @@ class World:
                 return
             known.done = True
             self.store.flushed.when(
-                self.store.appended, lambda ok: setattr(known, "done_durable", ok or known.done_durable)
+                self.store.log.end, lambda ok: setattr(known, "done_durable", ok or known.done_durable)
             )
 
         known.asked += 1

@@ -73,7 +73,7 @@ def save_before_the_log_is_safe(patch: pytest.MonkeyPatch) -> None:
         store = saver._store
 
         class Eager:
-            appended = property(lambda self: store.appended)
+            log = property(lambda self: store.log)
             flushed = property(lambda self: self)
             want_flush = store.want_flush
 

@@ -267,10 +267,10 @@ class World:
         request = RemotingCommand(
             RequestCode.RECALL_MESSAGE, {"topic": TOPIC, "recallHandle": sent.handle, "producerGroup": "g"}
         )
-        before = self.store.appended
+        before = self.store.log.end
         self.timers.handlers()[RequestCode.RECALL_MESSAGE](cast(Any, connection), request)
-        if self.store.appended > before:
-            self.store.flushed.when(self.store.appended, lambda ok: self._recalled(sent) if ok else None)
+        if self.store.log.end > before:
+            self.store.flushed.when(self.store.log.end, lambda ok: self._recalled(sent) if ok else None)
 
     def _recalled(self, sent: Sent) -> None:
         begin = decode_recall_handle(sent.handle).timestamp_ms - 1

@@ -80,7 +80,7 @@ CORES = [
     "client/producer/fault_avoidance.py",
     "client/consumer/process_queue.py",
     "client/producer/publish_info.py",
-    "client/base/publish_route.py",
+    "client/base/topic_route.py",
     "client/base/received.py",
     "client/session/send_header.py",
     "client/consumer/subscription.py",

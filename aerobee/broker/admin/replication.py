@@ -96,7 +96,7 @@ class SlaveCalls:
         return {BEHIND_FIELD: "true"} if is_behind else {}
 
     def _log_end(self) -> dict[str, str]:
-        return {LOG_END_FIELD: str(self._store.max_physical_offset)}
+        return {LOG_END_FIELD: str(self._store.log.end)}
 
     def delay_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """45: up to where each delay level has delivered, as in delayOffset.json."""

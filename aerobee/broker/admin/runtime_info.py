@@ -84,11 +84,11 @@ class RuntimeInfo:
             "commitLogDirCapacity": self._capacity_text(log_path),
             "commitLogDiskRatio": _ratio_text(log_ratio),
             f"commitLogDiskRatio_{log_path}": _ratio_text(log_ratio),
-            "commitLogMaxOffset": str(store.max_physical_offset),
-            "commitLogMinOffset": str(store.min_physical_offset),
+            "commitLogMaxOffset": str(store.log.end),
+            "commitLogMinOffset": str(store.log.min_offset),
             "consumeQueueDiskRatio": _ratio_text(queue_ratio),
             "earliestMessageTimeStamp": str(store.earliest_store_time()),
-            "remainHowManyDataToFlush": byte_text(max(0, store.appended - store.flushed.value)),
+            "remainHowManyDataToFlush": byte_text(max(0, store.log.end - store.flushed.value)),
             "startAcceptSendRequestTimeStamp": str(self._accepts_sends_from_ms()),
             **{
                 f"scheduleMessageOffset_{level}": f"{offset},{store.max_offset(SCHEDULE_TOPIC, level - 1)}"

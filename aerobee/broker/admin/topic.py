@@ -260,7 +260,7 @@ class AdminTopicCalls:
         ext = {"totalTopicNum": str(len(topics))}
         of_slaves: dict[str, Any] = {}
         if LOG_END_FIELD in (request.ext or {}):
-            ext[LOG_END_FIELD] = str(self._store.max_physical_offset)
+            ext[LOG_END_FIELD] = str(self._store.log.end)
             of_slaves = {DELETED_FIELD: self._topics.deleted}
         body = await dump_sliced(
             {

@@ -102,7 +102,7 @@ class Foundation:
             file=self._offsets_file,
             end_of=self.store.max_offset,
             bounds=self.bounds,
-            log_end_now=lambda: self.store.appended,
+            log_end_now=lambda: self.store.log.end,
             has_pop_buffer=config.enable_pop_buffer_merge,
         )
         self.stats = BrokerStats(clock=clock, cluster=config.broker_cluster_name)
@@ -228,7 +228,7 @@ class Foundation:
         if write is not None:
             # The file must not say that a message was taken whose check point a power loss can take back.
             save = write
-            self.store.flushed.when(self.store.appended, lambda ok: self._write_offsets(save, ok))
+            self.store.flushed.when(self.store.log.end, lambda ok: self._write_offsets(save, ok))
 
     def _write_offsets(self, save: Callable[[], None], is_durable: bool) -> None:
         if is_durable and self._saves_offsets:

@@ -364,7 +364,7 @@ def _storage(parts: BrokerParts, common: str) -> Iterator[Family]:
     store, labels = parts.store, joined(common, _STORAGE)
     log_ratio, queue_ratio = store.disk_ratios()
     for name, meaning, value in (
-        ("rocketmq_storage_size", "Bytes of the log", store.max_physical_offset - store.min_physical_offset),
+        ("rocketmq_storage_size", "Bytes of the log", store.log.end - store.log.min_offset),
         ("rocketmq_storage_flush_behind_bytes", "Stored, not on the disk yet", store.unflushed_bytes),
         ("rocketmq_storage_dispatch_behind_bytes", "0: queues are written with the record", 0),
         ("aerobee_disk_used_ratio", "0 to 1, of the file system with the log", log_ratio),

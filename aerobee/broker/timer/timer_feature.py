@@ -183,7 +183,7 @@ class Timers(Feature):
         for _ in self._opening():
             pass
         scan_from = self._scan_start()
-        log_files, end = self._store.log, self._store.appended
+        log_files, end = self._store.log, self._store.log.end
         self._use(scan_from, delivered_sources(log_files, scan_from, end))
 
     def _opening(self) -> Generator[None, None, None]:
@@ -192,7 +192,7 @@ class Timers(Feature):
         queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
         try:
             self._checkpoint = yield from self._files.opening(
-                log_end=store.appended,
+                log_end=store.log.end,
                 queue_max=queue.max_offset if queue is not None else 0,
                 queue_offset_of=self._queue_offset_at,
             )
@@ -243,10 +243,10 @@ class Timers(Feature):
         store, checkpoint = self._store, self._checkpoint
         if checkpoint is not None:
             # RocketMQ's deliveries carry no marks: there is nothing to find.
-            return min(checkpoint.scan_from, store.appended) if checkpoint.scan_from >= 0 else store.appended
+            return min(checkpoint.scan_from, store.log.end) if checkpoint.scan_from >= 0 else store.log.end
         queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
         entry = queue.entry(queue.min_offset) if queue is not None else None
-        return entry[0] if isinstance(entry, tuple) else store.appended
+        return entry[0] if isinstance(entry, tuple) else store.log.end
 
     def start(self) -> None:
         if self._is_enabled:
@@ -264,7 +264,7 @@ class Timers(Feature):
         self._files.close()
         for _ in self._opening():
             await asyncio.sleep(0)
-        scan_from, end = self._scan_start(), self._store.appended
+        scan_from, end = self._scan_start(), self._store.log.end
         self._use(scan_from, await deliveries_between(self._store, scan_from, end))
 
     def resign(self) -> None:
@@ -323,7 +323,7 @@ class Timers(Feature):
     def _warm(self, offsets: list[int]) -> None:
         """Bring the next slot's records into memory, those that lie far back in the log."""
         store = self._store
-        cold = [at for at in offsets[:WARM_COUNT_MAX] if store.appended - at > store.config.hot_read_bytes]
+        cold = [at for at in offsets[:WARM_COUNT_MAX] if store.log.end - at > store.config.hot_read_bytes]
         if cold:
             self._parts.spawn(store.warm_records([(at, RECORD_BYTES) for at in cold]))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_service import TimerService
@@ -19,32 +18,13 @@ from aerobee.clock import Clock, Timer, in_step
 from aerobee.errors import StoreError
 from aerobee.store.files.disk import Disk
 from aerobee.store.files.json_file import save_config_file
+from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
 from aerobee.store.timer.timer_files import TimerFiles
 
 log = logging.getLogger(__name__)
 
 IDLE_SAVE_MS = 60_000  # so far may the saved read time lag behind while nothing happens
-
-
-class Flushed(Protocol):
-    """The store's watermark of what is on the disk."""
-
-    def when(self, offset: int, callback: Callable[[bool], None]) -> None: ...
-
-
-class SaverStore(Protocol):
-    """What saving needs of the store."""
-
-    @property
-    def flushed(self) -> Flushed: ...
-
-    @property
-    def appended(self) -> int: ...
-
-    def flush_now(self) -> None: ...
-
-    def want_flush(self) -> object: ...
 
 
 class TimerSaver:
@@ -55,7 +35,7 @@ class TimerSaver:
         *,
         service: TimerService,
         files: TimerFiles,
-        store: SaverStore,
+        store: MessageStore,
         pending: PendingCounts,
         metrics_path: str,
         disk: Disk,
@@ -107,7 +87,7 @@ class TimerSaver:
         service.progress.saved()
         self._is_saving = True
         self._store.flushed.when(
-            self._store.appended, lambda ok: self._begin(checkpoint, metrics) if ok else None
+            self._store.log.end, lambda ok: self._begin(checkpoint, metrics) if ok else None
         )
         self._store.want_flush()
 
@@ -169,7 +149,7 @@ class TimerSaver:
             checkpoint = replace(
                 checkpoint,
                 read_time_ms=checkpoint.read_time_ms + self._files.precision_ms,
-                scan_from=self._store.appended,
+                scan_from=self._store.log.end,
             )
         self._write(checkpoint, self._pending.encode(checkpoint.timestamp))
 

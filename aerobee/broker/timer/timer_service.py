@@ -26,6 +26,7 @@ from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
 from aerobee.broker.timer.timer_progress import TimerProgress, TimerQueue
 from aerobee.clock import Clock
+from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.timer.timer_files import TimerFiles
 
 
@@ -36,7 +37,7 @@ class TimerStore(RedeliveryStore, Protocol):
     def queues(self) -> Mapping[tuple[str, int], TimerQueue]: ...
 
     @property
-    def appended(self) -> int: ...
+    def log(self) -> CommitLog: ...
 
     @property
     def last_store_timestamp(self) -> int: ...
@@ -66,7 +67,7 @@ class TimerService:
         self._precision_ms = files.precision_ms
         self.progress = TimerProgress(
             queues=store.queues,
-            log_end=lambda: store.appended,
+            log_end=lambda: store.log.end,
             pending=pending,
             precision_ms=files.precision_ms,
         )

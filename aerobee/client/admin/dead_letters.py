@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from aerobee.client.admin.base import AdminCalls
-from aerobee.client.base.publish_route import publish_queues, subscribe_queues
 from aerobee.client.base.received import ReceivedMessage, decode_messages
 from aerobee.client.base.results import SendResult
+from aerobee.client.base.topic_route import publish_queues, subscribe_queues
 from aerobee.client.consumer.broker_calls import begin_offset, commit_offset, committed_offset, end_offset
 from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
 from aerobee.client.session.send_header import SendTemplate, decode_send_reply

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from aerobee.client.admin.upkeep import UpkeepCalls
-from aerobee.client.base.publish_route import subscribe_queues
 from aerobee.client.base.results import (
     ClientConnection,
     ConsumerProgress,
@@ -18,6 +17,7 @@ from aerobee.client.base.results import (
     SubscriptionConflict,
     SubscriptionInfo,
 )
+from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.consumer.broker_calls import commit_offset, end_offset, offset_for_time
 from aerobee.errors import (
     AerobeeError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aerobee.client.admin.base import AdminCalls
-from aerobee.client.base.publish_route import TopicRoute
 from aerobee.client.base.results import QueueStats, TopicInfo
+from aerobee.client.base.topic_route import TopicRoute
 from aerobee.errors import QueryNotFound, TopicNotExist, TransportError, UsageError
 from aerobee.message import MessageQueue, check_topic_name
 from aerobee.remoting.body.group_list import GroupList

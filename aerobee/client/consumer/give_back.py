@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 
-from aerobee.client.base.publish_route import publish_queues
 from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.topic_route import publish_queues
 from aerobee.client.base.verdict import GiveBack
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.group_retries import FOREVER, RETRY_COUNT_DEFAULT, GroupRetries

@@ -18,8 +18,8 @@ from aerobee.client.base.arrival import Arrival
 from aerobee.client.base.checks import check_queues, check_seconds, check_whole_number, config_of
 from aerobee.client.base.config import ClientConfig, MessageModel, PullConsumerConfig
 from aerobee.client.base.observer import ConsumeObserver, begin_consume
-from aerobee.client.base.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.topic_route import TopicRoute, subscribe_queues
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import begin_offset, check_subscription, end_offset, offset_for_time
 from aerobee.client.consumer.consumer_trace import consumer_tracer

@@ -20,8 +20,8 @@ from aerobee.client.base.checks import check_handler, config_of, subscription_ma
 from aerobee.client.base.config import Blocked, ClientConfig, ConsumeFrom, ConsumerConfig, MessageModel
 from aerobee.client.base.handler_threads import HandlerThreads, in_threads, is_plain
 from aerobee.client.base.observer import ConsumeObserver, observed
-from aerobee.client.base.publish_route import TopicRoute, subscribe_queues
 from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.topic_route import TopicRoute, subscribe_queues
 from aerobee.client.consumer.allocation import Allocation, average
 from aerobee.client.consumer.broker_calls import check_subscription
 from aerobee.client.consumer.consumer_trace import consumer_tracer

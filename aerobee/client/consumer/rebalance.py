@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from aerobee.client.base.publish_route import TopicRoute, subscribe_queues
+from aerobee.client.base.topic_route import TopicRoute, subscribe_queues
 from aerobee.client.consumer.allocation import Allocation
 from aerobee.client.consumer.broker_calls import first_answer
 from aerobee.client.consumer.pop_calls import query_assignment

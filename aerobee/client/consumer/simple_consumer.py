@@ -24,7 +24,7 @@ from aerobee.client.base.checks import (
     subscription_map,
 )
 from aerobee.client.base.config import ClientConfig, SimpleConsumerConfig
-from aerobee.client.base.publish_route import subscribe_queues
+from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.base.verdict import LEVEL_DEAD_LETTER, GiveBack
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.first_offset import begin_at_end

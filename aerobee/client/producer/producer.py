@@ -30,7 +30,7 @@ from aerobee.client.base.observer import SendEnded, SendObserver, begin_send
 from aerobee.client.base.results import SendResult
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
 from aerobee.client.producer.publish_info import PublishInfo, Target
-from aerobee.client.producer.publish_routes import PublishRoutes, target_of
+from aerobee.client.producer.publish_info_table import PublishInfoTable, target_of
 from aerobee.client.producer.recall import recall_message
 from aerobee.client.producer.request_reply import PendingRequests
 from aerobee.client.producer.request_reply_calls import RequestReplyCalls
@@ -115,7 +115,7 @@ class Producer(RequestReplyCalls):
         )
         self._connections = self._session.remoting.by_address
         self._clock = self._session.clock
-        self._routes = PublishRoutes(self._session, group, self.config)
+        self._routes = PublishInfoTable(self._session, group, self.config)
         self._publish = self._routes.known
         self._in_flight = SendSemaphore(self.config.in_flight_max)
         self._tracer: Tracer | None = None

@@ -12,7 +12,7 @@ from aerobee.client.base.config import ProducerConfig
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.base.results import SendResult
 from aerobee.client.producer.publish_info import PublishInfo, Target
-from aerobee.client.producer.publish_routes import PublishRoutes, target_of
+from aerobee.client.producer.publish_info_table import PublishInfoTable, target_of
 from aerobee.client.producer.request_reply import (
     PendingRequests,
     not_handed_over,
@@ -44,7 +44,7 @@ class RequestReplyCalls:
     _clock: Clock
     _loop: asyncio.AbstractEventLoop
     _ids: Ids
-    _routes: PublishRoutes
+    _routes: PublishInfoTable
     _publish: dict[str, PublishInfo]
     _requests: PendingRequests
     _request_routes: dict[str, PublishInfo]  # topics whose brokers know us as a requester

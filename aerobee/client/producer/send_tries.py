@@ -26,7 +26,7 @@ from aerobee.client.base.config import ProducerConfig
 from aerobee.client.base.results import SendResult, SendStatus
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
 from aerobee.client.producer.publish_info import PublishInfo, Target
-from aerobee.client.producer.publish_routes import PublishRoutes, target_of
+from aerobee.client.producer.publish_info_table import PublishInfoTable, target_of
 from aerobee.errors import (
     AerobeeError,
     ConnectFailed,
@@ -183,13 +183,15 @@ class _Send:
 class SendTries:
     """Runs tries for one producer."""
 
-    def __init__(self, routes: PublishRoutes, config: ProducerConfig, faults: FaultAvoidance | None) -> None:
+    def __init__(
+        self, routes: PublishInfoTable, config: ProducerConfig, faults: FaultAvoidance | None
+    ) -> None:
         self._routes = routes
         self._config = config
         self._faults = faults
 
     async def info(self, topic: str, deadline: float) -> PublishInfo:
-        """Where a topic's messages go; waited for while there is no master. Raises as PublishRoutes.info()."""
+        """Where a topic's messages go; waited for while there is no master. Raises as PublishInfoTable.info()."""
         send = _Send(topic, None, deadline, began=_now(), tries=0)
         while True:
             try:

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 from aerobee.client.base.lost_peers import LostPeers
-from aerobee.client.base.publish_route import TopicRoute, parse_route
 from aerobee.client.base.tasks import Tasks
+from aerobee.client.base.topic_route import TopicRoute, parse_route
 from aerobee.client.session.nameservers import Nameservers
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, RouteError, TopicNotExist, UsageError, remote_error

@@ -16,8 +16,8 @@ from random import Random
 
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.base.lost_peers import LostPeers
-from aerobee.client.base.publish_route import TopicRoute
 from aerobee.client.base.tasks import Tasks
+from aerobee.client.base.topic_route import TopicRoute
 from aerobee.client.base.unique_id import UniqueIds
 from aerobee.client.session.codec import choose_codec
 from aerobee.client.session.nameservers import Nameservers, parse_addresses

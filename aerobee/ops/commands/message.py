@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from aerobee.client import PullConsumer, ReceivedMessage
-from aerobee.client.base.publish_route import subscribe_queues
+from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.errors import QueryNotFound, RemoteSystemError, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import MessageQueue

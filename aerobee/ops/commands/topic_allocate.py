@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from aerobee.client.base.publish_route import subscribe_queues
+from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.client.consumer.allocation import Allocation, average, average_by_circle, consistent_hash
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT

@@ -26,7 +26,7 @@ def _calls(role: Role, unserved: UnservedKinds) -> SlaveCalls:
         ),
         schedule=SimpleNamespace(to_json=dict),  # type: ignore[arg-type]
         filters=SimpleNamespace(),  # type: ignore[arg-type]
-        store=SimpleNamespace(max_physical_offset=7),  # type: ignore[arg-type]
+        store=SimpleNamespace(log=SimpleNamespace(end=7)),  # type: ignore[arg-type]
         identity=SimpleNamespace(),  # type: ignore[arg-type]
         state=lambda: SimpleNamespace(role=role),  # type: ignore[arg-type,return-value]
         clock=SimpleNamespace(),  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from aerobee.client import (
 )
 from aerobee.client.base.compression import compress, decompress
 from aerobee.client.base.config import ConsumerConfig, ProducerConfig
-from aerobee.client.base.publish_route import TopicRoute, from_template, publish_queues, subscribe_queues
+from aerobee.client.base.topic_route import TopicRoute, from_template, publish_queues, subscribe_queues
 from aerobee.client.base.unique_id import UniqueIds, month_bounds_ms
 from aerobee.client.consumer.allocation import ring_hash
 from aerobee.client.consumer.process_queue import ProcessQueue

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from aerobee.client.base.publish_route import TopicRoute, parse_route, publish_queues
 from aerobee.client.base.received import decode_stored_messages
+from aerobee.client.base.topic_route import TopicRoute, parse_route, publish_queues
 from aerobee.client.consumer.dead_letter import DeadLetter
 from aerobee.errors import MalformedFrame
 from aerobee.message import encode_properties, encode_record, pack_host

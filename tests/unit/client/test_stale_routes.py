@@ -13,7 +13,7 @@ from aerobee.client.base.lost_peers import LostPeers
 from aerobee.client.base.tasks import Tasks
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.producer.publish_info import PublishInfo, Target
-from aerobee.client.producer.publish_routes import REFRESH_PAUSE_S, PublishRoutes
+from aerobee.client.producer.publish_info_table import REFRESH_PAUSE_S, PublishInfoTable
 from aerobee.client.producer.send_tries import SendTries
 from aerobee.client.session.route_cache import RouteCache
 from aerobee.client.session.stale_routes import StaleRoutes
@@ -65,7 +65,7 @@ class Session:
 
 async def _failing_send(failure: AerobeeError) -> Session:
     session = Session()
-    routes = PublishRoutes(cast(Any, session), "P", ProducerConfig())
+    routes = PublishInfoTable(cast(Any, session), "P", ProducerConfig())
     target = Target("broker-a", "10.0.0.1:10911", *(cast(Any, None),) * 3)
     routes.known["orders"] = PublishInfo((QUEUE,), {"broker-a": target}, first_turn=0)
 
@@ -94,7 +94,7 @@ async def test_a_send_to_a_fixed_queue_that_fails_asks_for_the_route(failure: Ae
 
 async def test_after_a_pause_the_next_failure_asks_again() -> None:
     session = Session()
-    routes = PublishRoutes(cast(Any, session), "P", ProducerConfig())
+    routes = PublishInfoTable(cast(Any, session), "P", ProducerConfig())
     for count in (1, 2, 3):
         routes.refresh_behind("orders")
         await wait_until(lambda count=count: session.asked == count, "the route is requested")

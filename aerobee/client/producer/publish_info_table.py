@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from aerobee.client.base.config import ProducerConfig
-from aerobee.client.base.publish_route import TopicRoute, from_template, masterless, publish_queues
+from aerobee.client.base.topic_route import TopicRoute, from_template, masterless, publish_queues
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.session.codec import Template
 from aerobee.client.session.send_header import SendTemplate
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 REFRESH_PAUSE_S = 0.2  # between two questions for a route that failed sends have shown to be old
 
 
-class PublishRoutes:
+class PublishInfoTable:
     """Publish information by topic. `known` may be read by whoever sends, for it saves a call."""
 
     def __init__(self, session: Session, group: str, config: ProducerConfig) -> None:
