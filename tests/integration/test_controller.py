@@ -109,7 +109,7 @@ class Tool:
         )
 
     async def alter(
-        self, address: str, master: int, epoch: int, members: list[int], set_epoch: int
+        self, address: str, master: int, epoch: int, members: list[int], set_epoch: int, **ext: object
     ) -> RemotingCommand:
         body = json.dumps({"syncStateSet": members, "syncStateSetEpoch": set_epoch}).encode()
         return await self.call(
@@ -119,6 +119,7 @@ class Tool:
             brokerName=GROUP,
             masterBrokerId=master,
             masterEpoch=epoch,
+            **ext,
         )
 
     async def info(self, address: str) -> RemotingCommand:
@@ -203,6 +204,11 @@ async def test_a_group_forms_and_its_first_broker_becomes_master(tmp_path: Path)
         assert altered.ext == {"newSyncStateSetEpoch": "2"}
         assert altered.body == b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}'
         assert (await ask.alter(at, 1, 1, [1], 1)).code == ControllerCode.FENCED_SYNC_STATE_SET_EPOCH
+        same = await ask.alter(at, 1, 1, [1, 2], 2)
+        assert same.code == ControllerCode.ALTER_SYNC_STATE_SET_FAILED, "as RocketMQ's brokers are answered"
+        renewed = await ask.alter(at, 1, 1, [1, 2], 2, newSetEpochWanted="true")
+        assert renewed.ext == {"newSyncStateSetEpoch": "3"}
+        assert renewed.body == b'{"syncStateSet":[1,2],"syncStateSetEpoch":3}'
         found = await ask.info(at)
         assert found.ext == {"masterBrokerId": "1", "masterAddress": ADDRESSES[1], "masterEpoch": "1"}
         data = await ask.call(at, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, b'["broker-a"]')

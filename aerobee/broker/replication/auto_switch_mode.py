@@ -224,7 +224,9 @@ class AutoSwitchMode:
     def wanted(self) -> frozenset[int] | None:
         """The sync state set to ask the controllers for; None when it is right."""
         found = self._set
-        return found.wanted(self._clock.monotonic() * 1000) if found is not None else None
+        if found is None:
+            return None
+        return found.wanted(self._clock.monotonic() * 1000, may_renew=self.lease_until_s != NO_LEASE)
 
     def _is_member(self, broker_id: int) -> bool:
         return self._set is not None and broker_id in self._set.members

@@ -469,11 +469,7 @@ class ControllerAgent:
         try:
             changed = await self._client.alter_set(self.addresses, state, wanted, self._clock.now_ms())
         except RemoteError as error:
-            if (
-                ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH
-                <= error.code
-                <= ResponseCode.CONTROLLER_BROKER_ID_INVALID
-            ):
+            if self._is_definite(error.code):
                 found.refused()
                 log.info("the sync state set %s was refused: %s", sorted(wanted), error)
             else:
@@ -495,6 +491,18 @@ class ControllerAgent:
         log.info("in sync are %s, set %d", sorted(changed.members), changed.set_epoch)
         self._apply(changed)
         self._set_hint.set()
+
+    def _is_definite(self, code: int) -> bool:
+        """Whether this answer to a request for a set says that the request is never granted.
+
+        RocketMQ's controllers say CONTROLLER_NOT_LEADER also when they lost the leadership with the change in their log, where the next leader may
+        commit it. Aerobee's say it of a change that was not proposed or was replaced.
+        """
+        if code == ResponseCode.CONTROLLER_NOT_LEADER:
+            return self._knows_leases
+        return (
+            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH <= code <= ResponseCode.CONTROLLER_BROKER_ID_INVALID
+        )
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))

@@ -110,12 +110,14 @@ class ControllerClient:
     async def alter_set(
         self, addresses: tuple[str, ...], state: GroupState, members: frozenset[int], now_ms: int
     ) -> GroupState:
-        """Ask for this sync state set as the master of `state`; return the set that holds now."""
+        """Ask for this sync state set as the master of `state`; return the set that holds now, under a new epoch."""
         ext = {
             "brokerName": self._name,
             "masterBrokerId": str(state.master_id),
             "masterEpoch": str(state.master_epoch),
             "invokeTime": str(now_ms),
+            # Aerobee's controllers give the set that holds already a new epoch then, RocketMQ's do not read it.
+            "newSetEpochWanted": "true",
         }
         body = dumps({"syncStateSet": sorted(members), "syncStateSetEpoch": state.set_epoch})
         answer = await self._call(addresses, RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)

@@ -26,7 +26,9 @@ from aerobee.ha.controller.commands import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBrokerMetadata,
+    Command,
     RegisterBroker,
+    RenewSyncStateSet,
 )
 from aerobee.ha.controller.config import LiveControllerConfig
 from aerobee.ha.controller.liveness import TIMEOUT_MS, Heartbeat
@@ -208,16 +210,27 @@ class ControllerCalls:
     async def alter_sync_state_set(self, request: RemotingCommand) -> RemotingCommand:
         name = _name(request, "brokerName")
         members, set_epoch = read_sync_state_set(request.body)
-        outcome = await self._masters.propose(
-            AlterSyncStateSet(
+        master_id, master_epoch = _broker_id(request, "masterBrokerId"), _broker_id(request, "masterEpoch")
+        known = self._state.groups.get(name)
+        command: Command
+        if (
+            request.boolean("newSetEpochWanted", False)
+            and known is not None
+            and frozenset(members) == known.in_sync
+        ):
+            command = RenewSyncStateSet(
+                broker_name=name, master_id=master_id, master_epoch=master_epoch, set_epoch=set_epoch
+            )
+        else:
+            command = AlterSyncStateSet(
                 broker_name=name,
-                master_id=_broker_id(request, "masterBrokerId"),
-                master_epoch=_broker_id(request, "masterEpoch"),
+                master_id=master_id,
+                master_epoch=master_epoch,
                 set_epoch=set_epoch,
                 members=tuple(sorted(members)),
                 alive=self._masters.alive(name),
             )
-        )
+        outcome = await self._masters.propose(command)
         group = outcome.group
         if outcome.code is not ControllerCode.SUCCESS or group is None:
             return _reply(request, outcome)

@@ -48,6 +48,17 @@ class AlterSyncStateSet(Command):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RenewSyncStateSet(Command):
+    """The master keeps its set and wants a new epoch for it, which ends every older request for a change. Aerobee's own: 1001 with
+    `newSetEpochWanted`."""
+
+    CODE: ClassVar[int] = 911_001
+    master_id: int
+    master_epoch: int
+    set_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ElectMaster(Command):
     """Find a master. `requester_id` 0: the controller itself, or an administrator; `preferred_id` 0: nobody.
 
@@ -130,6 +141,12 @@ FIELDS: dict[type[Command], tuple[tuple[str, Callable[[object, str], Any]], ...]
         ("set_epoch", integer),
         ("members", _ids),
         ("alive", _ids),
+    ),
+    RenewSyncStateSet: (
+        *_COMMON,
+        ("master_id", integer),
+        ("master_epoch", integer),
+        ("set_epoch", integer),
     ),
     ElectMaster: (
         *_COMMON,

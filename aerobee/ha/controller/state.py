@@ -22,6 +22,7 @@ from aerobee.ha.controller.commands import (
     Command,
     ElectMaster,
     RegisterBroker,
+    RenewSyncStateSet,
     decode_command,
 )
 from aerobee.ha.controller.election import choose
@@ -140,6 +141,8 @@ class ControllerState:
             return Outcome(code, f"no broker of the name {command.broker_name} is known")
         if isinstance(command, AlterSyncStateSet):
             return self._alter(command, group)
+        if isinstance(command, RenewSyncStateSet):
+            return self._renew(command, group)
         if isinstance(command, ElectMaster):
             return self._elect(command, group)
         if isinstance(command, CleanBrokerMetadata):
@@ -204,19 +207,13 @@ class ControllerState:
         return Outcome(ControllerCode.SUCCESS, group=group)
 
     def _alter(self, command: AlterSyncStateSet, group: Group) -> Outcome:
-        members, code, remark = frozenset(command.members), ControllerCode.SUCCESS, ""
+        members = frozenset(command.members)
         if members == group.in_sync:
-            code, remark = ControllerCode.ALTER_SYNC_STATE_SET_FAILED, "the set is that already"
-        elif command.master_id != group.master_id or not group.master_id:
-            code = ControllerCode.INVALID_MASTER
-            remark = f"the master is {group.master_id}, not {command.master_id}"
-        elif command.master_epoch != group.master_epoch:
-            code = ControllerCode.FENCED_MASTER_EPOCH
-            remark = f"the master epoch is {group.master_epoch}, not {command.master_epoch}"
-        elif command.set_epoch != group.set_epoch:
-            code = ControllerCode.FENCED_SYNC_STATE_SET_EPOCH
-            remark = f"the set's epoch is {group.set_epoch}, not {command.set_epoch}"
-        elif not members <= group.replicas.keys():
+            return Outcome(ControllerCode.ALTER_SYNC_STATE_SET_FAILED, "the set is that already", group)
+        if (fenced := _fenced(command, group)) is not None:
+            return fenced
+        code, remark = ControllerCode.SUCCESS, ""
+        if not members <= group.replicas.keys():
             code = ControllerCode.INVALID_REPLICAS
             remark = f"{sorted(members - group.replicas.keys())} are no brokers of {group.broker_name}"
         elif not members <= set(command.alive):
@@ -228,6 +225,13 @@ class ControllerState:
             return Outcome(code, remark, group)
         kept = self._keep(replace(group, in_sync=members, set_epoch=group.set_epoch + 1))
         return Outcome(ControllerCode.SUCCESS, group=kept)
+
+    def _renew(self, command: RenewSyncStateSet, group: Group) -> Outcome:
+        if (fenced := _fenced(command, group)) is not None:
+            return fenced
+        return Outcome(
+            ControllerCode.SUCCESS, group=self._keep(replace(group, set_epoch=group.set_epoch + 1))
+        )
 
     def _elect(self, command: ElectMaster, group: Group) -> Outcome:
         requester, living = command.requester_id, {each.broker_id for each in command.candidates}
@@ -339,3 +343,17 @@ def _decode_group(value: object) -> Group:
     if group.master_id and (group.master_id not in found or group.master_id not in group.in_sync):
         raise MalformedFrame(f"the master {group.master_id} of {group.broker_name} is not one of its brokers")
     return group
+
+
+def _fenced(command: AlterSyncStateSet | RenewSyncStateSet, group: Group) -> Outcome | None:
+    """The refusal for another master than the present one, or for a set that is not the newest."""
+    if command.master_id != group.master_id or not group.master_id:
+        remark = f"the master is {group.master_id}, not {command.master_id}"
+        return Outcome(ControllerCode.INVALID_MASTER, remark, group)
+    if command.master_epoch != group.master_epoch:
+        remark = f"the master epoch is {group.master_epoch}, not {command.master_epoch}"
+        return Outcome(ControllerCode.FENCED_MASTER_EPOCH, remark, group)
+    if command.set_epoch != group.set_epoch:
+        remark = f"the set's epoch is {group.set_epoch}, not {command.set_epoch}"
+        return Outcome(ControllerCode.FENCED_SYNC_STATE_SET_EPOCH, remark, group)
+    return None

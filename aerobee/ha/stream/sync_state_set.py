@@ -7,6 +7,7 @@ What always holds, and what breaking it cost RocketMQ messages:
   this master itself wrote first; from that moment it counts, whatever becomes of the asking.
 - While a change is asked for, both sets count. An answer that was lost may have been a yes, and may become one later: what
   was asked for counts until the controller names a newer set, because a request with an older set's epoch is refused then.
+  When nothing else brings a newer set, the master asks for the present one under a new epoch.
 - The confirm offset never goes back.
 - A member that reports less than the confirm offset lost what it had: it has to go at once.
 """
@@ -106,8 +107,12 @@ class SyncStateSet:
             return 0
         return min(own_end, *reports) if reports else own_end
 
-    def wanted(self, now_ms: float) -> frozenset[int] | None:
-        """The set to ask the controller for; None when it is right as it is, or an answer is due."""
+    def wanted(self, now_ms: float, *, may_renew: bool = False) -> frozenset[int] | None:
+        """The set to ask the controller for; None when it is right as it is, or an answer is due.
+
+        `may_renew`: the controllers give the present set a new epoch. It is asked for while replicas outside of it count, because a
+        request for them was not answered: one that left would hold the confirm offset until it is back.
+        """
         if self._asked is not None:
             return None
         wanted = {self.own_id}
@@ -121,7 +126,8 @@ class SyncStateSet:
                     wanted.add(broker_id)
             elif replica.offset >= max(self.confirm_offset, self._epoch_start_offset):
                 wanted.add(broker_id)
-        return frozenset(wanted) if wanted != self.members else None
+        may_be_granted = may_renew and not self._unanswered <= self.members
+        return frozenset(wanted) if wanted != self.members or may_be_granted else None
 
     def ask(self, members: frozenset[int]) -> None:
         """This set is being asked for: from now on both count."""

@@ -23,6 +23,7 @@ from aerobee.ha.controller.commands import (
     Command,
     ElectMaster,
     RegisterBroker,
+    RenewSyncStateSet,
     decode_command,
     encode_command,
 )
@@ -94,6 +95,10 @@ def clean(*ids: int, living: tuple[int, ...] = (), forced: bool = False) -> Clea
     return CleanBrokerMetadata(
         broker_name=NAME, broker_ids=ids, is_cleaning_living_allowed=forced, alive=living
     )
+
+
+def renew(*, master: int = 1, epoch: int = 1, set_epoch: int = 1) -> RenewSyncStateSet:
+    return RenewSyncStateSet(broker_name=NAME, master_id=master, master_epoch=epoch, set_epoch=set_epoch)
 
 
 def led_group(*, in_sync: tuple[int, ...] = (1,)) -> ControllerState:
@@ -748,3 +753,19 @@ def test_a_state_that_is_too_large_for_a_snapshot_ends_no_member(
     for number in range(4):
         replica.propose(b"%d" % number, lambda outcome, result: None, 10_000)
     assert node.log.snapshot_index > 0, "the log is shortened when the state is small again"
+
+
+def test_a_set_that_is_renewed_fences_older_requests_for_a_change() -> None:
+    state = led_group()
+    outcome = state.carry_out(renew())
+    assert outcome.code is ControllerCode.SUCCESS
+    assert (group_of(outcome).in_sync, group_of(outcome).set_epoch) == ({1}, 2)
+    late = state.carry_out(alter((1, 2)))
+    assert late.code is ControllerCode.FENCED_SYNC_STATE_SET_EPOCH
+    for fenced, code in (
+        (renew(set_epoch=1), ControllerCode.FENCED_SYNC_STATE_SET_EPOCH),
+        (renew(set_epoch=2, epoch=2), ControllerCode.FENCED_MASTER_EPOCH),
+        (renew(set_epoch=2, master=2), ControllerCode.INVALID_MASTER),
+    ):
+        assert state.carry_out(fenced).code is code
+    assert decode_command(encode_command(renew())) == renew()

@@ -121,6 +121,25 @@ def test_a_no_ends_the_request() -> None:
     assert state.advance(500) == 500
 
 
+def test_a_lost_answer_stops_counting_when_the_same_set_gets_a_new_epoch() -> None:
+    state = of_master(1)
+    state.report(2, 100, own_end=100, now_ms=0)
+    state.ask(frozenset({1, 2}))
+    state.unanswered()
+    state.left(2)
+    assert state.wanted(1) is None, "controllers that give no new epoch are not asked"
+    assert state.wanted(1, may_renew=True) == {1}
+    state.ask(frozenset({1}))
+    assert state.wanted(1, may_renew=True) is None, "an answer is due"
+    assert state.advance(500) == 100
+    state.unanswered()
+    assert state.wanted(1, may_renew=True) == {1}, "asked again"
+    state.ask(frozenset({1}))
+    state.learned({1}, 2)
+    assert state.advance(500) == 500
+    assert state.wanted(1, may_renew=True) is None
+
+
 class Mastership(RuleBasedStateMachine):
     """A master, two replicas that lose connections and data, and a controller whose answers get lost and come late."""
 
@@ -152,7 +171,7 @@ class Mastership(RuleBasedStateMachine):
 
     @rule()
     def ask(self) -> None:
-        wanted = self.state.wanted(self.now_ms)
+        wanted = self.state.wanted(self.now_ms, may_renew=True)
         if wanted is not None:
             self.state.ask(wanted)
             self.requests.append((wanted, self.state.set_epoch))
@@ -164,7 +183,7 @@ class Mastership(RuleBasedStateMachine):
         position = data.draw(st.integers(0, len(self.requests) - 1))
         is_last = position == len(self.requests) - 1
         members, set_epoch = self.requests.pop(position)
-        if set_epoch == self.granted[1] and members != self.granted[0]:
+        if set_epoch == self.granted[1]:
             self.granted = (members, set_epoch + 1)
             if answer_arrives:
                 self.state.learned(*self.granted)
