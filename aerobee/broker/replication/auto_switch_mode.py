@@ -256,6 +256,7 @@ class AutoSwitchMode:
             own_end=self._store.log.end,
             now_ms=self._clock.monotonic() * 1000,
             is_learner=slave.is_learner,
+            may_confirm=self._is_at_all(found) or self._has_lease,
         )
         self._confirm()
         if slave.broker_id not in found.members and not slave.is_learner:
@@ -265,12 +266,16 @@ class AutoSwitchMode:
         if self.on_set_wanted is not None and self.wanted() is not None:
             self.on_set_wanted()
 
+    def _is_at_all(self, found: SyncStateSet) -> bool:
+        """Whether what is confirmed is at other brokers, too: every one that may become master."""
+        return self._needs_all and len(found.counted) > 1
+
     def _confirm(self) -> None:
         """Release what every member has, and as many copies as are asked for."""
         found = self._set
         if found is None:
             return
-        is_at_all = self._needs_all and len(found.counted) > 1
+        is_at_all = self._is_at_all(found)
         if not is_at_all and not self._has_lease:
             return  # only this broker has it, and another one may be master
         end = self._store.log.end

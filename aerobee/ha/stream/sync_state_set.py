@@ -67,9 +67,19 @@ class SyncStateSet:
         return self.members | self._unanswered | (self._asked or frozenset())
 
     def report(
-        self, broker_id: int, offset: int, *, own_end: int, now_ms: float, is_learner: bool = False
+        self,
+        broker_id: int,
+        offset: int,
+        *,
+        own_end: int,
+        now_ms: float,
+        is_learner: bool = False,
+        may_confirm: bool = True,
     ) -> None:
-        """A slave has everything before `offset`; this master's log ends at `own_end`."""
+        """A slave has everything before `offset`; this master's log ends at `own_end`.
+
+        `may_confirm` false: another broker may be master, so the confirm offset, which slaves are told, stays.
+        """
         replica = self._replicas.get(broker_id)
         if replica is None:
             replica = Replica(offset, now_ms, is_learner, own_end, now_ms)
@@ -81,7 +91,8 @@ class SyncStateSet:
             replica.caught_up_ms = max(replica.caught_up_ms, replica.reported_ms)
         replica.offset = offset
         replica.end_when_reported, replica.reported_ms = own_end, now_ms
-        self.advance(own_end)
+        if may_confirm:
+            self.advance(own_end)
 
     def left(self, broker_id: int) -> None:
         """A slave's connection is gone. What it had is not known any more until it reports again."""

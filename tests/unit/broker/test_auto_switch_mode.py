@@ -142,3 +142,16 @@ def test_an_answer_is_asked_of_the_term_that_stored_its_message() -> None:
     master.mode.become_master(2)
     assert master.mode.may_answer()
     assert not may_answer(), "another master may have led in between, without the message"
+
+
+def test_without_a_lease_a_report_raises_no_confirm_offset() -> None:
+    """Its slaves would show consumers what the next master may not have."""
+    master = Master()
+    second = master.connect(2, 0)
+    assert master.mode.confirm_offset == 100, "a group that waits for nobody confirms with its master alone"
+    master.mode.lease_until_s = float("-inf")
+    master.log.end = 200
+    master.report(second, 150)
+    assert master.mode.confirm_offset == 100
+    master.mode.renew_lease(NO_LEASE)
+    assert master.mode.confirm_offset == 200
