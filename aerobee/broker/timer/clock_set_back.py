@@ -12,7 +12,7 @@ its old slot. Both happen in one pass of the event loop, so that a checkpoint ha
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.send.timer_properties import number, slot_time
@@ -29,6 +29,7 @@ from aerobee.property_names import (
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DELETE, TimerUnit
 from aerobee.system_names import REVIVE_PREFIX
+from aerobee.store.timer.timer_wheel import TimerSlot
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class ClockSetBack:
         self._is_noticed = False
         # Records of the timer topic before this physical offset may have times of the clock that was ahead.
         self.suspect_until = 0
+        self._listing: Iterator[list[TimerSlot]] | None = None  # while the slots to look at are found
+        self._found: list[int] = []  # by then
         self._left: list[int] = []  # slots to look at, the last one first
         self._at_hand: list[
             tuple[int, int]
@@ -92,21 +95,25 @@ class ClockSetBack:
 
     def stop(self) -> None:
         """What is not done is begun anew by start()."""
+        self._listing, self._found = None, []
         self._left, self._at_hand, self._new_dues = [], [], {}
         self._is_slot_due = self._has_listed = False
 
     @property
     def is_busy(self) -> bool:
         """Whether step() has more to do."""
-        return self._is_noticed or self._is_slot_due or bool(self._left)
+        return self._is_noticed or self._is_slot_due or self._listing is not None or bool(self._left)
 
     def step(self, slot: WaitingSlot) -> None:
         """Look at some of what waits. `slot` is the one at hand, loaded. Raises StoreFull; it is tried again then."""
         self.look()
         if self._is_noticed:
-            self._begin(slot)
+            self._begin()
         if self._is_slot_due:
             self._step_at_hand(slot)
+            return
+        if self._listing is not None:
+            self._list(self._listing, slot)
             return
         budget = LOOKS_PER_PASS
         while self._left and budget > 0:
@@ -115,12 +122,19 @@ class ClockSetBack:
             if not self._left:
                 self._progress.handled_is_at_hand()
 
-    def _begin(self, slot: WaitingSlot) -> None:
+    def _begin(self) -> None:
         self._is_noticed = False
-        used = (each.time_ms for each in self._files.wheel.slots() if each.time_ms > slot.time_ms)
-        self._left = sorted(used, reverse=True)
+        self._listing, self._found, self._left = self._files.wheel.slot_pieces(), [], []
         self._at_hand, self._new_dues = [], {}
         self._is_slot_due, self._has_listed = True, False
+
+    def _list(self, pieces: Iterator[list[TimerSlot]], slot: WaitingSlot) -> None:
+        """Find the used slots of the next piece. What joins a slot behind it was written by the clock as it is now."""
+        piece = next(pieces, None)
+        if piece is not None:
+            self._found += [each.time_ms for each in piece if each.time_ms > slot.time_ms]
+            return
+        self._left, self._found, self._listing = sorted(self._found, reverse=True), [], None
         log.warning(
             "the clock was set back: delays that began before count from now; %d slots of the timer are looked at",
             len(self._left) + 1,
