@@ -25,6 +25,7 @@ GET, LIST = frozenset({Action.GET}), frozenset({Action.LIST})
 SUB_OR_GET, SUB_OR_UPDATE = SUB | GET, SUB | UPDATE
 ROUTE = PUB | SUB | GET
 POP_RETRY_SEPARATOR = "+"
+RETRY_TOPIC = "RETRY_TOPIC"  # the property that names the topic a retried message was sent to first
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names LMQs (store/queue/queue_table.py)
 
 
@@ -110,11 +111,20 @@ def _fields(
 
 def _sends_to(field_name: str, properties_name: str = "") -> Rule:
     """The field that the handler reads, and no other: a request may carry both. And the LMQs that a message enters, too:
-    of one that names such the fast path, which asks for the topic alone, takes none."""
+    of one that names such the fast path, which asks for the topic alone, takes none.
+
+    A consumer that sends to its retry topic names the topic the message came from. Operators send dead letters back there, so the consumer
+    must be one of that topic.
+    """
 
     def rule(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
-        yield topic_or_group(_text(request, field_name), PUB, SUB)
+        target = _text(request, field_name)
+        yield topic_or_group(target, PUB, SUB)
         properties = _text(request, properties_name) if properties_name else ""
+        if target.startswith(RETRY_PREFIX) and RETRY_TOPIC in properties:
+            origin = decode_properties(properties).get(RETRY_TOPIC, "")
+            if origin:
+                yield topic_or_group(origin, SUB, SUB)
         if MULTI_DISPATCH in properties:
             for name in decode_properties(properties).get(MULTI_DISPATCH, "").split(","):
                 if name:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.admin import consume_stats
 from aerobee.broker.admin.consume_stats import ConsumeStatsCalls
 from aerobee.broker.fastpath.choice import VARIABLE, choose_backend
 from aerobee.broker.transaction.service import Transactions
@@ -29,6 +30,7 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.remoting.fastjson import loads
 from aerobee.remoting.signature import Credentials
 from tests.integration.test_access_control import ROOT, USERS, Cluster, client, make_consumer, running
 
@@ -424,3 +426,27 @@ async def test_lag_of_a_topic_that_is_named_often_is_counted_once(
     answer = await world.ask("root", RequestCode.GET_CONSUME_STATS, ext)
     assert answer.code == 0
     assert counted == ["orders", "bills"]
+
+
+async def test_an_answer_of_more_queues_than_a_frame_holds_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets, groups = world.cluster.broker.offsets, world.cluster.broker.groups
+    for topic in ("orders", "bills"):
+        offsets.commit("eve", topic, 0, 0)
+    groups.find_or_create("eve")
+    one = await world.ask("root", RequestCode.GET_CONSUME_STATS, {"consumerGroup": "eve", "topic": "orders"})
+    whole = await world.ask("root", RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    assert (one.code, whole.code) == (0, 0)
+    of_eve = next(each["eve"] for each in loads(whole.body)["consumeStatsList"] if "eve" in each)
+    assert loads(one.body) in of_eve, "both are made of the same pieces"
+    monkeypatch.setattr(consume_stats, "QUEUES_MAX", len(loads(one.body)["offsetTable"]))
+    again = await world.ask(
+        "root", RequestCode.GET_CONSUME_STATS, {"consumerGroup": "eve", "topic": "orders"}
+    )
+    assert again.body == one.body
+    refused = await world.ask("root", RequestCode.GET_CONSUME_STATS, {"consumerGroup": "eve"})
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "name fewer topics" in (refused.remark or "")
+    refused = await world.ask("root", RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+    assert refused.code == ResponseCode.SYSTEM_ERROR

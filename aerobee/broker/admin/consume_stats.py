@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
 
+from aerobee.broker.admin.sliced_json import dump_sliced
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
@@ -24,6 +24,7 @@ from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
+from aerobee.errors import RemoteError
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.message_queue import queue_to_dict
@@ -33,6 +34,7 @@ from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.protocol import OFFSET_MAX
 from aerobee.store.message_store import MessageStore
 
+QUEUES_MAX = 1 << 16  # of one answer: some 12 MB, of the 16 MiB that a frame may have
 QUEUES_PER_TURN = 64  # of one scan, before other requests get their turn
 
 QueueStats = dict[str, int]
@@ -86,35 +88,36 @@ class ConsumeStatsCalls:
         )
         table: dict[MessageQueue, QueueStats] = {}
         tps = 0.0
-        for topic in self._consumed_topics(group, topics):
+        consumed = self._consumed_topics(group, topics)
+        self._check_count(sum(map(self._queue_count, consumed)), "name fewer topics in topicList")
+        for topic in consumed:
             table.update(await self._topic_stats(group, topic))
             tps += self._stats.minute_tps(GROUP_GET_NUMS, f"{topic}@{group}")
-        return request.reply(body=fastjson.dumps({"consumeTps": tps, "offsetTable": table}))
+        return request.reply(body=await dump_sliced({"consumeTps": tps}, "offsetTable", table.items(), {}))
 
     async def broker_consume_stats(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """317: the same for every group of the broker, ordered topics only with `isOrder`."""
         order_only = request.boolean("isOrder", False)
-        groups: list[dict[str, list[dict[str, Any]]]] = []
-        behind = in_flight = 0
+        groups: list[bytes] = []
+        behind = in_flight = count = 0
         for group in list(self._groups.groups):
-            found = []
+            found: list[bytes] = []
             for topic in self._consumed_topics(group, self._offsets.topics_of(group)):
                 config = self._topics.get(topic)
                 if order_only and (config is None or not config.order):
                     continue
+                count += self._queue_count(topic)
+                self._check_count(count, "ask for one group after the other (GET_CONSUME_STATS)")
                 table = await self._topic_stats(group, topic)
                 behind += sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
                 in_flight += sum(queue["pullOffset"] - queue["consumerOffset"] for queue in table.values())
                 tps = self._stats.minute_tps(GROUP_GET_NUMS, f"{topic}@{group}")
-                found.append({"consumeTps": tps, "offsetTable": table})
-            groups.append({group: found})
-        body = {
-            "brokerAddr": self._identity.address,
-            "consumeStatsList": groups,
-            "totalDiff": behind,
-            "totalInflightDiff": in_flight,
-        }
-        return request.reply(body=fastjson.dumps(body))
+                found.append(await dump_sliced({"consumeTps": tps}, "offsetTable", table.items(), {}))
+            groups.append(b"{" + fastjson.dumps(group) + b":[" + b",".join(found) + b"]}")
+            await asyncio.sleep(0)
+        before = fastjson.dumps({"brokerAddr": self._identity.address})[:-1]
+        after = fastjson.dumps({"totalDiff": behind, "totalInflightDiff": in_flight})[1:]
+        return request.reply(body=before + b',"consumeStatsList":[' + b",".join(groups) + b"]," + after)
 
     def time_span(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """303: when the first, the last and the last consumed message of each queue were stored."""
@@ -160,6 +163,18 @@ class ConsumeStatsCalls:
             if smallest.get(queue_id, OFFSET_MAX) > offset:
                 smallest[queue_id] = OFFSET_MAX
         return request.reply(body=fastjson.dumps({"correctionOffsets": smallest}))
+
+    def _queue_count(self, topic: str) -> int:
+        config = self._topics.get(topic)
+        return config.read_queue_nums if config is not None else 0
+
+    def _check_count(self, count: int, instead: str) -> None:
+        """Raises RemoteError for an answer that no frame has room for."""
+        if count > QUEUES_MAX:
+            raise RemoteError(
+                ResponseCode.SYSTEM_ERROR,
+                f"more than {QUEUES_MAX} queues would be in the answer: {instead}",
+            )
 
     def _consumed_topics(self, group: str, topics: Iterable[str]) -> list[str]:
         """Leave out topics that are gone, and those that the connected group does not subscribe to any more."""

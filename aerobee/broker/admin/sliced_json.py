@@ -15,7 +15,7 @@ ENTRIES_PER_TURN = 500  # some milliseconds
 async def dump_sliced(
     before: Mapping[str, Any],
     key: str,
-    entries: Iterable[tuple[str, Mapping[str, Any]]],
+    entries: Iterable[tuple[Any, Mapping[str, Any]]],
     after: Mapping[str, Any],
 ) -> bytes:
     """As fastjson.dumps({**before, key: dict(entries), **after}); `entries` must not change meanwhile."""

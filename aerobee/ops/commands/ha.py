@@ -87,6 +87,10 @@ def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = Fals
             },
             empty="no broker has registered with these controllers",
         )
+        if left_out := seen.get("brokerGroupsLeftOut"):
+            out.note(
+                f"{left_out} more groups are not shown: they have no master, or the answer would be too large"
+            )
 
     run(command)
 

@@ -159,6 +159,16 @@ def needed(code: int, body: dict[str, Any] | None = None, **ext: str) -> list[st
         (needed(SEND, b="t", topic="mine"), ["Pub on Topic:t"]),
         (needed(RequestCode.SEND_MESSAGE, topic="t", b="mine"), ["Pub on Topic:t"]),
         (needed(RequestCode.RECALL_MESSAGE, topic="t", b="mine"), ["Pub on Topic:t"]),
+        # the topic that a consumer's own retry came from, and nothing of that property elsewhere
+        (
+            needed(SEND, b="%RETRY%g", i="RETRY_TOPIC\x01secret\x02TAGS\x01a\x02"),
+            ["Sub on Group:g", "Sub on Topic:secret"],
+        ),
+        (needed(SEND, b="t", i="RETRY_TOPIC\x01secret\x02"), ["Pub on Topic:t"]),
+        (
+            needed(RequestCode.SEND_MESSAGE, topic="%RETRY%g", properties="RETRY_TOPIC\x01%RETRY%other\x02"),
+            ["Sub on Group:g", "Sub on Group:other"],
+        ),
         # the LMQs that a message enters
         (
             needed(SEND, b="t", i="INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02", properties="TAGS\x01a\x02"),

@@ -27,7 +27,9 @@ class Wheel:
 
 def test_slots_are_found_a_piece_at_a_time() -> None:
     clock = ManualClock()
-    at_hand = SimpleNamespace(time_ms=clock.now_ms() + 2_000, waiting_after=lambda now: [], move=lambda dues: 0)
+    at_hand = SimpleNamespace(
+        time_ms=clock.now_ms() + 2_000, waiting_after=lambda now: [], move=lambda dues: 0
+    )
     wheel = Wheel(at_hand.time_ms)
     looked: list[int] = []
     files = SimpleNamespace(wheel=wheel, slot=lambda time_ms: looked.append(time_ms))

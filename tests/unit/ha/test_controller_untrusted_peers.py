@@ -18,7 +18,8 @@ from aerobee.ha.controller.config import ControllerConfig, LiveControllerConfig
 from aerobee.ha.controller.controller import Controller
 from aerobee.ha.controller.liveness import Heartbeat
 from aerobee.ha.controller.masters import Masters
-from aerobee.ha.controller.state import ControllerState
+from aerobee.ha.controller.membership_calls import BROKERS_SHOWN_MAX, _shown
+from aerobee.ha.controller.state import ControllerState, Group, Replica
 from aerobee.ha.packed import pack, pack_checked
 from aerobee.ha.raft.raft_service import RaftStatus
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -171,3 +172,20 @@ async def test_all_brokers_that_fell_silent_are_one_log_line(
     assert [each.message for each in caplog.records if "silent" in each.message] == [
         "silent for too long: " + ", ".join(f"broker {each} of a" for each in range(1, 9)) + " and 592 more"
     ]
+
+
+def test_the_state_of_a_quorum_is_bounded_and_shows_groups_with_a_master_first() -> None:
+    thought_out = [
+        Group(
+            cluster_name="c",
+            broker_name=f"n{number}",
+            replicas={each: Replica(f"10.0.0.1:{each}", "") for each in range(1, 1_025)},
+        )
+        for number in range(12)
+    ]
+    real = Group(cluster_name="c", broker_name="real", master_id=1, replicas={1: Replica("10.0.0.1:1", "")})
+    shown, left_out = _shown([*thought_out, real])
+    assert shown[0] is real
+    assert sum(len(group.replicas) for group in shown) <= BROKERS_SHOWN_MAX
+    assert (len(shown), left_out) == (8, 5)
+    assert _shown([real]) == ([real], 0)
