@@ -78,12 +78,13 @@ def bodies(store: MessageStore, topic="FilterTopic", **how) -> list[str]:
         offset = result.next_offset
 
 
-def table_of(directory: Path) -> FilterTable:
+def table_of(directory: Path, last_stored_ms: int = 0) -> FilterTable:
     table = FilterTable(
         expressions=Expressions(),
         live=LiveConfig(BrokerConfig(broker_name="b")),
         clock=ManualClock(),
         file=ConfigFile(directory / "config" / "consumerFilter.json", disk=RealDisk()),
+        last_stored_ms=lambda: last_stored_ms,
     )
     table.load()
     return table
@@ -116,6 +117,23 @@ async def test_bitmaps_that_rocketmq_wrote_spare_reading_what_cannot_match(direc
     assert dead is not None
     assert len(bodies(store, accept=BitmapAccept(look, dead.may_take))) == 143, "born after all of them"
     await store.stop()
+
+
+def test_a_filter_of_a_corrected_clock_is_not_asked_of_older_entries(tmp_path: Path) -> None:
+    """Store times never go back: those of messages before the filter are years ahead of the clock that was corrected."""
+    ahead_ms = ManualClock().now_ms() + 365 * 86_400_000
+    (tmp_path / "config").mkdir()
+    table = table_of(tmp_path, last_stored_ms=ahead_ms)
+    wants = SubscriptionData("t", "a > 1", expression_type="SQL92", sub_version=1)
+    table.subscribed("other", [wants])
+    table.subscribed("g", [wants])
+    found = table.find("g", "t")
+    assert found is not None
+    of_before = bytes(table.bloom.bit_count // 8)  # no bits of this group: nobody tested the message for it
+    assert found.may_take(of_before, ahead_ms), "it is read and tested"
+    assert not found.may_take(of_before, ahead_ms + 1)
+    table.subscribed("g", None)
+    assert found.is_dead
 
 
 async def test_new_entries_have_the_bits_that_rocketmq_would_set(directory):

@@ -362,6 +362,7 @@ class Serving:
                 live=base.live,
                 clock=base.clock,
                 file=base.files.file("consumerFilter.json"),
+                last_stored_ms=lambda: base.store.last_store_timestamp,
             ),
             live=base.live,
             identity=identity,

@@ -80,7 +80,17 @@ class GroupFilter:
 class FilterTable:
     """All filters by topic and group. Belongs to the event loop; load() and save() block."""
 
-    def __init__(self, *, expressions: Expressions, live: LiveConfig, clock: Clock, file: ConfigFile) -> None:
+    def __init__(
+        self,
+        *,
+        expressions: Expressions,
+        live: LiveConfig,
+        clock: Clock,
+        file: ConfigFile,
+        last_stored_ms: Callable[[], int],
+    ) -> None:
+        """`last_stored_ms`: the store time of the newest message."""
+        self._last_stored_ms = last_stored_ms
         self._expressions = expressions
         self._live = live
         self._clock = clock
@@ -89,6 +99,11 @@ class FilterTable:
         self._dirty = False
         config = live.value
         self.bloom = BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+
+    def _now_ms(self) -> int:
+        """The time by which filters are born and die: that which the next message gets at least. Store times never go back, so they are
+        ahead of a clock that was corrected, and what came before a filter must not look as if it came behind it."""
+        return max(self._clock.now_ms(), self._last_stored_ms())
 
     def find(self, group: str, topic: str) -> GroupFilter | None:
         """The filter of a group's subscription by expression; None for another kind, or none."""
@@ -112,7 +127,7 @@ class FilterTable:
             if not item.is_tag_filter:
                 named.add(item.topic)
                 self._register(group, item)
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         for topic, filters in self._topics.items():
             each = filters.get(group)
             if each is not None and topic not in named and not each.is_dead:
@@ -142,7 +157,7 @@ class FilterTable:
             item.sub_string,
             item.expression_type,
             item.sub_version,
-            self._clock.now_ms(),
+            self._now_ms(),
             0,
             positions,
             self.bloom.bit_count,
@@ -158,7 +173,7 @@ class FilterTable:
 
     def clean(self) -> None:
         """Forget filters that died a day ago (filterDataCleanTimeSpan)."""
-        bound_ms = self._clock.now_ms() - self._live.value.filter_data_clean_time_span
+        bound_ms = self._now_ms() - self._live.value.filter_data_clean_time_span
         for topic, filters in list(self._topics.items()):
             for group in [
                 group for group, each in filters.items() if each.is_dead and each.dead_ms <= bound_ms
@@ -176,7 +191,7 @@ class FilterTable:
         Each is born now: entries that came before it was known here have no bits of it, whatever they have at the master. What is
         dead there, or not there any more, is dead here, and is forgotten in a day.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         living: set[tuple[str, str]] = set()
         for topic, group, item in _entries(fields):
             known = self.find(group, topic)
@@ -214,7 +229,7 @@ class FilterTable:
             for topic, group, item in _entries(fields):
                 if json_fields.integer(item, "deadTime", 0) < json_fields.integer(item, "bornTime", 0):
                     born_ms = json_fields.integer(item, "bornTime", 0)
-                    item = {**item, "deadTime": max(born_ms, self._clock.now_ms() - DEAD_BEFORE_LOAD_MS)}
+                    item = {**item, "deadTime": max(born_ms, self._now_ms() - DEAD_BEFORE_LOAD_MS)}
                 self._load_one(topic, group, item)
         except MalformedFrame as error:
             log.warning("config/consumerFilter.json is not a filter table: %s; it begins anew", error)

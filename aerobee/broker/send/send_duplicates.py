@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.unserved import UnservedKinds
@@ -41,6 +41,7 @@ class FirstSend:
     result: AppendResult
     queue_id: int
     unique_key: str
+    known_ms: int  # from when on its window counts: when it was stored, or noted here where the store time is ahead of the clock
 
 
 class AlreadyStored(Exception):
@@ -91,7 +92,8 @@ class SendDuplicates:
 
     def note(self, topic: str, key: str, result: AppendResult, queue_id: int, unique_key: str) -> None:
         """A message with a key is stored."""
-        self._firsts[topic, key] = FirstSend(result, queue_id, unique_key)
+        known_ms = min(result.store_timestamp, self._clock.now_ms())
+        self._firsts[topic, key] = FirstSend(result, queue_id, unique_key, known_ms)
         if len(self._firsts) > self._live.value.dedup_keys_max:
             self._firsts.popitem(last=False)
             self.forgotten_count += 1
@@ -101,7 +103,11 @@ class SendDuplicates:
         firsts = self._firsts
         while firsts:
             oldest = next(iter(firsts))
-            if firsts[oldest].result.store_timestamp >= begin_ms:
+            if firsts[oldest].known_ms > now_ms:
+                # The clock was ahead when it was noted, and was corrected since: the window counts from now.
+                for name, first in firsts.items():
+                    firsts[name] = replace(first, known_ms=min(first.known_ms, now_ms))
+            if firsts[oldest].known_ms >= begin_ms:
                 return
             del firsts[oldest]
 

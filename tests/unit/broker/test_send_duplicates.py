@@ -88,6 +88,23 @@ def test_after_the_window_a_key_is_new(sending: Sending) -> None:
     assert len(sending.stored()) == 2
 
 
+def test_after_a_corrected_clock_a_key_is_new_after_its_window(sending: Sending) -> None:
+    """Store times never go back: those of messages after the correction are years ahead of the clock."""
+    year_ms = 365 * 86_400_000
+    sending.clock._start_ms += year_ms
+    send(sending, keyed("ahead"))
+    sending.clock._start_ms -= year_ms
+    send(sending, keyed("corrected"))
+    stored = len(sending.stored())
+    for key in ("ahead", "corrected"):
+        send(sending, keyed(key))
+    assert len(sending.stored()) == stored
+    sending.clock.advance(WINDOW_MS / 1000 + 0.001)
+    for key in ("ahead", "corrected"):
+        send(sending, keyed(key))
+    assert len(sending.stored()) == stored + 2
+
+
 def test_off_by_default_the_key_means_nothing(tmp_path: Path) -> None:
     sending = Sending(tmp_path)
     send(sending, keyed("order-1"))
