@@ -28,8 +28,8 @@ from aerobee.property_names import (
 )
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DELETE, TimerUnit
-from aerobee.system_names import REVIVE_PREFIX
 from aerobee.store.timer.timer_wheel import TimerSlot
+from aerobee.system_names import REVIVE_PREFIX
 
 log = logging.getLogger(__name__)
 
