@@ -44,6 +44,8 @@ class MasterConnection(asyncio.Protocol, ABC):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = owner
         self._transport: asyncio.Transport | None = None
+        self._is_paused = False
+        self._unreported: int | None = None
 
     @abstractmethod
     def _greet(self, transport: asyncio.Transport) -> None:
@@ -80,10 +82,22 @@ class MasterConnection(asyncio.Protocol, ABC):
         self.end(exc or ConnectionResetError("the master closed the connection"))
 
     def report(self, offset: int) -> None:
-        """Tell the master how far this log goes."""
-        if self._transport is not None and not self._transport.is_closing():
+        """Tell the master how far this log goes: once it has read enough of the reports before."""
+        if self._is_paused:
+            self._unreported = offset
+        elif self._transport is not None and not self._transport.is_closing():
             self._owner.on_write()
             self._transport.write(self._encode_report(offset))
+
+    def pause_writing(self) -> None:
+        """The master does not read: of the reports meanwhile the newest one alone is kept."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        if (offset := self._unreported) is not None:
+            self._unreported = None
+            self.report(offset)
 
     def end(self, error: BaseException | None) -> None:
         """Close the connection; without an error the follower opens another one without a pause."""

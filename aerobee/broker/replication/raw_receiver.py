@@ -16,6 +16,8 @@ from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.log.raw_records import RECORD_BYTES_MAX, WORD_BYTES
 from aerobee.store.message_store import MessageStore
 
+LOG_OFFSET_MAX = 1 << 62  # where an empty log may begin: what comes behind it has room in 64 bits
+
 
 class RawReceiver:
     """Takes bytes in order. Belongs to the event loop."""
@@ -43,6 +45,8 @@ class RawReceiver:
         """An empty log begins there: a log file's first byte. Raises RecordInvalid for a log that has records."""
         if self._store.log.segments and physical_offset != self._store.log.end:
             raise RecordInvalid(f"bytes for {physical_offset} do not continue the log")
+        if physical_offset > LOG_OFFSET_MAX:
+            raise RecordInvalid(f"no log begins at {physical_offset}, at most {LOG_OFFSET_MAX} is taken")
         self._pending.clear()
         self._start = physical_offset
 

@@ -14,7 +14,7 @@ from aerobee.store.append.visibility import Visibility
 from aerobee.store.index.index_file import key_hash
 from aerobee.store.log.dispatch import DispatchRecord, index_texts, message_count
 from aerobee.store.log.raw_records import RawRun, cut_raw
-from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.consume_queue import QUEUE_OFFSET_MAX, ConsumeQueue
 from aerobee.store.queue.queue_kind import kind_for
 from aerobee.store.queue.queue_table import AnyQueue, QueueTable
 
@@ -134,6 +134,11 @@ class RawAppender:
         seen: dict[tuple[str, int], tuple[bool, int, int]] = {}  # kind, first offset, end
         for record, properties in entries:
             key = record.topic, record.queue_id
+            if record.queue_offset > QUEUE_OFFSET_MAX:
+                raise RecordInvalid(
+                    f"the record at {record.physical_offset} is message {record.queue_offset} of queue {record.topic} "
+                    f"{record.queue_id}, a queue has at most {QUEUE_OFFSET_MAX}"
+                )
             queue = self._queues.any(*key)
             is_batch, start, end = seen.get(key, (queue.is_batch, queue.min_offset, queue.max_offset))
             is_new = start == end and key not in seen

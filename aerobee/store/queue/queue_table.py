@@ -16,7 +16,7 @@ from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.dispatch import DispatchRecord, entry_tags_code, is_batch_record, message_count
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue, BatchEntry
-from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.consume_queue import QUEUE_OFFSET_MAX, ConsumeQueue
 from aerobee.store.queue.extended_queue import Bitmap, ExtendedQueue, QueueExtension
 from aerobee.store.queue.queue_files import QUEUE_ID_MAX, FilePool, check_component
 from aerobee.store.queue.queue_kind import RecordAt, copy_to_batch, copy_to_simple, kind_for
@@ -249,13 +249,15 @@ class QueueTable:
 
         "present", "added", "began" (added to a queue that had none, and it is not its first message), "mended" (another entry stood there), "gap" (entries before it are missing, so the queue
         must be built again from an older place; a batch queue takes it with `after_gap`), "other" (the entry of another
-        record stands there), or "unnamed" (its topic or queue id cannot be a directory: no queue is made). Raises
+        record stands there), or "unnamed" (its topic or queue id cannot be a directory, or no queue goes that far: no queue is made). Raises
         StoreFull.
         """
         if (record.topic, record.queue_id) not in self.queues and not is_queue_name(
             record.topic, record.queue_id
         ):
             return "unnamed"
+        if record.queue_offset > QUEUE_OFFSET_MAX:
+            return "unnamed"  # as its offset cannot be one
         queue = self.of_record(record)
         if queue is None:
             return "present"  # as far as its topic is there

@@ -16,6 +16,7 @@ from aerobee.message import decode_properties
 from aerobee.store.log.dispatch import DispatchRecord, message_count
 from aerobee.store.log.log_scanner import LogScanner
 from aerobee.store.queue.batch_consume_queue import NO_SIZE, BatchConsumeQueue
+from aerobee.store.queue.consume_queue import QUEUE_OFFSET_MAX
 from aerobee.store.queue.queue_bounds import Key, QueueBounds
 from aerobee.store.queue.queue_table import AnyQueue, QueueTable
 from aerobee.system_names import LMQ_PREFIX
@@ -221,7 +222,7 @@ class QueueRebuild:
         is_first = queue.max_offset == queue.min_offset
         limit = max(end, queue.max_offset) + HOLE_MAX if self._log_damage else end
         if is_first and not end:
-            limit = 1 << 62
+            limit = QUEUE_OFFSET_MAX
         # The limit itself is what the first message after the checkpoint had.
         if record.queue_offset <= limit and (self._log_damage or is_first or end):
             self._fill(record)
