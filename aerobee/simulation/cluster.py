@@ -95,6 +95,8 @@ class Cluster:
             self._node("controller", n) for n in range(CONTROLLERS if settings.controllers else 0)
         ]
         self.brokers = [self._node("broker", n) for n in range(BROKERS)]
+        for node in self.brokers:
+            node.host.byte_cost_s = settings.byte_cost_s
         self.contacts = Contacts(clock.monotonic)
         self.watch = Watch(self.brokers, settings, clock)
         acknowledged, use = self.watch.acknowledged, self.contacts.use
@@ -462,7 +464,7 @@ class Cluster:
     async def _watch(self) -> None:
         while True:
             await self.clock.sleep(WATCH_S)
-            self.watch.look()
+            self.clock.uncharged(self.watch.look)
 
     def raise_broken(self) -> None:
         """Raise what was noticed meanwhile."""

@@ -22,6 +22,8 @@ REPLICAS = (
     (False, 3, 2),
 )
 KINDS = tuple(Kind)
+# A log of 64 KiB is read in 0.07 or 0.33 s, as one of some GiB is on a machine.
+BYTE_COSTS_S = (0.0, 0.0, 1e-6, 5e-6)
 WRITER_DELAYS_S = (0.0, 0.0, 0.05, 0.5)
 
 
@@ -43,6 +45,7 @@ def drawn_settings(seed: int) -> Settings:
         writer_delay_s=rng.choice(WRITER_DELAYS_S),
         leaves_open=True,
         features=features,
+        byte_cost_s=random.Random(f"costs {seed}").choice(BYTE_COSTS_S),
         has_passing_topic=rng.random() < PASSING_SHARE,
         changes_masters=True,
         streams=tuple(Traffic(kind, rng.choice(WAYS[kind])) for kind in kinds),

@@ -31,12 +31,27 @@ class HostClock:
         self._base_then = self._then = 0.0  # when the rate was set: of the simulation, and of this clock
         self.wall_offset_ms = wall_offset_ms
         self.held: list[SimulatedTimer] | None = None  # those that came due while the machine is paused
+        self.busy_until = (
+            0.0  # by the simulation's clock: its loop works so long, and nothing else happens meanwhile
+        )
 
     def now_ms(self) -> int:
         return self._base.now_ms() + self.wall_offset_ms
 
     def monotonic(self) -> float:
-        return self._then + (self._base.monotonic() - self._base_then) * self._rate
+        return self._then + (self._now() - self._base_then) * self._rate
+
+    def _now(self) -> float:
+        """By the simulation's clock, with the work that the loop has done since."""
+        return max(self._base.monotonic(), self.busy_until)
+
+    def charge(self, seconds: float) -> None:
+        """Work takes so long: a thread's, when one runs now, else the loop's. Its timers and what arrives for it wait until it is done."""
+        base = self._base
+        if base.thread_s is not None:
+            base.thread_s += seconds
+        else:
+            self.busy_until = self._now() + seconds
 
     @property
     def rate(self) -> float:
@@ -45,7 +60,7 @@ class HostClock:
 
     def set_rate(self, rate: float) -> None:
         """Run faster or slower from now on; timers that are set already stay where they are."""
-        self._then, self._base_then = self.monotonic(), self._base.monotonic()
+        self._then, self._base_then = self.monotonic(), self._now()
         self._rate = rate
 
     async def sleep(self, seconds: float) -> None:
@@ -58,8 +73,7 @@ class HostClock:
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> Timer:
         timer = SimulatedTimer(callback, args, self)
-        base = self._base
-        self._base.push(base.monotonic() + (seconds / self._rate + LATE_S if seconds > 0 else 0.0), timer)
+        self._base.push(self._now() + (seconds / self._rate + LATE_S if seconds > 0 else 0.0), timer)
         return timer
 
     def pause(self) -> None:
@@ -93,14 +107,22 @@ class Host:
         self.name = name
         self.clock = HostClock(clock, rate=1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
         self._rng = random.Random(rng.getrandbits(64))
+        self.byte_cost_s = 0.0  # seconds in which a byte is read and looked at
         self.disk = self._empty_disk()
         self.executor = SlowExecutor()  # of whoever syncs and reads
         self.network: Endpoint = network.endpoint(name)
         self.is_up = False
         self._net = network
+        network.loops[name] = self.clock
 
     def _empty_disk(self) -> SimulatedDisk:
-        return SimulatedDisk(self._rng, now_ms=self.clock.now_ms, kept_parts=ALL_LOST_OR_SOME_KEPT)
+        disk = SimulatedDisk(self._rng, now_ms=self.clock.now_ms, kept_parts=ALL_LOST_OR_SOME_KEPT)
+        disk.on_read = self._has_read
+        return disk
+
+    def _has_read(self, count: int) -> None:
+        if self.byte_cost_s:
+            self.clock.charge(count * self.byte_cost_s)
 
     def replace_disk(self) -> None:
         """The machine, on which nothing runs, gets an empty disk."""

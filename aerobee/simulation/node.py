@@ -33,6 +33,7 @@ class Settings:
     has_ha_key: bool = False  # brokers show each other a key at the HA port
     is_indexed: bool = True  # keys of messages go to the index
     writer_delay_s: float = 0.0  # seconds between a change and the small file that has it
+    byte_cost_s: float = 0.0  # seconds in which a broker's loop or thread reads a byte of a mapped file
     has_passing_topic: bool = False  # one is deleted and made again, of the other kind, all the time
     streams: tuple[Traffic, ...] = ()
 
@@ -50,6 +51,7 @@ class Settings:
             ("key at the HA port", self.has_ha_key),
             ("no index of keys", not self.is_indexed),
             ("small files lag", self.writer_delay_s > 0),
+            ("reading takes time", self.byte_cost_s > 0),
         )
         return tuple(name for name, is_so in named if is_so)
 

@@ -35,7 +35,7 @@ from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop, Sto
 SHARED_STARTS = 32  # seeds: one start for the even ones and one for the odd ones
 LOOK_CPU_S = 60.0  # of this process, in which some simulated time passes
 WHEEL_SLOTS = (
-    8_192  # of a second each, where RocketMQ has 604,800: each sync of a disk looks at all of the file
+    512  # of a second each, where RocketMQ has 604,800: each sync of a disk looks at all of the file
 )
 PROCESS_ID = 4_242  # of every process in the simulation: it is in the ids of messages
 

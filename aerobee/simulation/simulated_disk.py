@@ -69,9 +69,11 @@ class SimulatedMappedFile:
 
     def read(self, start: int, end: int) -> bytes:
         self._disk.check("read", self.path)
+        self._disk.on_read(end - start)
         return bytes(self.buffer[start:end])
 
     def peek(self, start: int, end: int) -> bytes:
+        self._disk.on_read(end - start)
         return bytes(self.buffer[start:end])
 
     def will_need(self, start: int, end: int) -> None:
@@ -138,6 +140,9 @@ class SimulatedDisk:
         self.total_bytes = total_bytes
         self.used_bytes = 0
         self.fail: Callable[[str, str], int] = lambda call, path: 0
+        self.on_read: Callable[[int], None] = lambda count: (
+            None
+        )  # hears of each read of a mapped file, in bytes
         self.is_resident = True
         self.power_losses = 0
         self._rng = rng

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import heapq
 import selectors
 import weakref
@@ -34,6 +35,7 @@ class Holder(Protocol):
     """Whose timers wait while it is paused."""
 
     held: list[SimulatedTimer] | None  # those that came due meanwhile; None: it runs
+    busy_until: float  # by the simulation's clock: what it is at takes so long
 
 
 class SimulatedTimer:
@@ -60,6 +62,7 @@ class SimulatedClock(ManualClock):
         super().__init__(start_ms)
         self._timers: list[tuple[float, int, SimulatedTimer]] = []
         self._count = 0
+        self.thread_s: float | None = None  # what a thread has worked that runs now; None: loops run
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> SimulatedTimer:
         timer = SimulatedTimer(callback, args)
@@ -93,10 +96,22 @@ class SimulatedClock(ManualClock):
             if timer.cancelled:
                 continue
             owner = timer.owner
-            if owner is not None and owner.held is not None:
+            if owner is None:
+                timer.callback(*timer.args)
+            elif owner.held is not None:
                 owner.held.append(timer)
+            elif owner.busy_until > due:
+                self.push(owner.busy_until, timer)
             else:
                 timer.callback(*timer.args)
+
+    def uncharged(self, work: Callable[[], T]) -> T:
+        """The result of work that costs nobody time."""
+        before, self.thread_s = self.thread_s, 0.0
+        try:
+            return work()
+        finally:
+            self.thread_s = before
 
     def _drop_cancelled(self) -> None:
         while self._timers and self._timers[0][2].cancelled:
@@ -316,14 +331,27 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self.create_future()
+        clock = self._simulated_clock
+
+        def end(done: Callable[[], None]) -> None:
+            if not future.cancelled():
+                done()
 
         def run() -> None:
             if future.cancelled():
                 return
+            done: Callable[[], None]
+            before, clock.thread_s = clock.thread_s, 0.0
             try:
-                future.set_result(func(*args))
+                done = functools.partial(future.set_result, func(*args))
             except Exception as error:
-                future.set_exception(error)
+                done = functools.partial(future.set_exception, error)
+            finally:
+                took_s, clock.thread_s = clock.thread_s, before
+            if took_s:
+                self.call_later(took_s, end, done)
+            else:
+                done()
 
         if isinstance(executor, LaggingExecutor):
             return asyncio.wrap_future(executor.submit(func, *args), loop=self)

@@ -15,7 +15,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from aerobee.clock import Clock
 from aerobee.errors import UsageError
@@ -27,6 +27,12 @@ _AT = struct.Struct("<d")
 RESEND_S = 0.2  # between looks whether a way is open again
 GIVE_UP_S = 15.0  # so long TCP tries; then the connection is broken
 CONNECT_S = 3.0  # so long a connect tries
+
+
+class Busy(Protocol):
+    """A machine whose loop may be at work."""
+
+    busy_until: float  # by the simulation's clock
 
 
 class _Transport(asyncio.Transport):
@@ -57,7 +63,7 @@ class _Transport(asyncio.Transport):
     def _send(self, deliver: Callable[..., None], *args: Any) -> None:
         network = self._network
         now = network.clock.monotonic()
-        self._arrives_at = max(self._arrives_at, now + network.delay_s())
+        self._arrives_at = max(self._arrives_at, network.free_at(self.owner, now) + network.delay_s())
         if not network.resends:
             network.clock.call_later(self._arrives_at - now, self._arrive_once, deliver, args)
             return
@@ -82,6 +88,10 @@ class _Transport(asyncio.Transport):
                 self.end(TimeoutError(110, "nothing was confirmed for a long time"))
                 return
             self._cut_since = None
+            free_at = network.free_at(self.other.owner, now)
+            if free_at > now:
+                network.clock.call_later(free_at - now, self._arrive)
+                return
             _, deliver, args = wire.popleft()
             deliver(*args)
         if wire:
@@ -158,6 +168,7 @@ class SimulatedNetwork:
         self.delay_max_s = delay_max_s
         self.servers: dict[int, _Server] = {}
         self.trace = 0  # a checksum of who received something of whom, and when: the same for the same run
+        self.loops: dict[str, Busy] = {}  # those of machines that may be at work
         self._open: dict[_Transport, None] = {}
         self._isolated: set[str] = set()
         self._cut: set[tuple[str, str]] = set()
@@ -166,6 +177,11 @@ class SimulatedNetwork:
     def note(self, way: bytes) -> None:
         """Something arrived that had gone this way, "sender>receiver"."""
         self.trace = zlib.crc32(_AT.pack(self.clock.monotonic()), zlib.crc32(way, self.trace))
+
+    def free_at(self, name: str, now: float) -> float:
+        """When the loop of a party has done what it is at: now, unless it works."""
+        loop = self.loops.get(name)
+        return now if loop is None else max(now, loop.busy_until)
 
     def endpoint(self, name: str) -> Endpoint:
         """The network as one party sees it."""
