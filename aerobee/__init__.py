@@ -1,7 +1,7 @@
 """Aerobee: a distributed message queue, interchangeable with Apache RocketMQ part by part.
 
-The names of the client are here too: `from aerobee import Producer`. They are loaded when they are first asked for,
-because a broker, which imports this package as well, has no use for a client.
+The names of the client are here too: `from aerobee import Producer`. They are imported at their first use,
+because a broker, which imports this package as well, does not need a client.
 """
 
 from importlib import import_module

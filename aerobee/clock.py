@@ -107,7 +107,7 @@ def to_next_step(now: float, interval_s: float) -> float:
 def in_step(clock: Clock, interval_s: float) -> float:
     """How long a periodic timer waits for its next turn: about `interval_s`, and until the others of its kind are due.
 
-    Timers that are in step share one wake-up of an idle process. A clock that somebody moves keeps intervals as they are.
+    Timers that are in step share one wake-up of an idle process. A clock that a test moves keeps intervals unchanged.
     """
     return to_next_step(clock.monotonic(), interval_s) if isinstance(clock, SystemClock) else interval_s
 
@@ -116,21 +116,21 @@ WALL_LOOK_S = 10.0
 
 
 def steady_ms(clock: Clock) -> int:
-    """Milliseconds of the steady clock: for time-outs, which nobody who sets the wall clock may shorten or prolong."""
+    """Milliseconds of the steady clock: for time-outs, which a change of the wall clock must not affect."""
     return round(clock.monotonic() * 1000)
 
 
 def wall_wait_s(clock: Clock, due_ms: int) -> float:
-    """Seconds to pass to call_later() for a moment of the wall clock, which somebody may set while it is waited for.
+    """Seconds to pass to call_later() for a moment of the wall clock, which an operator may set meanwhile.
 
-    At most WALL_LOOK_S: the callback may come before the moment, and waits anew then. So a clock that is set ahead by
+    At most WALL_LOOK_S: the callback may run before the moment, and must wait again then. So a clock that is set ahead by
     hours delays nothing for longer than that, and one that is set back makes nothing early.
     """
     return min(max(0, due_ms - clock.now_ms()) / 1000, WALL_LOOK_S)
 
 
 class WallSteps:
-    """Notices that somebody set the wall clock back, by comparing it with the steady one."""
+    """Detects that the wall clock was set back, by comparing it with the steady one."""
 
     def __init__(self, clock: Clock, notice_ms: int) -> None:
         """Steps of up to `notice_ms` are not noticed: what keeps a clock right makes such."""

@@ -5,7 +5,7 @@ and topics are measured. Tables that live long are no garbage, so they are taken
 takes whatever else is there at that moment with them, garbage in cycles too, which is never freed then: so it is done only when
 the tables have grown by a quarter, which bounds how often.
 
-A process says once that it is ours (own_process): in somebody else's, and in one that runs tests, nothing is changed.
+Aerobee's commands call own_process() once: in processes of applications, and in those that run tests, nothing is changed.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def read_properties(path: str | Path) -> dict[str, Setting]:
 def merge_properties(text: str, changes: Mapping[str, str]) -> str:
     """Return a properties text with other values for these keys; comments and all other lines stay as they are.
 
-    A key that stands there more than once keeps its last place, for that one counts. New keys come at the end.
+    Of a repeated key the last line is changed, because it takes precedence. New keys are appended.
     """
     lines = re.split(r"(?<=\n)", text.replace("\r\n", "\n").replace("\r", "\n"))
     entries: list[tuple[str | None, str]] = []  # key or None, and the lines as they are
@@ -110,16 +110,16 @@ def merge_properties(text: str, changes: Mapping[str, str]) -> str:
         while _continues(whole.rstrip("\n")) and (following := next(pending, None)) is not None:
             whole += following
         entries.append((_unescape(_split_line(logical)[0]), whole))
-    places = {key: number for number, (key, _) in enumerate(entries) if key in changes}
-    for key, number in places.items():
+    line_of = {key: number for number, (key, _) in enumerate(entries) if key in changes}
+    for key, number in line_of.items():
         entries[number] = (key, _property_line(str(key), changes[str(key)]))
     kept = [
-        whole for number, (key, whole) in enumerate(entries) if key not in changes or places[key] == number
+        whole for number, (key, whole) in enumerate(entries) if key not in changes or line_of[key] == number
     ]
     merged = "".join(kept)
     if merged and not merged.endswith("\n"):
         merged += "\n"
-    return merged + "".join(_property_line(k, v) for k, v in changes.items() if k not in places)
+    return merged + "".join(_property_line(k, v) for k, v in changes.items() if k not in line_of)
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
@@ -232,10 +232,10 @@ def build(kind: type[T], settings: Mapping[str, Setting], **overrides: Any) -> T
     try:
         return kind(**values)
     except ConfigError as error:
-        places = sorted({s.source for n, s in sources.items() if _mentions(str(error), n, kind)})
-        if not places:
+        named = sorted({s.source for n, s in sources.items() if _mentions(str(error), n, kind)})
+        if not named:
             raise
-        raise ConfigError(f"{', '.join(places)}: {error}") from error
+        raise ConfigError(f"{', '.join(named)}: {error}") from error
 
 
 def changed(config: T, changes: Mapping[str, str], source: str = "update") -> T:
@@ -259,7 +259,7 @@ def unknown_keys(settings: Mapping[str, Setting], kinds: Iterable[type[Any]]) ->
     for key, setting in settings.items():
         if key in known:
             continue
-        cutoff = 0.6 if len(key) > 5 else 0.75  # a few letters are found in any long key
+        cutoff = 0.6 if len(key) > 5 else 0.75  # any long key contains a few given characters
         near = difflib.get_close_matches(key.lower(), folded, n=1, cutoff=cutoff)
         unknown.append(UnknownKey(key, setting.source, folded[near[0]] if near else None))
     return unknown

@@ -126,8 +126,8 @@ class RemoteError(AerobeeError):
         self.address = address
         self.request = request
         self.opaque = opaque
-        place = f"{request or 'request'} at {address}" if address else (request or "request")
-        super().__init__(f"{place} was answered with code {code}: {self.remark or 'no reason given'}")
+        what = f"{request or 'request'} at {address}" if address else (request or "request")
+        super().__init__(f"{what} was answered with code {code}: {self.remark or 'no reason given'}")
 
     @property
     def plain(self) -> str:
@@ -180,7 +180,7 @@ class NotLeaderForQueue(RemoteError):
 
 
 class QueryNotFound(RemoteError):
-    """QUERY_NOT_FOUND 22: the offset, key or value asked for is not there."""
+    """QUERY_NOT_FOUND 22: the requested offset, key or value does not exist."""
 
 
 class SubscriptionParseFailed(RemoteError):
@@ -275,7 +275,7 @@ class StoreError(AerobeeError):
 
 
 class StoreFull(StoreError):
-    """The disk has no room; nothing was written. Retention frees space, then the same call succeeds."""
+    """The disk is full; nothing was written. Retention frees space, then the same call succeeds."""
 
     retriable = True
 
@@ -295,11 +295,11 @@ class RecordInvalid(StoreError):
 
 
 class QuorumError(AerobeeError):
-    """A group of controllers cannot do what was asked of this member."""
+    """The controllers cannot execute a request to this member."""
 
 
 class NotLeader(QuorumError):
-    """Another member leads, or nobody does now. `leader` is its id, "" when none is known."""
+    """Another member leads, or none does now. `leader` is its id, "" when none is known."""
 
     retriable = True
 

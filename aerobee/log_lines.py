@@ -2,7 +2,7 @@
 
 Names, remarks and errors contain text of untrusted peers. A line break in it would forge a line, an escape sequence would steer the terminal, and a
 request that logs a line would fill the disk. LineFormatter makes each record one line of bounded length, whose continuation lines (of a
-traceback) are indented. LineThrottle bounds the lines of each call site; it leaves DEBUG alone, which an operator asked for.
+traceback) are indented. LineThrottle bounds the lines of each call site; it does not limit DEBUG, which an operator enables on purpose.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 
 INTERVAL_S = 10.0
-KINDS_MAX = 256  # beyond it all begin anew
+KINDS_MAX = 256  # above it all kinds are dropped
 
 
 class LogThrottle:
-    """For what a peer can cause as often as it likes: `warn(kind, …)` writes the first warning of a kind at once, then one
+    """For what a peer can cause as often as it likes: `warn(kind, …)` writes the first warning of a kind immediately, then one
     each `interval_s` that counts the others, with the text of the newest. The number of kinds is bounded.
     """
 

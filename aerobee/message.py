@@ -451,7 +451,7 @@ def unpack_host(packed: bytes) -> tuple[str, int]:
 
 
 def offset_message_id(store_host: tuple[str, int], physical_offset: int) -> str:
-    """The id that names a record's place: upper-case hex of packed store host and physical offset."""
+    """The id that contains a record's physical offset: upper-case hex of packed store host and physical offset."""
     return (pack_host(*store_host) + physical_offset.to_bytes(8, "big")).hex().upper()
 
 

@@ -20,7 +20,7 @@ class NetworkServer(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens: ("ip", port), the port chosen when 0 was asked for."""
+        """Where it listens: ("ip", port), the chosen port if 0 was requested."""
         ...
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class AsyncioNetwork:
         transport, _ = await loop.create_connection(factory, host, port)
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.getsockname() == sock.getpeername():
-            # Linux lets a socket connect to itself when the port asked for is the one it was given.
+            # Linux lets a socket connect to itself when the requested port is its own source port.
             transport.abort()
             raise ConnectionRefusedError(f"nothing listens at {join_address(host, port)}")
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class OrderedSet(dict[T, None]):
-    """Members are the keys. Adding one that is there leaves it at its place."""
+    """Members are the keys. Adding a present member does not change its position."""
 
     def add(self, member: T) -> None:
         """Put a member last, unless it is there."""

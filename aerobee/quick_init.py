@@ -2,7 +2,7 @@
 
 The __init__ that dataclasses write for a frozen class calls object.__setattr__ for each field, 0.1 us apiece, which is
 most of what making a Message or a SendResult costs. This one turns the new object for a moment into one of an open class
-that has the same slots and is not frozen, stores the fields plainly, and turns it back before anybody else sees it.
+that has the same slots and is not frozen, stores the fields plainly, and turns it back before other code can see it.
 """
 
 from __future__ import annotations

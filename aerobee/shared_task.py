@@ -24,8 +24,8 @@ async def to_its_end(task: asyncio.Task[T]) -> T:
 class SharedTask(Generic[T]):
     """Work that is done once for all who wait for it; a waiter that is cancelled takes nothing away from the others.
 
-    As asyncio.shield(), whose waiters are a list that each of them searches when it gives up: ten thousand whose time is
-    over held the event loop for half a minute. Here each leaves in one step.
+    As asyncio.shield(), whose waiters are a list that each of them searches when it gives up: ten thousand whose time-out had
+    expired blocked the event loop for half a minute. Here each leaves in one step.
     """
 
     __slots__ = ("_waiters", "task")

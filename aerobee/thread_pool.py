@@ -11,7 +11,7 @@ STARTED_WITHIN_S = 60.0  # a thread that was given begins to run long before
 
 
 def start_threads(pool: ThreadPoolExecutor, count: int) -> None:
-    """Start `count` threads of a pool of that many at once. Blocking, some tenths of a millisecond.
+    """Start all `count` threads of a pool immediately. Blocking, some tenths of a millisecond.
 
     A pool starts a thread when work comes and all are busy; where the machine gives none that raises in the middle of the
     work, which is queued and runs later all the same. Raises StoreError when a thread cannot be started or does not begin.

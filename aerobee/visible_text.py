@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-# What a terminal could take for an order: C0 without line feed and tab, DEL, C1. What changes how the text around it looks: marks,
-# embeddings, overrides and isolates of direction (U+202E shows `gpj.exe` as `exe.jpg`), separators of lines and paragraphs. What takes
-# no room: zero-width blanks (joiners stay, scripts need them), format characters without use, tags. Halves of characters, which no
-# terminal can be sent.
+# Control characters: C0 without line feed and tab, DEL, C1. Characters that change how the text around them looks: direction marks,
+# embeddings, overrides and isolates (U+202E shows `gpj.exe` as `exe.jpg`), line and paragraph separators. Invisible characters:
+# zero-width spaces (joiners stay, scripts need them), unused format characters, tags. Surrogates, which cannot be
+# sent to a terminal.
 STEERING = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\xad"
     r"\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"

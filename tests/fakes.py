@@ -69,7 +69,7 @@ class FakePeer:
 
     def failed(self, error: BaseException | None = None) -> None:
         self.failures.append(error)
-        self.close("a fault of ours, see the log")
+        self.close("internal error, see the log")
 
     def replies(self) -> list[RemotingCommand]:
         """Every reply so far, decoded."""

@@ -1,6 +1,6 @@
 """Where a request may come from: the address patterns of both generations. Core.
 
-ACL 2.0 names addresses and networks (`10.0.0.0/8`). ACL 1.0 has patterns of its own (RemoteAddressStrategyFactory, RocketMQ):
+ACL 2.0 names addresses and networks (`10.0.0.0/8`). ACL 1.0 has other patterns (RemoteAddressStrategyFactory, RocketMQ):
 `*`, `10.0.0.1`, `10.0.0.1,10.0.0.2`, `10.0.0.{1,2}`, `10.0.1-20.*`, `10.0.*.*`.
 """
 

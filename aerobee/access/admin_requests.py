@@ -5,7 +5,7 @@ from __future__ import annotations
 from aerobee.remoting.codes import RequestCode as R
 from aerobee.remoting.command import RemotingCommand
 
-# Requests that change what is stored or how a broker works, for everybody: an administrator's.
+# Requests that change stored data or the operation of a broker for all clients: for administrators only.
 ADMIN = frozenset(
     {
         R.UPDATE_AND_CREATE_TOPIC, R.UPDATE_AND_CREATE_TOPIC_LIST, R.UPDATE_AND_CREATE_STATIC_TOPIC,
@@ -34,7 +34,7 @@ ASKED_AT_AN_OPEN_GATE = ADMIN | CONTROLLER_ADMIN | SOMETIMES_ADMIN
 def is_admin(request: RemotingCommand) -> bool:
     """Whether this request is an administrator's. Raises MalformedFrame.
 
-    Brokers ask for an election where nobody leads; to name who shall lead, or to wait for other groups, is an administrator's.
+    Brokers request an election without naming a master; naming one, or waiting for other groups, is for administrators only.
     """
     if request.code in SOMETIMES_ADMIN:
         return request.boolean("designateElect", False) or request.integer("apartMillis", 0) > 0

@@ -1,7 +1,7 @@
-"""The audit log: a JSON line for each administrator's request and each refusal: who, what, from where, result.
+"""The audit log: a JSON line for each administrator's request and each refusal: user, request, address, result.
 
-Written by a thread of its own, so that no request waits for it. Nothing that a request carries but names goes in: no body, no
-value, no signature. What users do is all there; of refusals of strangers a minute has a few lines and a count (refusals.py).
+A separate thread writes it, so that no request waits for it. Of a request it contains only names: no body, no
+value, no signature. It has every action of users; of refusals of unauthenticated clients a few lines and a count per minute (refusals.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from aerobee.remoting.codes import request_name
 log = logging.getLogger(__name__)
 WAITING_MAX = 10_000
 TEXT_CHARS_MAX = 300
-STRANGER_NAME_CHARS_MAX, STRANGER_RESULT_CHARS_MAX = 80, 200  # he chooses the texts, and how long they are
+UNKNOWN_NAME_CHARS_MAX, UNKNOWN_RESULT_CHARS_MAX = 80, 200  # an unauthenticated client chooses these texts
 
 
 class AuditLog:
-    """Appends to one file. A full one becomes PATH.1, and what was PATH.1 becomes PATH.2; whoever rotates it otherwise may rename
-    it and make it anew."""
+    """Appends to one file. A full file becomes PATH.1, and PATH.1 becomes PATH.2; another rotation may rename
+    and recreate it."""
 
     def __init__(
         self, path: str, now_ms: Callable[[], int], *, bytes_max: int = 0, files_max: int = 1
@@ -52,17 +52,17 @@ class AuditLog:
         self._thread.start()
 
     def note(
-        self, *, who: str, code: int, what: str, host: str, result: str, of_stranger: bool = False
+        self, *, who: str, code: int, what: str, host: str, result: str, is_unauthenticated: bool = False
     ) -> None:
-        """Returns at once. `of_stranger`: a refusal of somebody who has not shown who he is; only some of them are lines."""
+        """Queue a line, without waiting. `is_unauthenticated`: a refusal of an unauthenticated client; only some of them are written."""
         now_ms = self._now_ms()
         self._say_left_out(now_ms)
-        if of_stranger:
+        if is_unauthenticated:
             with self._refusals_lock:
                 if not self._refusals.admit(host, now_ms):
                     return
-            who, what = who[:STRANGER_NAME_CHARS_MAX], what[:STRANGER_NAME_CHARS_MAX]
-            result = result[:STRANGER_RESULT_CHARS_MAX]
+            who, what = who[:UNKNOWN_NAME_CHARS_MAX], what[:UNKNOWN_NAME_CHARS_MAX]
+            result = result[:UNKNOWN_RESULT_CHARS_MAX]
         self._put(now_ms, who=who, request=request_name(code), what=what, host=host, result=result)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class AuditLog:
         with self._refusals_lock:
             left_out = self._refusals.left_out(now_ms, is_last=is_last)
         for host, count in left_out:
-            result = f"refused: {count} more requests of nobody known, which have no lines"
+            result = f"refused: {count} more requests of unauthenticated clients, not logged"
             self._put(now_ms, who="", request="", what="", host=host, result=result)
 
     def _put(self, now_ms: int, *, who: str, request: str, what: str, host: str, result: str) -> None:

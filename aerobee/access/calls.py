@@ -60,7 +60,7 @@ class AccessCalls:
         return request.reply()
 
     def delete_user(self, users: Users, request: RemotingCommand) -> Reply:
-        """3003. The user's permissions go, too; one who is not there is no fault."""
+        """3003. Also deletes the user's permissions; an unknown user is not an error."""
         users.remove(request.text("username"))
         return request.reply()
 
@@ -85,9 +85,9 @@ class AccessCalls:
         return request.reply()
 
     def delete_acl(self, users: Users, request: RemotingCommand) -> Reply:
-        """3008: one resource of one policy, of Custom unless Default is said; without a resource all of a subject.
+        """3008: deletes one resource of one policy (default Custom); without a resource all of a subject.
 
-        As AuthorizationMetadataManagerImpl.deleteAcl, but nothing said of the subject is no fault: a change may be made again.
+        As AuthorizationMetadataManagerImpl.deleteAcl, but a subject without permissions is not an error: a change may be repeated.
         """
         subject = checked_subject(request.text("subject"))
         resource, kind = request.field("resource"), request.field("policyType") or PolicyType.CUSTOM.name

@@ -58,8 +58,8 @@ def _account_paths(config: AccessConfig, settings_path: str | None) -> list[Path
     if config.acl_file:
         named = [Path(config.acl_file)]
     else:
-        beside = Path(settings_path).resolve().parent if settings_path else Path.cwd()
-        named = [beside / PLAIN_ACL, beside / ACL_DIRECTORY]
+        directory = Path(settings_path).resolve().parent if settings_path else Path.cwd()
+        named = [directory / PLAIN_ACL, directory / ACL_DIRECTORY]
     if not any(path.exists() for path in named):
         raise ConfigError(
             f"aclEnable reads accounts from {' or '.join(map(str, named))}, and nothing is there"
@@ -80,7 +80,7 @@ class _AccountFiles:
         return plain_acl([(name, _yaml(Path(name))) for name in self._seen])
 
     def changed(self) -> PlainAcl | None:
-        """What the files say now, None when nothing has changed, or what is there cannot be read: the old rules stay."""
+        """The rules of the files, None if nothing has changed or they cannot be read: the old rules stay."""
         if self._state() == self._seen:
             return None
         try:
@@ -118,6 +118,6 @@ def _yaml(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        where = f", line {place.line + 1}" if place is not None else ""
-        raise ConfigError(f"{path}{where} is no YAML: {getattr(error, 'problem', error)}") from None
+        position = getattr(error, "problem_mark", None)
+        where = f", line {position.line + 1}" if position is not None else ""
+        raise ConfigError(f"{path}{where} is not YAML: {getattr(error, 'problem', error)}") from None

@@ -16,7 +16,7 @@ LOCAL_ACLS = "LocalAuthorizationMetadataProvider"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessConfig:
-    """Defaults as AuthConfig (RocketMQ 5.5.0): nobody is asked who he is."""
+    """Defaults as AuthConfig (RocketMQ 5.5.0): no authentication."""
 
     authentication_enabled: bool = False  # each request is signed by a user
     authorization_enabled: bool = False  # and is one of those that the user may make
@@ -25,7 +25,7 @@ class AccessConfig:
         ""  # taken by class name: LocalAuthenticationMetadataProvider alone is there
     )
     authentication_strategy: str = ""  # taken and not looked at: every request is verified
-    authentication_whitelist: str = ""  # request codes that nobody has to sign, comma separated
+    authentication_whitelist: str = ""  # request codes that need no signature, comma separated
     init_authentication_user: str = field(
         default="", repr=False
     )  # {"username":…,"password":…}: made as Super
@@ -39,17 +39,15 @@ class AccessConfig:
     authorization_strategy: str = ""  # taken and not looked at: every request is judged
     authorization_whitelist: str = ""  # request codes that every user may make
     acl_enable: bool = False  # ACL 1.0: accounts of acl_file
-    acl_file: str = ""  # a file, or a directory of *.yml; empty: plain_acl.yml beside the configuration file
+    acl_file: str = ""  # a file, or a directory of *.yml; empty: plain_acl.yml next to the configuration file
     admin_open: bool = False  # without either: administrators' requests from other machines are served
     auth_cluster_name: str = (
         "DefaultCluster"  # what a NameServer's own requests are about; a broker takes brokerClusterName
     )
     access_open_listeners: str = (
-        ""  # names of listeners, comma separated: whoever comes in there is asked nothing
+        ""  # names of listeners, comma separated, whose clients need no authentication
     )
-    audit_log_path: str = (
-        ""  # JSON lines: who asked for what an administrator asks for; empty: none is written
-    )
+    audit_log_path: str = ""  # JSON lines of administrators' requests and refusals; empty: no audit log
     audit_log_bytes_max: int = (
         100 * 1024 * 1024  # of that file; a fuller one becomes auditLogPath.1, and .1 becomes .2; 0: never
     )
@@ -90,7 +88,7 @@ class AccessConfig:
 
     @property
     def is_closed(self) -> bool:
-        """Whether each request has to prove who asks."""
+        """Whether each request must be authenticated."""
         return self.authentication_enabled or self.acl_enable
 
     @property

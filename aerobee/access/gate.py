@@ -1,8 +1,8 @@
-"""The gate before the handlers: whose request this is, and whether he may make it.
+"""The gate before the handlers: authenticates and authorizes each request.
 
-`open`: nobody is asked who he is, but administrators' requests come from this machine unless `adminOpen` is on. Closed by ACL
-1.0 or 2.0: each request is signed, and is one of those that its user may make. A refusal is answered NO_PERMISSION (16) and says
-who, what, from where.
+`open`: no authentication; administrators' requests are accepted only from this machine unless `adminOpen` is on. Closed by ACL
+1.0 or 2.0: each request must be signed by a user with the permission for it. A refusal is NO_PERMISSION (16) and names
+user, request and address.
 
 Who decides at a closed gate: keepers.py.
 """
@@ -25,8 +25,8 @@ from aerobee.remoting.signature import ACCESS_KEY
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Who asks, and what is still to be looked at, in this order: by which key his request has to be signed, None when by none;
-    and then whether he may make it."""
+    """The user, and the remaining checks in this order: the key that must have signed the request, None for none;
+    then the permission for it."""
 
     name: str
     signing_key: str | None = field(default=None, repr=False)
@@ -37,12 +37,12 @@ class Grant:
         try:
             self.authorize()
         except AerobeeError:
-            return False  # or nobody can say: the handlers answer with the error
+            return False  # or it cannot be decided: the handlers reply with the error
         return True
 
 
 class UserRefused(RemoteError):
-    """A refusal of somebody who has shown by his signature who he is. Others are strangers to the audit log."""
+    """A refusal of an authenticated user. The audit log treats all others as unauthenticated."""
 
 
 class Keeper(Protocol):
@@ -77,9 +77,9 @@ class Gate:
         is_own: Callable[[Peer, RemotingCommand], bool] = is_of_this_machine,
         closed_by: str = "authenticationEnabled or aclEnable",
     ) -> None:
-        """Without `keeper` it is open. `exempt`: peers of whom nothing is asked, such as those of an internal listener. `is_own`:
-        whether an open gate that is not `admin_open` lets this administrator's request of this peer pass. `closed_by`: the settings
-        that make this server ask for keys, for the refusal."""
+        """Without `keeper` it is open. `exempt`: peers that need no authentication, such as those of an internal listener. `is_own`:
+        whether an open gate without `admin_open` accepts this administrator's request of this peer. `closed_by`: the settings
+        that enable authentication, for the text of the refusal."""
         self._keeper = keeper
         self._admin_open = admin_open
         self._audit = audit
@@ -90,7 +90,7 @@ class Gate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether each request has to prove who asks: then none may be served that has not passed check()."""
+        """Whether each request must be authenticated: then none may be served that has not passed check()."""
         return self._keeper is not None
 
     def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -128,7 +128,7 @@ class Gate:
                 host,
                 request.field(ACCESS_KEY) or "",
                 f"refused: {refusal.remark}",
-                of_stranger=not isinstance(refusal, UserRefused),
+                is_unauthenticated=not isinstance(refusal, UserRefused),
             )
             raise
         if self._keeper is not None:
@@ -146,20 +146,20 @@ class Gate:
             self._keeper.check(request, host)
         except AerobeeError as error:
             if not isinstance(error, RemoteError):
-                error = RemoteError(ResponseCode.SYSTEM_ERROR, str(error))  # nobody can say, so he may not
+                error = RemoteError(ResponseCode.SYSTEM_ERROR, str(error))  # undecidable, so refused
             self.refused_count += 1
             self._note(request, host, request.field(ACCESS_KEY) or "", f"refused: {error.remark}")
             return error
         return None
 
     def exempts(self, peer: Peer) -> bool:
-        """Whether nothing is asked of this peer, because of the listener it came in through."""
+        """Whether this peer needs no authentication, because of its listener."""
         return self._keeper is None or self._exempt(peer)
 
     def grant(self, request: RemotingCommand, host: str) -> Grant | None:
-        """What check() asks, for who does it himself, step by step; None for what it would refuse at once.
+        """The steps of check(), for a caller that performs them itself; None for a request that check() would refuse immediately.
 
-        For requests that are no administrator's: nothing is noted in the audit log. What it says holds until on_change().
+        For requests that need no administrator: nothing is written to the audit log. The result is valid until on_change().
         """
         if self._keeper is None or request.code in ADMIN:
             return None
@@ -170,7 +170,7 @@ class Gate:
 
     def may_ask(self, peer: Peer, request: RemotingCommand, code: int, fields: Mapping[str, str]) -> bool:
         """Whether the sender of `request`, which check() let in, may make a request of `code` with these fields, too. For handlers of
-        requests that name a record by its place: the permission goes by the topic of the record."""
+        requests that name a record by its offset: the permission depends on the topic of the record."""
         if self._keeper is None or self._exempt(peer):
             return True
         asked = RemotingCommand(code, {**fields, ACCESS_KEY: request.field(ACCESS_KEY) or ""})
@@ -180,11 +180,11 @@ class Gate:
             return False
 
     def may_send(self, principal: str, peer: Peer, topic: str) -> bool:
-        """Whether this peer, whose heartbeat `principal` signed, might have sent a message of the topic: what is asked of the sender
-        of a half message shows it, and whoever likes calls itself a member of his group."""
+        """Whether this peer, whose heartbeat `principal` signed, may send to the topic: a check of a half message
+        reveals its content, and any client can claim to be in the producer group."""
         if self.exempts(peer):
             return True
-        if not principal:  # nobody signs where heartbeats need no signature
+        if not principal:  # heartbeats that need no signature have no principal
             return self.knows(principal, peer)
         send = RemotingCommand(RequestCode.SEND_MESSAGE_V2, {ACCESS_KEY: principal, "b": topic})
         grant = self.grant(send, peer.host_port[0])
@@ -216,12 +216,17 @@ class Gate:
         return guarded  # type: ignore[return-value]
 
     def _note(
-        self, request: RemotingCommand, host: str, who: str, result: str, *, of_stranger: bool = False
+        self, request: RemotingCommand, host: str, who: str, result: str, *, is_unauthenticated: bool = False
     ) -> None:
         if self._audit is not None:
             ext = request.ext or {}
             names = ("topic", "b", "group", "groupName", "consumerGroup", "username", "subject")
             what = " ".join(f"{name}={ext[name]}" for name in names if ext.get(name))
             self._audit.note(
-                who=who, code=request.code, what=what, host=host, result=result, of_stranger=of_stranger
+                who=who,
+                code=request.code,
+                what=what,
+                host=host,
+                result=result,
+                is_unauthenticated=is_unauthenticated,
             )

@@ -1,8 +1,8 @@
 """Who decides at a closed gate: users with policies (ACL 2.0), or accounts of a file (ACL 1.0).
 
 Signatures are verified for each request: the protocol signs its fields and its body, so that none can stand for another.
-Decisions are remembered until users or permissions change. check() names the user, verifies his signature, then asks what he
-may do, so that nobody learns from a refusal what another may; grant() leaves the last two to the fast path, in this order.
+Decisions are cached until users or permissions change. check() finds the user, verifies the signature, then checks the
+permissions, so that no client learns from a refusal what another user may do; grant() leaves the last two to the fast path, in this order.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class UserKeeper:
         self.users.on_change(callback)
 
     def _user_of(self, request: RemotingCommand) -> User | None:
-        """Whose key has to have signed it; None where no signature is asked for."""
+        """The user whose key must have signed the request; None if it needs no signature."""
         if request.code in self._unsigned:
             return None
         name = request.field(ACCESS_KEY)
@@ -207,7 +207,7 @@ def _grant_hint(user: str, need: Need) -> str:
 
 
 def _shown(text: str) -> str:
-    """What a stranger wrote, bounded: a name may have as many bytes as a frame."""
+    """Untrusted text, truncated: a name may have as many bytes as a frame."""
     shown = text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}… ({len(text)} characters)"
     return shown if shown.isprintable() else repr(shown)
 

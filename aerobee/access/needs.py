@@ -145,7 +145,7 @@ def _consume(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
 def _settles(topic_name: str, group_name: str) -> Iterator[Need]:
     """What a POP consumer acknowledges or puts off: a message of a topic, or of the retry topic that its group has for that topic.
 
-    Clients name `%RETRY%group_topic` (V1), which alone cannot be told from the retry topic of a group `group_topic`; with the
+    Clients name `%RETRY%group_topic` (V1), which by itself cannot be distinguished from the retry topic of a group `group_topic`; with the
     request's own group it can. Who may pop the topic for the group is handed out what lies there anyway.
     """
     yield topic_or_group(topic_before_retry(topic_name, group_name), SUB, SUB)

@@ -40,7 +40,7 @@ class Access:
     reload: Callable[[], None] | None = None  # to be called each RELOAD_S, in a thread
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close the files."""
         self.gate.close()
         if self.users is not None:
             self.users.close()
@@ -57,14 +57,14 @@ def open_access(
     exempt: Callable[[Peer], bool] = lambda peer: False,
 ) -> Access:
     """`directory` is where users are kept (RocketMQ: `config` below the store), in RocksDB unless `open_table` says otherwise;
-    account files lie beside `settings_path`.
+    account files are next to `settings_path`.
 
     Reads and makes files. Raises ConfigError, StoreError.
     """
     audit = _audit_log(config, now_ms) if config.audit_log_path else None
     if not config.is_closed:
         return Access(Gate(keeper=None, admin_open=config.admin_open, audit=audit, exempt=exempt), NoUsers())
-    # A server that asks nobody loads nothing of what decides.
+    # A server without access control does not import the code that decides.
     from aerobee.access.closed import account_keeper, user_keeper
 
     if config.authentication_enabled:

@@ -1,7 +1,7 @@
 """ACL 1.0: accounts in YAML files, `plain_acl.yml`. Core: takes the files' texts.
 
 Source: PlainPermissionManager, PlainAccessResource, AclUtils (RocketMQ 4.9). What decides, in this order: the global white list; an
-access key that nobody has: no; the account's white address: yes, unsigned; the signature; a send to the trace topic: yes; an
+access key of no account: no; the account's white address: yes, unsigned; the signature; a send to the trace topic: yes; an
 administrator: yes; an administrator's request, or another that changes the cluster (RocketMQ has none: its NameServer knows no
 accounts): no; for each topic and group what the account names, else its default, else no.
 """
@@ -78,12 +78,12 @@ class PlainAcl:
     white: tuple[Matches, ...] = ()
 
     def is_white(self, host: str) -> bool:
-        """Whether nothing is asked of whoever comes from there."""
+        """Whether clients of this address need no authentication."""
         return any(matches(host) for matches in self.white)
 
 
 def plain_acl(documents: Iterable[tuple[str, Any]]) -> PlainAcl:
-    """Put together files: (name, parsed YAML). An access key in several: the first counts. Raises ConfigError with file and place."""
+    """Merge files: (name, parsed YAML). Of an access key in several files the first applies. Raises ConfigError with file and entry."""
     accounts: dict[str, Account] = {}
     white: list[Matches] = []
     for file, document in documents:
@@ -99,61 +99,61 @@ def plain_acl(documents: Iterable[tuple[str, Any]]) -> PlainAcl:
     return PlainAcl(accounts, tuple(white))
 
 
-def _list(document: Mapping[str, Any], key: str, place: str) -> list[Any]:
+def _list(document: Mapping[str, Any], key: str, where: str) -> list[Any]:
     found = document.get(key) or []
     if not isinstance(found, list):
-        raise ConfigError(f"{place}: {key} is not a list")
+        raise ConfigError(f"{where}: {key} is not a list")
     return found
 
 
-def _pattern(text: str, place: str) -> Matches:
+def _pattern(text: str, where: str) -> Matches:
     try:
         return pattern_of(text)
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from None
+        raise ConfigError(f"{where}: {error}") from None
 
 
-def _account(entry: Any, place: str) -> Account:
+def _account(entry: Any, where: str) -> Account:
     if not isinstance(entry, dict):
-        raise ConfigError(f"{place} is no table of keys")
+        raise ConfigError(f"{where} is no table of keys")
     for key in entry:
         if key not in _FIELDS:
-            raise ConfigError(f"{place}: unknown key {key}; known are {', '.join(sorted(_FIELDS))}")
+            raise ConfigError(f"{where}: unknown key {key}; known are {', '.join(sorted(_FIELDS))}")
     keys = []
     for key in ("accessKey", "secretKey"):
         value = entry.get(key)
         if not isinstance(value, str | int) or len(str(value)) < KEY_CHARS_MIN:
-            raise ConfigError(f"{place}: {key} has to have more than {KEY_CHARS_MIN - 1} characters")
+            raise ConfigError(f"{where}: {key} has to have more than {KEY_CHARS_MIN - 1} characters")
         keys.append(str(value))
     white = str(entry.get("whiteRemoteAddress") or "").strip()
     return Account(
         keys[0],
         keys[1],
         entry.get("admin") is True or str(entry.get("admin")).lower() == "true",
-        _pattern(white, place) if white else _nowhere,
-        _permission(entry.get("defaultTopicPerm"), place),
-        _permission(entry.get("defaultGroupPerm"), place),
-        _permissions(entry, "topicPerms", place),
-        _permissions(entry, "groupPerms", place),
+        _pattern(white, where) if white else _nowhere,
+        _permission(entry.get("defaultTopicPerm"), where),
+        _permission(entry.get("defaultGroupPerm"), where),
+        _permissions(entry, "topicPerms", where),
+        _permissions(entry, "groupPerms", where),
     )
 
 
-def _permission(word: Any, place: str) -> frozenset[Action]:
+def _permission(word: Any, where: str) -> frozenset[Action]:
     if word is None or word == "":
         return PERMISSIONS["DENY"]
     found = PERMISSIONS.get(str(word).replace(" ", "").upper())
     if found is None:
-        raise ConfigError(f"{place}: permission {word!r} is none of {', '.join(PERMISSIONS)}")
+        raise ConfigError(f"{where}: permission {word!r} is none of {', '.join(PERMISSIONS)}")
     return found
 
 
-def _permissions(entry: Mapping[str, Any], key: str, place: str) -> dict[str, frozenset[Action]]:
+def _permissions(entry: Mapping[str, Any], key: str, where: str) -> dict[str, frozenset[Action]]:
     permissions: dict[str, frozenset[Action]] = {}
-    for text in _list(entry, key, place):
+    for text in _list(entry, key, where):
         name, equals, word = str(text).partition("=")
         if not equals or not name.strip():
             raise ConfigError(
-                f"{place}: {key} holds {text!r}, write name=PUB, name=SUB, name=PUB|SUB or name=DENY"
+                f"{where}: {key} holds {text!r}, write name=PUB, name=SUB, name=PUB|SUB or name=DENY"
             )
-        permissions[name.strip()] = _permission(word, place)
+        permissions[name.strip()] = _permission(word, where)
     return permissions

@@ -78,7 +78,7 @@ class Acl:
         return None
 
     def merge(self, kind: PolicyType, entries: Iterable[PolicyEntry]) -> None:
-        """Put entries in; one of the same resource takes the place of what was said. Raises UsageError when it is too much."""
+        """Add entries; an entry replaces the previous one of the same resource. Raises UsageError above the limit."""
         by_resource = {entry.resource: entry for entry in self.policies.get(kind, ())}
         by_resource.update((entry.resource, entry) for entry in entries)
         if len(by_resource) > ENTRIES_MAX:
@@ -169,7 +169,7 @@ def acl_from_info(info: Mapping[str, Any], subject: str = "") -> Acl:
 
 
 def acl_from_document(document: Mapping[str, Any], subject: str) -> Acl:
-    """Read what was kept. Raises UsageError, ValueError, KeyError, TypeError for what nobody wrote so."""
+    """Decode a stored ACL. Raises UsageError, ValueError, KeyError, TypeError for an invalid one."""
     acl = Acl(subject)
     for policy in _list(document, "policies"):
         entries = []

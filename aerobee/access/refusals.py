@@ -1,6 +1,6 @@
-"""Which refusals of strangers are lines of the audit log: a few of each address in a minute; the others are counted. Core.
+"""Limits the audit log's lines for refusals of unauthenticated clients: a few per address and minute; others are counted. No I/O.
 
-Whoever reaches the port can be refused as often as he likes, from as many addresses as he has.
+Any client that reaches the port can cause any number of refusals, from all its addresses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ OTHERS = "other addresses"
 
 
 class Refusals:
-    """admit() for each refusal; left_out() says what became no line, once its window is over."""
+    """Call admit() for each refusal; left_out() returns the number of omitted lines after the end of a window."""
 
     def __init__(self) -> None:
         self._window = -1
@@ -39,7 +39,7 @@ class Refusals:
         return False
 
     def left_out(self, now_ms: int, *, is_last: bool = False) -> list[tuple[str, int]]:
-        """Address and number of refusals of a window that is over, or, when nothing more comes, of this one. Told once."""
+        """Address and number of omitted refusals of an ended window, or, at the end of the log, of this one. Reported once."""
         if not self._left_out or (now_ms // WINDOW_MS == self._window and not is_last):
             return []
         found = sorted(self._left_out.items())

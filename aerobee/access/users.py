@@ -208,8 +208,8 @@ def _load(table: Table, what: str, read: Callable[[str, dict[str, Any]], T]) -> 
             yield key, read(key, document)
         except (UsageError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(
-                f"the {what} {key!r} of the access control cannot be read: {error}. Nobody is let in on a guess: put the "
-                "directory config/users or config/acls back from a backup, or take it away to begin with initAuthenticationUser"
+                f"the {what} {key!r} of the access control cannot be read: {error}. Access stays refused: restore the "
+                "directory config/users or config/acls from a backup, or remove it to start with initAuthenticationUser"
             ) from error
 
 

@@ -1,6 +1,6 @@
 """The client: producer, push and pull consumer, admin. Native asyncio; sync.py holds a small synchronous facade.
 
-Each name is loaded when it is first asked for: who only administers has no use for consumers.
+Each name is imported at its first use, so that an admin client does not load the consumers.
 """
 
 from importlib import import_module

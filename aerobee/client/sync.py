@@ -7,7 +7,7 @@
         for message in consumer:
             print(message.body)
 
-`with` starts one background thread with an event loop of its own, in which the asynchronous client lives; leaving the
+`with` starts one background thread with its event loop, in which the asynchronous client runs; leaving the
 block closes the client and ends the thread. A call may come from any thread but one that runs an event loop: there
 it would block that loop, so it is refused.
 """
@@ -61,7 +61,7 @@ class Loop(Protocol):
 
 
 class OtherLoop:
-    """An event loop that runs in a thread of somebody else, who ends it."""
+    """An event loop in a thread that the caller owns and ends."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -80,7 +80,7 @@ class OtherLoop:
         self._loop.call_soon_threadsafe(function, *arguments)
 
     def stop(self) -> None:
-        """Nothing: the loop goes on."""
+        """Does nothing: the loop continues."""
 
 
 class LoopThread(OtherLoop):
@@ -105,11 +105,11 @@ class LoopThread(OtherLoop):
 
 
 class _Sync(Generic[ClientT]):
-    """Starts an asynchronous client in a thread of its own and calls it from there."""
+    """Starts an asynchronous client in a background thread and calls it there."""
 
     def __init__(self, client: ClientT) -> None:
         self._client = client
-        self._host: Loop | None = None  # where it is to live; None: in a thread of its own
+        self._host: Loop | None = None  # the event loop to use; None: one in a background thread
         self._thread: Loop | None = None
 
     @classmethod

@@ -1,9 +1,9 @@
-"""The gate in front of every request: the name it was asked by, who asks, what they may do, and headers for the browser.
+"""Checks of every request: host name, session, token, and headers for the browser.
 
-Host            only names that the console has: a page of a stranger whose name points here is refused (DNS rebinding)
-session         a cookie (HttpOnly, SameSite=Strict) after a login; or the header of a reverse proxy, when told so
-X-CSRF-Token    with each POST, the one of the session: only a page of the console can read it
-CSP             nothing but what the console serves itself is loaded or run
+Host            only names of this console: a foreign page whose name resolves to this console is refused (DNS rebinding)
+session         a cookie (HttpOnly, SameSite=Strict) after a login; or the header of a reverse proxy, if configured
+X-CSRF-Token    the session's token, required for each POST: only a page of the console can read it
+CSP             browsers load and run only files of the console
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 COOKIE = "aerobee_console"
 SESSION_S = 12 * 3600.0
 SESSIONS_MAX = 1_000
-CHECKED_S = 5.0  # a user of the cluster who is deleted, disabled or given another role is noticed with the first request after this
+CHECKED_S = 5.0  # interval after which a request reads the cluster user's status and role again
 TRIES_MAX, TRIES_S = 5, 60.0  # wrong passwords of one account, from one address
-ADDRESS_TRIES_MAX = 30  # of all accounts, from one address that is no proxy's
-COUNTED_MAX = 10_000  # pairs of account and address; the oldest go
+ADDRESS_TRIES_MAX = 30  # of all accounts, from one address that is not a proxy
+COUNTED_MAX = 10_000  # pairs of account and address; the oldest are dropped
 ACCOUNT_CHARS_MAX = 200
 CHECKS_AT_ONCE_MAX = 2  # each takes some 50 ms of a core
 HEADERS = {
@@ -47,25 +47,24 @@ HEADERS = {
 }
 OPEN_PATHS = ("/api/session", "/api/login")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-NOBODY = User("", Role.VIEWER)
 
 
 @dataclass(slots=True)
 class Session:
-    """Somebody who has logged in, or the one session of a console without users."""
+    """The session of a logged-in user, or the only session of a console without users."""
 
     user: User
     csrf: str
     until_s: float
     is_of_cluster: bool = False
-    check_at_s: float = 0.0  # when to look again what the cluster says of the user
+    check_at_s: float = 0.0  # time of the next check of the user at the cluster
 
 
 class Access:
     """Sessions and the middleware."""
 
     def __init__(self, config: ConsoleConfig, clock: Clock, by_cluster: ClusterUsers | None = None) -> None:
-        """`by_cluster`: also lets the cluster's own users in. Raises ConfigError for a file of users that cannot be read."""
+        """`by_cluster`: also accepts users of the cluster. Raises ConfigError for an unreadable file of users."""
         self._config = config
         self._by_cluster = by_cluster
         self._clock = clock
@@ -73,10 +72,10 @@ class Access:
         self._sessions: dict[str, Session] = {}
         self._tries: dict[
             tuple[str, str], list[float]
-        ] = {}  # by account and address; account "": all of that address
+        ] = {}  # by account and address; account "": all accounts from that address
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE_MAX)
         self._dummy = User("", Role.VIEWER, hash_password(secrets.token_hex()))
-        self._everybody = Session(User("local", Role.ADMIN), secrets.token_urlsafe(24), float("inf"))
+        self._shared_session = Session(User("local", Role.ADMIN), secrets.token_urlsafe(24), float("inf"))
         self._by_header: dict[str, Session] = {}
 
     @property
@@ -84,13 +83,13 @@ class Access:
         return self._config.has_login
 
     def session_of(self, request: web.Request) -> Session | None:
-        """Who asks; None when nobody has logged in."""
+        """The session of a request; None without a login."""
         if not self.has_login:
-            return self._everybody
+            return self._shared_session
         header = self._config.user_header
         if header and request.remote in self._config.proxy_addresses:
             names = request.headers.getall(header, ())
-            # Two: one may be the browser's own, which the proxy has let through.
+            # With two headers, one may be from the browser, passed through by the proxy.
             name = names[0] if len(names) == 1 else ""
             user = (self._users or {}).get(name)
             if user is not None:
@@ -103,8 +102,8 @@ class Access:
         return session
 
     def client_of(self, request: web.Request) -> str:
-        """The address of the browser: of the connection, or what a proxy says in `client_header`, which is believed from
-        `proxy_addresses` only. Of several the last one that is no proxy's: those before it can be the browser's own words."""
+        """The address of the browser: that of the connection, or the one in `client_header`, which is trusted only from
+        `proxy_addresses`. Of several addresses the last one that is not a proxy's: the browser can forge those before it."""
         remote = request.remote or ""
         header, proxies = self._config.client_header, self._config.proxy_addresses
         if not header or remote not in proxies:
@@ -120,23 +119,23 @@ class Access:
         return remote
 
     def viewer_of(self, request: web.Request) -> str:
-        """Who shares what is bounded: a user, or an address where nobody logs in."""
+        """The party that shares bounded resources: a user, or an address if the console has no login."""
         session = self.session_of(request)
         if self.has_login and session is not None:
             return f"user {session.user.name}"
         return self.client_of(request)
 
     def shut_out(self, address: str, name: str = "") -> str:
-        """Why nobody may try a password of the account from this address now, or of any account without `name`; "" when somebody may.
+        """Why this address may not try a password now, of the account `name` or, without `name`, of any account; "" if it may.
 
-        All that come through a proxy have its address, unless it says theirs (client_header): they are counted by account alone, or
-        one of them would lock out all others.
+        Browsers behind a proxy share its address, unless client_header has theirs: they are counted by account only,
+        otherwise one of them could lock out all others.
         """
         if name:
             account = name[:ACCOUNT_CHARS_MAX]
             if len(self._tries_of(account, address)) < TRIES_MAX:
                 return ""
-            return f"{TRIES_MAX} wrong passwords of this account from {address}: wait a minute"
+            return f"{TRIES_MAX} wrong passwords for this account from {address}: wait a minute"
         if address in self._config.proxy_addresses or len(self._tries_of("", address)) < ADDRESS_TRIES_MAX:
             return ""
         return f"{ADDRESS_TRIES_MAX} wrong passwords from {address}: wait a minute"
@@ -159,16 +158,16 @@ class Access:
                 tries.remove(now)
 
     async def login(self, request: web.Request, name: str, password: str) -> tuple[str, Session] | str:
-        """A new session with its cookie's value, or why not. The answer does not tell whether the name exists."""
+        """A new session with its cookie value, or the reason of the refusal, which does not reveal whether the name exists."""
         now, address = self._clock.monotonic(), self.client_of(request)
         account = name[:ACCOUNT_CHARS_MAX] or "?"
         if refusal := self.shut_out(address) or self.shut_out(address, account):
             return refusal
-        # Before it is known to be wrong: of a hundred that come at once no more are tried than of those that come in turn.
+        # Count the try before the check: concurrent tries are limited like sequential ones.
         self._count(account, address, now)
         user = (self._users or {}).get(name)
         is_of_cluster = user is None
-        # An unknown name costs what a known one does.
+        # The check of an unknown name takes as long as that of a known one.
         async with self._checks:
             is_right = await asyncio.to_thread(is_password, user or self._dummy, password)
         if user is None and self._by_cluster is not None:
@@ -178,7 +177,7 @@ class Access:
                 return error.plain
             is_right = user is not None
         if user is None or not is_right:
-            return "the name or the password is wrong"
+            return "wrong name or password"
         self._uncount(account, address, now)
         self._sessions = {key: each for key, each in self._sessions.items() if each.until_s > now}
         while len(self._sessions) >= SESSIONS_MAX:
@@ -193,10 +192,10 @@ class Access:
         self._sessions.pop(request.cookies.get(COOKIE, ""), None)
 
     async def check_user(self, request: web.Request) -> None:
-        """End the session of a user whom the cluster has no longer, or give it the role that he has now.
+        """End the session of a user that the cluster no longer has, or update the user's role.
 
-        Asked with each request, answered by the cluster once in CHECKED_S. One that cannot be asked changes nothing: nothing can be
-        done at it either.
+        Called for each request; reads the user from the cluster at most once in CHECKED_S. If the cluster is unreachable,
+        the session stays: no change is possible meanwhile either.
         """
         cookie = request.cookies.get(COOKIE, "")
         session, now = self._sessions.get(cookie), self._clock.monotonic()
@@ -211,9 +210,11 @@ class Access:
         try:
             user = await self._by_cluster.user_of(session.user.name, self.client_of(request))
         except UsageError:
-            user = None  # he may not even look any more
+            user = None  # the user has no read permission any more
         except AerobeeError as error:
-            log.warning("who %s is now cannot be asked, his session goes on: %s", session.user.name, error)
+            log.warning(
+                "user %s cannot be checked at the cluster, keeping the session: %s", session.user.name, error
+            )
             return
         if user is None:
             self._sessions.pop(cookie, None)
@@ -222,7 +223,7 @@ class Access:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse, or let it through; either way with the headers."""
+        """Refuse the request or pass it to its handler; add the headers in both cases."""
         await self.check_user(request)
         refusal = self._refusal(request)
         if refusal is not None:
@@ -242,19 +243,22 @@ class Access:
         host = request.host.lower()
         name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
         if name not in self._config.allowed_hosts:
-            return 421, f"this console is not {request.host!r}: --host-name adds a name that browsers may use"
+            return 421, f"{request.host!r} is not a name of this console: add it with --host-name"
         if not request.path.startswith("/api/"):
             return None
         session = self.session_of(request)
         if request.method == "POST":
             origin = request.headers.get("Origin")
             if origin is not None and origin.partition("://")[2].lower() != host:
-                return 403, f"a page of {origin} asks: only pages of this console may"
+                return (
+                    403,
+                    f"requests of pages from {origin} are refused: only pages of this console are accepted",
+                )
             if request.path != "/api/login":
                 token = request.headers.get("X-CSRF-Token", "")
                 given = token.encode(errors="surrogateescape")  # as the header's bytes were
                 if session is None or not hmac.compare_digest(given, session.csrf.encode()):
-                    return 403, "the request has not the token of this session: load the page again"
+                    return 403, "the request lacks the token of this session: reload the page"
         if session is None and request.path not in OPEN_PATHS:
-            return 401, "nobody is logged in"
+            return 401, "login required"
         return None

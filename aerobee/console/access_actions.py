@@ -1,4 +1,4 @@
-"""What the page of access control changes: users and policies, each with the command that does the same."""
+"""Changes of the access control page: users and policies, each with the equivalent command."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class AccessActions:
         }
 
     async def user_create(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Make a user. The command has the secret key in a variable."""
+        """Create a user. The command reads the secret key from a variable."""
         user, is_super = text(fields, "user"), fields.get("is_super") is True
         options = ("--super",) if is_super else ()
         command = self._command("user", "create", user, "--secret-env", "USER_SECRET", *options)
         secret_key = _secret(fields)
         if any(each.name == user for each in await self._admin.users()):
-            raise UsageError(f"user {user} is there already: change it instead")
+            raise UsageError(f"user {user} exists already: change it instead")
         if dry_run:
-            kind = "an administrator, who may do everything" if is_super else "who may do nothing yet"
-            return Outcome(command, f"user {user} would be made, {kind}")
+            kind = "as an administrator with all permissions" if is_super else "without permissions"
+            return Outcome(command, f"user {user} would be created {kind}")
         where = await self._admin.create_user(user, secret_key, is_super=is_super)
-        return Outcome(command, f"user {user} is at {', '.join(where)}")
+        return Outcome(command, f"user {user} is created at {', '.join(where)}")
 
     async def user_update(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Change a user's secret key, kind or status: what is given."""
+        """Change a user's secret key, kind or status, as far as given."""
         user = text(fields, "user")
         is_super, is_enabled = _truth(fields, "is_super"), _truth(fields, "is_enabled")
         secret_key = _secret(fields) if fields.get("secret_key") else None
@@ -54,15 +54,15 @@ class AccessActions:
             *(() if is_enabled is None else ("--enable",) if is_enabled else ("--disable",)),
         ]
         if not words:
-            raise UsageError("nothing is to be changed")
+            raise UsageError("no change is given")
         command = self._command("user", "update", user, *words)
         before = [each for each in await self._admin.users() if each.name == user]
         if not before:
-            raise UsageError(f"there is no user {user}")
+            raise UsageError(f"unknown user {user}")
         changes = [
-            *(["another secret key"] if secret_key else []),
-            *([] if is_super is None else ["an administrator" if is_super else "no administrator"]),
-            *([] if is_enabled is None else ["let in" if is_enabled else "not let in any more"]),
+            *(["new secret key"] if secret_key else []),
+            *([] if is_super is None else ["administrator" if is_super else "normal user"]),
+            *([] if is_enabled is None else ["enabled" if is_enabled else "disabled"]),
         ]
         if dry_run:
             return Outcome(command, f"user {user} would be changed: {', '.join(changes)}")
@@ -72,7 +72,7 @@ class AccessActions:
         return Outcome(command, f"user {user} is changed at {', '.join(where)}: {', '.join(changes)}")
 
     async def user_delete(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Delete a user with what he may do. The name must be typed again."""
+        """Delete a user and its permissions. The name must be typed to confirm."""
         user = text(fields, "user")
         command = self._command("user", "delete", user, "--yes")
         if dry_run:
@@ -85,14 +85,14 @@ class AccessActions:
                 for each in await self._admin.policies(user)
                 if each.user == user
             )
-            return Outcome(command, f"user {user} would be deleted with all that he may do", rows)
+            return Outcome(command, f"user {user} and these permissions would be deleted", rows)
         if fields.get("confirm") != user:
-            raise UsageError(f"write {user} to confirm that this user is to be deleted")
+            raise UsageError(f"write {user} to confirm the deletion")
         where = await self._admin.delete_user(user)
         return Outcome(command, f"user {user} is deleted at {', '.join(where)}")
 
     async def acl_put(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Say what a user may do with a resource: before and after."""
+        """Set a user's permissions on a resource; the row shows them before and after."""
         user, resource = text(fields, "user"), str(parse_resource(text(fields, "resource")))
         actions = [parse_action(each).name.capitalize() for each in text(fields, "actions").split(",")]
         is_allowed = fields.get("is_allowed") is not False
@@ -124,12 +124,13 @@ class AccessActions:
         verb = "may" if is_allowed else "may not"
         return Outcome(
             command,
-            f"user {user} {verb} {', '.join(actions)} at {resource}" + (", if you do it" if dry_run else ""),
+            f"user {user} {verb} {', '.join(actions)} at {resource}"
+            + (" (not applied yet)" if dry_run else ""),
             (row,),
         )
 
     async def acl_delete(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Take back what is said of a resource."""
+        """Delete a user's permissions on a resource."""
         user, resource, policy = (
             text(fields, "user"),
             str(parse_resource(text(fields, "resource"))),
@@ -138,9 +139,9 @@ class AccessActions:
         option = "--default" if policy == DEFAULT else "--custom"
         command = self._command("acl", "delete", user, resource, option, "--yes")
         if dry_run:
-            return Outcome(command, f"nothing would be said any more about {resource} of user {user}")
+            return Outcome(command, f"the permissions of user {user} on {resource} would be deleted")
         await self._admin.delete_policy(user, resource, policy=policy)
-        return Outcome(command, f"nothing is said any more about {resource} of user {user}")
+        return Outcome(command, f"the permissions of user {user} on {resource} are deleted")
 
 
 def _word(is_allowed: bool) -> str:
@@ -154,13 +155,13 @@ def _policy(fields: Fields) -> str:
 def _truth(fields: Fields, name: str) -> bool | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
-        raise UsageError(f"{name} is {value!r}: it is true or false")
+        raise UsageError(f"{name} is {value!r}, must be true or false")
     return value
 
 
 def _secret(fields: Fields) -> str:
-    """Raises UsageError, without the key."""
+    """The secret key. Raises UsageError, whose text does not contain the key."""
     value = fields.get("secret_key")
     if not isinstance(value, str) or len(value) < SECRET_CHARS_MIN:
-        raise UsageError(f"the secret key has {SECRET_CHARS_MIN} characters at least")
+        raise UsageError(f"the secret key must have at least {SECRET_CHARS_MIN} characters")
     return value

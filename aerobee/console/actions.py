@@ -1,6 +1,6 @@
-"""What the pages change: each action has a role, a dry run, and the command that does the same.
+"""Changes that the pages make: each action has a role, a dry run, and the equivalent command.
 
-A dry run changes nothing and returns what would happen (`preview`) with the command. The same fields without `dry_run` do it.
+A dry run changes nothing and returns a preview with the command. The same fields without `dry_run` execute the action.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Actions:
         topic, body = text(fields, "topic"), str(fields.get("body", ""))
         check_topic_name(topic)
         if len(body.encode()) > BODY_MAX:
-            raise UsageError(f"the body has more than {BODY_MAX} bytes")
+            raise UsageError(f"the body is larger than the limit of {BODY_MAX} bytes")
         tag, keys = str(fields.get("tag", "")).strip(), tuple(str(fields.get("keys", "")).split())
         options = [*(("--tag", tag) if tag else ()), *(word for key in keys for word in ("--key", key))]
         command = self._command("send", topic, body, *options)
@@ -74,7 +74,7 @@ class Actions:
         return Outcome(command, f"sent: {result.message_id}", (row,))
 
     async def redrive(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Send the dead letters of a group again that were not sent again yet, or those named."""
+        """Redrive the dead-letter messages of a group that are not redriven yet, or those with the given ids."""
         group = text(fields, "group")
         check_group_name(group)
         ids = {str(each) for each in fields.get("ids") or ()}
@@ -91,39 +91,41 @@ class Actions:
         rows: list[dict[str, Any]] = []
         done: dict[Any, int] = {}
         is_gap: set[Any] = set()
-        async for letter in self._admin.dead_letters(group, only_waiting=not ids):
-            queue = letter.message.queue
-            if ids and letter.message_id not in ids:
+        async for dead in self._admin.dead_letters(group, only_waiting=not ids):
+            queue = dead.message.queue
+            if ids and dead.message_id not in ids:
                 is_gap.add(queue)
                 continue
             if len(rows) >= REDRIVE_MAX:
                 break
             row = {
-                "message_id": letter.message_id,
-                "from": letter.topic,
-                "reason": letter.reason or letter.error,
+                "message_id": dead.message_id,
+                "from": dead.topic,
+                "reason": dead.reason or dead.error,
                 "result": "",
             }
             if not dry_run:
-                sent = await self._admin.redrive(letter)
+                sent = await self._admin.redrive(dead)
                 row["result"] = sent.error or "sent"
-                # As on the command line: what is remembered is how far all were sent again.
+                # As on the command line: record the offset up to which all messages are redriven.
                 if sent.error:
                     is_gap.add(queue)
                 elif queue not in is_gap:
-                    done[queue] = letter.message.queue_offset + 1
+                    done[queue] = dead.message.queue_offset + 1
             rows.append(row)
         for queue, offset in done.items():
             if not ids:
-                await self._admin.mark_redriven(queue, offset)
+                await self._admin.commit_redriven(queue, offset)
         failed = sum(row["result"] not in ("", "sent") for row in rows)
         said = "would be sent" if dry_run else "sent"
         return Outcome(
-            command, f"{len(rows) - failed} {said} to group {group} again, {failed} failed", tuple(rows)
+            command,
+            f"{len(rows) - failed} {said} to the retry topic of group {group}, {failed} failed",
+            tuple(rows),
         )
 
     async def reset(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Move a group in a topic: each queue with before and after."""
+        """Reset the offsets of a group in a topic; the rows show each queue before and after."""
         group, topic, to = text(fields, "group"), text(fields, "topic"), text(fields, "to")
         check_group_name(group)
         target = parse_target(to, self._clock.now_ms())
@@ -145,14 +147,16 @@ class Actions:
             for move in moves
         )
         return Outcome(
-            command, f"{plural(len(rows), 'queue')} {'would be moved' if dry_run else 'moved'} to {to}", rows
+            command,
+            f"offsets of {plural(len(rows), 'queue')} {'would be reset' if dry_run else 'reset'} to {to}",
+            rows,
         )
 
     async def transaction(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Commit, roll back, or ask about one."""
+        """Commit, roll back, or check one transaction."""
         name, action = text(fields, "id"), text(fields, "action")
         if action not in ("commit", "rollback", "check"):
-            raise UsageError(f"action is {action!r}: it is commit, rollback or check")
+            raise UsageError(f"action is {action!r}, must be commit, rollback or check")
         command = self._command("transaction", action, name, *(() if action == "check" else ("--yes",)))
         if dry_run:
             return Outcome(command, f"transaction {name}: {action}")
@@ -160,15 +164,15 @@ class Actions:
         return Outcome(command, f"transaction {name} is {outcome.outcome}")
 
     async def recall(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Take a message back that waits for its time."""
+        """Recall a pending timer message."""
         handle = text(fields, "handle")
         command = self._command("timer", "recall", handle)
         if dry_run:
-            return Outcome(command, "the message would be taken back: nobody gets it")
-        return Outcome(command, f"message {await self._admin.recall_timer(handle)} is taken back")
+            return Outcome(command, "the message would be recalled and never delivered")
+        return Outcome(command, f"message {await self._admin.recall_timer(handle)} is recalled")
 
     async def reschedule(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Give a message another time that waits for its own: `after` is a span (90s, 2h), 0s at once."""
+        """Change the delivery time of a pending message: `after` is a duration (90s, 2h); 0s delivers it immediately."""
         handle, after = text(fields, "handle"), text(fields, "after")
         wait_ms = span_ms(after)
         due_ms = self._clock.now_ms() + wait_ms
@@ -189,35 +193,35 @@ class Actions:
         topic, queues = text(fields, "topic"), integer(fields, "queues")
         check_topic_name(topic)
         if not 1 <= queues <= 1024:
-            raise UsageError(f"{queues} is no number of queues: 1 to 1024 are possible")
+            raise UsageError(f"the number of queues is {queues}, must be 1 to 1024")
         command = self._command("topic", "create", topic, "--queues", str(queues))
         if dry_run:
             return Outcome(command, f"topic {topic} would get {plural(queues, 'queue')} at every master")
         addresses = await self._admin.create_topic(topic, queue_count=queues)
-        return Outcome(command, f"topic {topic} is at {', '.join(addresses)}")
+        return Outcome(command, f"topic {topic} is created at {', '.join(addresses)}")
 
     async def topic_delete(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Delete a topic with its messages. Its name must be typed again."""
+        """Delete a topic and its messages. The user must type its name to confirm."""
         topic = text(fields, "topic")
         command = self._command("topic", "delete", topic, "--yes")
         if dry_run:
             stats = await self._admin.topic_stats(topic)
             count = sum(row.max_offset - row.min_offset for row in stats)
             return Outcome(
-                command, f"topic {topic} would be deleted with its {plural(count, 'message')}, for ever"
+                command, f"topic {topic} and its {plural(count, 'message')} would be deleted permanently"
             )
         if fields.get("confirm") != topic:
-            raise UsageError(f"write {topic} to confirm that it is to be deleted")
+            raise UsageError(f"write {topic} to confirm the deletion")
         await self._admin.delete_topic(topic)
         return Outcome(command, f"topic {topic} is deleted")
 
     async def setting(self, fields: Fields, dry_run: bool) -> Outcome:
-        """Change one setting of one broker while it runs. The broker refuses what may not change."""
+        """Change one setting of one running broker. The broker refuses settings that need a restart."""
         broker, key, value = text(fields, "broker"), text(fields, "key"), str(fields.get("value", ""))
         if broker not in {info.address for info in await self._admin.brokers()}:
-            raise UsageError(f"{broker} is no broker of this cluster")
+            raise UsageError(f"{broker} is not a broker of this cluster")
         if any(character in key + value for character in "\r\n="):
-            raise UsageError("a key or a value has no line end and no =")
+            raise UsageError("key and value must not contain line ends or =")
         before = (await self._admin.broker_config(broker)).get(key)
         if before is None:
             raise UsageError(f"{broker} has no setting {key}")
@@ -226,6 +230,6 @@ class Actions:
             await self._admin.update_broker_config(broker, {key: value})
             after = (await self._admin.broker_config(broker)).get(key)
             if after != value:
-                raise UsageError(f"{broker} has kept {key}={after}: it may not change while it runs")
+                raise UsageError(f"{broker} still has {key}={after}: this setting cannot change at runtime")
         rows = ({"broker": broker, "key": key, "before": before, "after": value},)
         return Outcome(command, f"{key} {'would become' if dry_run else 'is'} {value}", rows)

@@ -1,4 +1,4 @@
-"""What was changed through the console, as JSON lines: when, who, from where, what, and how it ended."""
+"""Audit log of the console's changes as JSON lines: time, user, address, action, fields, result."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from aerobee.clock import Clock
 
 log = logging.getLogger("aerobee.console.audit")
 SECRETS = ("password", "secret", "token")
-TEXT_MAX = 500  # of each text of a line
-FIELDS_MAX = 40  # of a line; no action has so many
+TEXT_MAX = 500  # characters of each text in a line
+FIELDS_MAX = 40  # fields of a line; every action has fewer
 
 
 class Audit:
-    """Appends lines. A line that cannot be written refuses the action: what is not on record is not done."""
+    """Appends lines. If a line cannot be written, the action is refused: no change happens without a record."""
 
     def __init__(self, path: Path | None, clock: Clock) -> None:
         self._path = path
         self._clock = clock
 
     def write(self, *, user: str, address: str, action: str, fields: dict[str, Any], result: str) -> None:
-        """`result`: asked, done, or why not. Raises OSError when the file cannot be written.
+        """`result`: asked, done, or the reason of a failure. Raises OSError when the file cannot be written.
 
-        Long texts are cut: who may only look, or nobody has let in, writes here too.
+        Long texts are truncated, because viewers and unauthenticated clients also cause lines.
         """
         line = {
             "time_ms": self._clock.now_ms(),
@@ -37,9 +37,7 @@ class Audit:
         }
         if len(fields) > FIELDS_MAX:
             line["fields_left_out"] = len(fields) - FIELDS_MAX
-        text = json.dumps(
-            line
-        )  # ASCII: no character of a name ends the line, or commands the terminal that shows it
+        text = json.dumps(line)  # ASCII: no character of a name ends the line or controls a terminal
         if self._path is None:
             log.info("%s", text)
             return

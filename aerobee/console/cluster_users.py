@@ -1,7 +1,7 @@
 """Users of the cluster's access control (ACL 2.0) log in to the console with their secret keys.
 
-A broker is asked to verify the key: a request that needs no permission, signed with it. What the user may do at the cluster decides the
-role: an administrator is admin; who may update the cluster is operator; who may look at it is viewer; others are not let in.
+A broker verifies the key: the console sends it a request that needs no permission, signed with the key. The user's permissions on the
+cluster determine the role: administrators are admin, users with Update are operator, users with Get are viewer, others are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aerobee.errors import UsageError
 
 
 class ClusterUsers:
-    """Verifies names and keys at the brokers; `admin` is the console's own, an administrator's."""
+    """Verifies names and keys at the brokers; `admin` is the console's Admin client with an administrator's keys."""
 
     def __init__(self, admin: Admin, nameserver: str, client: ClientConfig | None) -> None:
         self._admin = admin
@@ -26,32 +26,32 @@ class ClusterUsers:
         self._client = client or ClientConfig()
 
     async def verified(self, name: str, secret_key: str, host: str) -> User | None:
-        """The user with the role, None when the name or the key is wrong.
+        """The user with the role; None if the name or the key is wrong.
 
-        `host`: the browser's address. Raises RemoteSystemError where no users are kept, UsageError where a broker does not verify keys
-        or the user may not even look.
+        `host`: the browser's address. Raises RemoteSystemError if the cluster has no access control, UsageError if a broker does
+        not verify keys or the user has no Get permission on the cluster.
         """
         known = await self._known(name)
         if known is None or not secret_key:
             return None
         is_super, broker = known
-        # A broker that takes any key (a white list, an open listener) would let everybody in.
+        # A broker that accepts any key (a white list, an open listener) would let every user in.
         if await self._is_key(name, secrets.token_hex(), broker.address):
             raise UsageError(
                 f"broker {broker.address} does not verify this console's requests (authenticationWhitelist, accessOpenListeners): "
-                f"nobody can log in by a key"
+                f"login with a key is not possible"
             )
         if not await self._is_key(name, secret_key, broker.address):
             return None
         return await self._with_role(name, is_super, broker.cluster, host)
 
     async def user_of(self, name: str, host: str) -> User | None:
-        """The user with the role that he has now; None for one who is gone or disabled. The key is not asked for. Raises as verified()."""
+        """The user with the current role; None for a deleted or disabled user. Does not check the key. Raises as verified()."""
         known = await self._known(name)
         return None if known is None else await self._with_role(name, known[0], known[1].cluster, host)
 
     async def _known(self, name: str) -> tuple[bool, BrokerInfo] | None:
-        """Whether the user is an administrator, and a master to ask; None for one who is not known, or disabled somewhere."""
+        """Whether the user is an administrator, and a master; None for a user that is unknown, or disabled at any server."""
         found = [each for each in await self._admin.users() if each.name == name]
         brokers = [info for info in await self._admin.brokers() if info.broker_id == 0]
         if not found or not all(each.is_enabled for each in found) or not brokers:
@@ -66,7 +66,7 @@ class ClusterUsers:
         for role, action in ((Role.OPERATOR, Action.UPDATE), (Role.VIEWER, Action.GET)):
             if acl.decide(wanted, frozenset({action}), host) is Decision.ALLOW:
                 return User(name, role)
-        raise UsageError(f"user {name} may not look at the cluster: that takes Get on {wanted}")
+        raise UsageError(f"user {name} may not read the cluster: Get on {wanted} is required")
 
     async def _is_key(self, name: str, secret_key: str, address: str) -> bool:
         client = replace(self._client, access_key=name, secret_key=secret_key)

@@ -1,4 +1,4 @@
-"""Places that viewers hold, shared fairly: at the bound whoever holds most gives up the oldest of his. Core."""
+"""A bounded number of slots, shared fairly among viewers: at the bound the viewer with most slots loses the oldest. No I/O."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from dataclasses import dataclass
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """One place that is held. `end` is called when it goes to another viewer."""
+class Slot:
+    """One slot in use. `end` is called when the slot goes to another viewer."""
 
     viewer: str
     end: Callable[[], None]
 
 
 class FairShare:
-    """Up to `places_max()` places. A viewer is a user, or an address where nobody logs in."""
+    """Up to `slots_max()` slots. A viewer is a user, or an address if the console has no login."""
 
-    def __init__(self, places_max: Callable[[], int]) -> None:
-        self._places_max = places_max
-        self._held: dict[str, dict[Place, None]] = {}  # the oldest first
+    def __init__(self, slots_max: Callable[[], int]) -> None:
+        self._slots_max = slots_max
+        self._held: dict[str, dict[Slot, None]] = {}  # the oldest first
         self._count = 0
 
-    def take(self, viewer: str, end: Callable[[], None]) -> Place | None:
-        """A place, until leave(). At the bound the viewer with most places loses his oldest, if he then has no fewer than this one;
-        None where no viewer has more than his share."""
-        if self._count >= self._places_max():
+    def take(self, viewer: str, end: Callable[[], None]) -> Slot | None:
+        """A slot, until leave(). At the bound the viewer with most slots loses the oldest, if that viewer then has no fewer slots
+        than this one; None if no viewer has more than a fair share."""
+        if self._count >= self._slots_max():
             most = max(self._held.values(), key=len, default={})
             if len(most) <= len(self._held.get(viewer, ())) + 1:
                 return None
             oldest = next(iter(most))
             self.leave(oldest)
             oldest.end()
-        place = Place(viewer, end)
-        self._held.setdefault(viewer, {})[place] = None
+        slot = Slot(viewer, end)
+        self._held.setdefault(viewer, {})[slot] = None
         self._count += 1
-        return place
+        return slot
 
-    def leave(self, place: Place) -> None:
-        """Give it back. A second call does nothing."""
-        held = self._held.get(place.viewer, {})
-        if place in held:
-            del held[place]
+    def leave(self, slot: Slot) -> None:
+        """Release a slot. A second call does nothing."""
+        held = self._held.get(slot.viewer, {})
+        if slot in held:
+            del held[slot]
             self._count -= 1
         if not held:
-            self._held.pop(place.viewer, None)
+            self._held.pop(slot.viewer, None)

@@ -1,4 +1,4 @@
-"""What actions are given and what they return; helpers that read fields."""
+"""Arguments and results of actions, and helpers that read fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`text` says what happened or would happen; `rows` are its parts."""
+    """The result or the preview of an action: `text` is a sentence, `rows` are its details."""
 
     command: str
     text: str

@@ -1,7 +1,7 @@
-"""A placement plan as a page: what it changes, what is expected, its warnings, and the steps that are left. Carries nothing out.
+"""A placement plan as a page: its changes, forecast, warnings, and remaining steps. Executes nothing.
 
-`aerobee placement apply` does that: it takes hours and has to outlive a page. The plan is the file that `--plan` names, with its
-journal, or the text that a browser sends.
+`aerobee placement apply` executes the plan, because that takes hours and must outlive a page. The plan is the file of `--plan`, with
+its journal, or the text that a browser sends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PlacementView:
             return {"file": None}
         try:
             if self._plan_file.stat().st_size > FILE_BYTES_MAX:
-                raise UsageError(f"{self._plan_file} is larger than {FILE_BYTES_MAX} bytes: it is no plan")
+                raise UsageError(f"{self._plan_file} is not a plan: it is larger than {FILE_BYTES_MAX} bytes")
             plan = parse_plan(self._plan_file.read_bytes())
         except OSError as error:
             raise UsageError(f"the plan {self._plan_file} cannot be read: {error.strerror}") from error
@@ -47,11 +47,9 @@ class PlacementView:
         return await self._document(plan, str(self._plan_file), journal)
 
     async def of_text(self, text: bytes) -> dict[str, Any]:
-        """A plan that a browser has; whether it was begun is not known."""
+        """A plan that a browser sends; it is unknown whether its execution has begun."""
         plan = parse_plan(text)
-        with (
-            tempfile.TemporaryDirectory() as directory
-        ):  # without a journal the steps are counted from the beginning
+        with tempfile.TemporaryDirectory() as directory:  # without a journal all steps count as remaining
             return await self._document(plan, "plan.json", Journal(Path(directory) / "journal"))
 
     async def _document(self, plan: Plan, file: str, journal: Journal) -> dict[str, Any]:

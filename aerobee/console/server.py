@@ -1,12 +1,12 @@
-"""The console's web server: static files, JSON for the pages, events for what changes.
+"""The console's web server: static files, JSON for the pages, events for updates.
 
 GET  /                    the page; /static/… its parts
-GET  /api/session         who asks, with the token that POSTs need
+GET  /api/session         the user and the token that POSTs need
 POST /api/login, /api/logout
 GET  /api/VIEW?…          views.py
-POST /api/plan            a placement plan, shown; nothing is changed
-POST /api/act/ACTION      actions.py; {"dry_run": true} says what would happen
-GET  /api/stream          an event after each look at the cluster
+POST /api/plan            shows a placement plan; changes nothing
+POST /api/act/ACTION      actions.py; {"dry_run": true} returns a preview
+GET  /api/stream          an event after each refresh of the snapshot
 GET  /api/tail?topic=     new messages of a topic
 """
 
@@ -52,12 +52,12 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 
 
 class ConsoleServer:
-    """One console: start(), then stop(). Belongs to the event loop."""
+    """One console: start(), then stop(). Use it in one event loop only."""
 
     def __init__(
         self, config: ConsoleConfig, *, client: ClientConfig | None = None, clock: Clock | None = None
     ) -> None:
-        """Raises ConfigError for a file of users that is wrong."""
+        """Raises ConfigError for an invalid file of users."""
         self.config = config
         self._clock = clock or SystemClock()
         self._admin = PlacementAdmin(config.nameserver, client=client)
@@ -72,7 +72,7 @@ class ConsoleServer:
         self._actions = Actions(self._admin, self._producer, self._clock, config.nameserver)
         self._tails = Tails(self._admin)
         self._streams = FairShare(lambda: STREAMS_MAX)
-        self._event: tuple[int, bytes] = (-1, b"")  # a look, encoded once for all streams
+        self._event: tuple[int, bytes] = (-1, b"")  # a snapshot, encoded once for all streams
         self._static = _static_files()
         self._listener: WebListener | None = None
         self.address = join_address(config.host, config.port)
@@ -82,7 +82,7 @@ class ConsoleServer:
         return f"http://{self.address}/"
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the address is taken."""
+        """Start to listen. Raises OSError when the address is in use."""
         app = web.Application(client_max_size=BODY_MAX, middlewares=[self._access.middleware])
         app.router.add_get("/", self._page)
         app.router.add_get("/static/{name}", self._file)
@@ -104,10 +104,10 @@ class ConsoleServer:
         await self._producer.start()
         self.snapshot.start()
         if not is_loopback(self.config.host):
-            log.warning("the console at %s speaks plain HTTP: put a proxy with TLS before it", self.address)
+            log.warning("the console at %s uses plain HTTP: use a reverse proxy with TLS", self.address)
 
     async def _listen(self, at: WebListener) -> None:
-        """Raises ConfigError for a descriptor that is no socket of loopback."""
+        """Raises ConfigError for an inherited descriptor that is not a loopback socket."""
         number = self.config.listen_descriptor
         if number < 0:
             await at.start(self.config.host, self.config.port)
@@ -115,9 +115,9 @@ class ConsoleServer:
         try:
             listener = socket.socket(fileno=number)
         except OSError as error:
-            raise ConfigError(f"descriptor {number} is no socket to listen at: {error.strerror}") from error
+            raise ConfigError(f"descriptor {number} is not a listening socket: {error.strerror}") from error
         if not self.config.has_login and not is_loopback(str(listener.getsockname()[0])):
-            raise ConfigError(f"descriptor {number} listens beyond loopback: name who may with --users FILE")
+            raise ConfigError(f"descriptor {number} accepts connections of other machines: use --users FILE")
         await at.start_at(listener)
 
     async def stop(self) -> None:
@@ -139,14 +139,14 @@ class ConsoleServer:
     async def _file(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in self._static:
-            raise web.HTTPNotFound(reason=f"there is no file {name}")
+            raise web.HTTPNotFound(reason=f"unknown file {name}")
         return self._static_response(request, name)
 
     async def _icon(self, request: web.Request) -> web.Response:
         return self._static_response(request, "icon.svg")
 
     def _static_response(self, request: web.Request, name: str) -> web.Response:
-        """A part of the page; a browser that has it asks each time whether it is still the same."""
+        """A file of the page; browsers revalidate a cached copy with each request (ETag)."""
         kind = TYPES[name[name.rindex(".") :]]
         body, tag = self._static[name]
         headers = {"Cache-Control": "no-cache", "ETag": f'"{tag}"'}
@@ -173,7 +173,9 @@ class ConsoleServer:
 
     async def _login(self, request: web.Request) -> web.Response:
         address = self._access.client_of(request)
-        if refusal := self._access.shut_out(address):  # said, not written: strangers would fill the disk
+        if refusal := self._access.shut_out(
+            address
+        ):  # no audit line: clients without login could fill the disk
             return web.json_response({"error": refusal}, status=403)
         fields = await _json_object(request)
         name = str(fields.get("name", ""))
@@ -196,7 +198,7 @@ class ConsoleServer:
         return response
 
     def _record_login(self, name: str, address: str, result: str, *, is_in: bool) -> None:
-        """Wrong passwords are lines while they are few: strangers would fill the disk with names."""
+        """Write a line for a login. Failed ones are written up to a rate, so that they cannot fill the disk."""
         now = self._clock.now_ms()
         for host, count in self._refusals.left_out(now):
             self._audit.write(
@@ -216,7 +218,7 @@ class ConsoleServer:
     async def _view(self, request: web.Request) -> web.Response:
         view = self._views.paths.get(request.match_info["name"])
         if view is None:
-            raise web.HTTPNotFound(reason="there is no such view")
+            raise web.HTTPNotFound(reason="unknown view")
         self.snapshot.asked()
         if not self.snapshot.number:
             await self.snapshot.first()
@@ -240,11 +242,11 @@ class ConsoleServer:
     async def _act(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in self._actions.table:
-            raise web.HTTPNotFound(reason="there is no such action")
+            raise web.HTTPNotFound(reason="unknown action")
         role, run = self._actions.table[name]
         session = self._access.session_of(request)
-        if session is None:  # the gate has let it in, and it has ended since
-            raise web.HTTPUnauthorized(reason="nobody is logged in")
+        if session is None:  # the session has ended since the middleware checked it
+            raise web.HTTPUnauthorized(reason="login required")
         fields = await _json_object(request)
         dry_run = fields.pop("dry_run", False) is True
         refusal = self._refusal(session.user.role, role, dry_run)
@@ -270,7 +272,7 @@ class ConsoleServer:
         if self.config.read_only and not dry_run:
             return "this console is read-only"
         if has < needs:
-            return f"this takes the role {needs.name.lower()}, yours is {has.name.lower()}"
+            return f"the role {needs.name.lower()} is required, yours is {has.name.lower()}"
         return ""
 
     def _failed(
@@ -330,28 +332,30 @@ class ConsoleServer:
         return await self._events(request, messages())
 
     async def _events(self, request: web.Request, events: AsyncGenerator[bytes, None]) -> web.StreamResponse:
-        """Server-sent events until the page goes away."""
+        """Send server-sent events until the page closes the connection."""
         ended = asyncio.Event()
-        place = self._streams.take(self._access.viewer_of(request), ended.set)
-        if place is None:
-            return web.json_response({"error": f"{STREAMS_MAX} pages are open already"}, status=503)
+        slot = self._streams.take(self._access.viewer_of(request), ended.set)
+        if slot is None:
+            return web.json_response(
+                {"error": f"the limit of {STREAMS_MAX} open pages is reached"}, status=503
+            )
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
         over = asyncio.ensure_future(ended.wait())
         waiting: asyncio.Task[bytes] | None = None
         try:
-            await response.prepare(request)  # raises where the page has gone already
+            await response.prepare(request)  # raises if the page has closed the connection
             while True:
                 waiting = waiting or asyncio.ensure_future(anext(events))
                 done, _ = await asyncio.wait(
                     (waiting, over), timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if ended.is_set():
-                    return response  # another viewer has the place
+                    return response  # the slot went to another viewer
                 await self._access.check_user(request)
                 if self._access.session_of(request) is None:
-                    return response  # logged out, or gone from the cluster
+                    return response  # logged out, or deleted at the cluster
                 if not done:
                     self.snapshot.asked()
                     await response.write(b": still here\n\n")
@@ -361,7 +365,7 @@ class ConsoleServer:
         except (ConnectionResetError, StopAsyncIteration):
             return response
         finally:
-            self._streams.leave(place)
+            self._streams.leave(slot)
             over.cancel()
             if waiting is not None:
                 waiting.cancel()
@@ -374,18 +378,16 @@ async def _json_object(request: web.Request) -> dict[str, Any]:
     if request.content_type != "application/json":
         raise web.HTTPUnsupportedMediaType(reason="the body must be application/json")
     try:
-        fields = orjson.loads(
-            await request.read()
-        )  # neither nests without end nor holds halves of characters
+        fields = orjson.loads(await request.read())  # orjson bounds the nesting and refuses surrogates
     except ValueError:
-        raise web.HTTPBadRequest(reason="the body is no JSON") from None
+        raise web.HTTPBadRequest(reason="the body is not JSON") from None
     if not isinstance(fields, dict):
-        raise web.HTTPBadRequest(reason="the body is no JSON object")
+        raise web.HTTPBadRequest(reason="the body is not a JSON object")
     return fields
 
 
 def _static_files() -> dict[str, tuple[bytes, str]]:
-    """Everything that is served as it is, and a digest of it, read once: no path of a request ever reaches the disk."""
+    """All static files with their digests, read once: no path of a request reaches the file system."""
     folder = resources.files("aerobee.console") / "static"
     files = [file for file in folder.iterdir() if file.name[file.name.rfind(".") :] in TYPES]
     return {file.name: (body := file.read_bytes(), sha256(body).hexdigest()[:20]) for file in files}

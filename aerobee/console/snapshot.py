@@ -1,7 +1,7 @@
-"""The cluster as of a moment ago, looked at once for everybody: a thousand open tabs cost the brokers what one costs.
+"""A snapshot of the cluster, shared by all pages: a thousand open tabs cost the brokers as much as one.
 
-A look asks each broker for its runtime information, and some of the topics and groups, those that were not asked for longest;
-so a cluster of 5,000 topics is gone through in turns. While nobody watches nothing is asked.
+A refresh reads the runtime information of each broker, and the state of some topics and groups, those whose data are oldest, so
+that a cluster of 5,000 topics is read in slices. While no page is open, the console sends no requests.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 CALLS_AT_ONCE = 8
-ASKED_MAX = 100  # topics, and groups, of one look
-WATCHED_S = 30.0  # after the last request that somebody made
+ASKED_MAX = 100  # topics, and groups, of one refresh
+WATCHED_S = 30.0  # refreshes stop this long after the last request of a page
 FIRST_S = 10.0
-NAMES_S = 10.0  # between two looks at which topics and groups there are
+NAMES_S = 10.0  # interval of reading the names of topics and groups
 SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")  # fmt: skip
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class TopicLook:
-    """One topic: the sum of its ends, and its rate between two looks; None until there were two."""
+    """One topic: the sum of its end offsets, and its rate between two refreshes; None until there were two."""
 
     name: str
     queues: int = 0
@@ -50,7 +50,7 @@ class GroupLook:
 
     name: str
     lag: int | None = None
-    late_ms: int | None = None  # age of the first message that is not consumed; None when it is not known
+    late_ms: int | None = None  # lag time: age of the oldest unconsumed message; None if unknown
     tps: float = 0.0
     members: int = 0
     topics: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class GroupLook:
 
 
 class Snapshot:
-    """start(), then `document`; stop(). `asked()` keeps it alive."""
+    """Runs from start() to stop(). `asked()` keeps the refreshes running."""
 
     def __init__(self, admin: Admin, clock: Clock, refresh_s: float) -> None:
         self._admin = admin
@@ -77,11 +77,11 @@ class Snapshot:
         self._system: frozenset[str] = frozenset()
         self._shown_topics: set[str] = set()
         self._shown_groups: set[str] = set()
-        self.number = 0  # of looks
+        self.number = 0  # of refreshes
         self.brokers: list[dict[str, Any]] = []
         self.topics: dict[str, TopicLook] = {}
         self.groups: dict[str, GroupLook] = {}
-        self.error = "the first look at the cluster is under way"
+        self.error = "the first snapshot of the cluster is in progress"
         self.at_ms = 0
 
     def start(self) -> None:
@@ -93,25 +93,25 @@ class Snapshot:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def asked(self) -> None:
-        """Somebody looks."""
+        """Record a request of a page."""
         self._asked_s = self._clock.monotonic()
         self._wake.set()
 
     def shown_topics(self, names: Iterable[str]) -> None:
-        """Somebody looks at these rows: those that were never asked for come first in the next look."""
+        """Record the rows that a page shows: the next refresh reads those without data first."""
         self._shown_topics.update(names)
 
     def shown_groups(self, names: Iterable[str]) -> None:
-        """As shown_topics(), of groups."""
+        """As shown_topics(), for groups."""
         self._shown_groups.update(names)
 
     async def next(self, number: int) -> None:
-        """Return when there is a look after this one."""
+        """Return after the next refresh following number `number`."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.number > number)
 
     async def first(self) -> None:
-        """Return when there was a look, or after FIRST_S: a page that comes first shows more than nothing."""
+        """Return after the first refresh, or after FIRST_S, so that the first page is not empty."""
         try:
             async with asyncio.timeout(FIRST_S):
                 await self.next(0)
@@ -129,8 +129,8 @@ class Snapshot:
             except AerobeeError as error:
                 self.error = str(error)
             except Exception as error:
-                log.exception("the console could not look at the cluster")
-                self.error = f"a fault of the console: {error!r}"
+                log.exception("the console failed to read the cluster")
+                self.error = f"internal error of the console: {error!r}"
             await self._announce()
             await asyncio.sleep(self._refresh_s)
 
@@ -140,7 +140,7 @@ class Snapshot:
             self._changed.notify_all()
 
     async def look(self) -> None:
-        """Ask for everything once, for topics and groups in turns. Names of the first look are told before their numbers are known."""
+        """Refresh: read all brokers, and a slice of topics and groups. The first refresh publishes names before their numbers."""
         now_s = self._clock.monotonic()
         infos = await self._admin.brokers()
         self.brokers = [row for row in await self._each(infos, self._broker) if row is not None]
@@ -167,7 +167,7 @@ class Snapshot:
         self.groups = {name: self.groups.get(name) or GroupLook(name) for name in sorted(groups)}
 
     async def _each(self, items: Iterable[Any], ask: Callable[[Any], Awaitable[T]]) -> list[T | None]:
-        """One failure is a hole, not the end; when all fail the first is raised."""
+        """Call `ask` for all items. A failed item yields None; if all fail, raises the first error."""
 
         async def one(item: Any) -> T | AerobeeError:
             async with self._gate:
@@ -236,16 +236,16 @@ class Snapshot:
             windows[key] = extended(look.windows.get(key, ()), sample)
             verdicts.append(judge(windows[key]))
         look.windows = windows
-        # Queues in which something waits speak for the group; where nothing waits all are well.
+        # Queues with lag determine the state of the group; without lag all queues do.
         judged = sorted(zip(verdicts, progress.queues, strict=True), key=lambda each: -each[1].lag)
-        speaking = [verdict for verdict, row in judged if row.lag > 0] or verdicts
-        look.state = worst(verdict.state for verdict in speaking)
+        deciding = [verdict for verdict, row in judged if row.lag > 0] or verdicts
+        look.state = worst(verdict.state for verdict in deciding)
         worst_of = ((verdict, row) for verdict, row in judged if verdict.state is look.state)
         look.reason = _headline(progress, next(worst_of, None))
         look.drain_s = drain_s(windows.values())
 
     async def _late_ms(self, progress: ConsumerProgress) -> int | None:
-        """The age of the oldest first message that is not consumed, read from its record: of the queues that are furthest behind."""
+        """Lag time: the age of the oldest unconsumed message, read from its record in the queues with the oldest progress."""
         behind = sorted(
             (row for row in progress.queues if row.lag > 0), key=lambda row: row.last_timestamp_ms
         )[:4]
@@ -263,7 +263,7 @@ class Snapshot:
     # --- as JSON
 
     def overview(self) -> dict[str, Any]:
-        """What every page shows at its head, and the first page."""
+        """Data of the overview page and of the stream of events."""
         groups = list(self.groups.values())
         late = sorted((each for each in groups if each.lag), key=lambda each: -(each.late_ms or 0))[:10]
         busy = sorted(self.topics.values(), key=lambda each: -(each.rate or 0))[:10]
@@ -288,7 +288,7 @@ Look = TypeVar("Look", TopicLook, GroupLook)
 
 
 def _due(looks: Mapping[str, Look], shown: set[str]) -> list[Look]:
-    """The next ASKED_MAX: what somebody sees without a number, then what was asked for longest ago. Empties `shown`."""
+    """The next ASKED_MAX items: first those that a page shows without numbers, then the oldest. Empties `shown`."""
     unknown = {name for name in shown if name in looks and looks[name].looked_s == float("-inf")}
     shown.clear()
     return heapq.nsmallest(

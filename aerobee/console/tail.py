@@ -1,4 +1,4 @@
-"""New messages of a topic as they come, read once for all who watch the topic. No group, no offsets: nothing is consumed."""
+"""New messages of a topic as they arrive, read once for all pages that watch the topic, without a group and without offsets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from aerobee.message import MessageQueue
 
 log = logging.getLogger(__name__)
 LOOK_S = 1.0
-SHOWN_A_LOOK = 20  # of a queue; of a faster one the newest are shown, and how many were passed over
-WAITING_MAX = 200  # messages that a slow page has not taken
+SHOWN_A_LOOK = (
+    20  # messages of a queue per poll; of a faster queue the newest, with the number of skipped ones
+)
+WAITING_MAX = 200  # pending messages of a slow page
 TOPICS_MAX = 50
 
 
 class _Watcher(asyncio.Queue[dict[str, Any] | None]):
-    """What one page has not taken yet; None: it is over."""
+    """The pending events of one page; None ends the stream."""
 
     def __init__(self, viewer: str) -> None:
         super().__init__(WAITING_MAX)
@@ -34,20 +36,20 @@ class _Watcher(asyncio.Queue[dict[str, Any] | None]):
 
 
 class Tails:
-    """One task for each topic that somebody watches."""
+    """One task for each watched topic."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self._watchers: dict[str, set[_Watcher]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._begun: set[str] = set()  # topics whose ends were looked up: what is stored behind them is shown
+        self._begun: set[str] = set()  # topics whose end offsets are known: messages after them are shown
 
     async def watch(self, topic: str, viewer: str = "") -> AsyncGenerator[dict[str, Any], None]:
-        """{"watching": true}, then messages that are stored from there on, and {"passed": count} or {"error": …}.
+        """Yield {"watching": true}, then messages stored from then on, {"passed": count} for skipped ones, or {"error": …}.
 
-        Close it to stop. Of a topic that makes room for another one it ends with {"error": …}."""
+        Close the generator to stop. If another viewer's topic replaces this one, it ends with {"error": …}."""
         if topic not in self._watchers and len(self._watchers) >= TOPICS_MAX and not self._make_room(viewer):
-            yield {"error": f"{TOPICS_MAX} topics are watched already"}
+            yield {"error": f"the limit of {TOPICS_MAX} watched topics is reached"}
             return
         queue = _Watcher(viewer)
         self._watchers.setdefault(topic, set()).add(queue)
@@ -58,7 +60,9 @@ class Tails:
         try:
             while (event := await queue.get()) is not None:
                 yield event
-            yield {"error": f"{TOPICS_MAX} topics are watched, and {topic} makes room for another viewer's"}
+            yield {
+                "error": f"the limit of {TOPICS_MAX} watched topics is reached: another viewer's topic replaced {topic}"
+            }
         finally:
             watchers = self._watchers.get(topic, set())
             if queue in watchers:
@@ -67,7 +71,7 @@ class Tails:
                     self._forget(topic)
 
     def _make_room(self, viewer: str) -> bool:
-        """End one topic whose viewers each watch at least two more than this one: the oldest of those who watch most."""
+        """End the oldest topic of the viewers that watch most, if each of its viewers watches at least two more than this one."""
         counts = Counter(
             each for watchers in self._watchers.values() for each in {queue.viewer for queue in watchers}
         )
@@ -75,7 +79,9 @@ class Tails:
             topic: min(counts[queue.viewer] for queue in watchers)
             for topic, watchers in self._watchers.items()
         }
-        topic = max(least, key=lambda each: least[each])  # the first of equals is the oldest
+        topic = max(
+            least, key=lambda each: least[each]
+        )  # max() returns the first of equals, which is the oldest
         if least[topic] <= counts[viewer] + 1:
             return False
         for queue in self._watchers[topic]:
@@ -91,7 +97,7 @@ class Tails:
             task.cancel()
 
     async def stop(self) -> None:
-        """End all of them."""
+        """End all tasks."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -106,7 +112,7 @@ class Tails:
                     before = ends.get(row.queue, row.max_offset if is_first else row.min_offset)
                     begin = max(before, row.max_offset - SHOWN_A_LOOK)
                     if begin > before:
-                        self._tell(topic, {"passed": begin - before})
+                        self._send(topic, {"passed": begin - before})
                     ends[row.queue] = begin
                     while ends[row.queue] < row.max_offset:
                         await self._show(topic, row.queue, ends[row.queue])
@@ -114,16 +120,16 @@ class Tails:
                 if is_first:
                     is_first = False
                     self._begun.add(topic)
-                    self._tell(topic, {"watching": True})
+                    self._send(topic, {"watching": True})
             except AerobeeError as error:
-                self._tell(topic, {"error": str(error)})
+                self._send(topic, {"error": str(error)})
             except Exception as error:
                 log.exception("the tail of %s failed", topic)
-                self._tell(topic, {"error": f"a fault of the console: {error!r}"})
+                self._send(topic, {"error": f"internal error of the console: {error!r}"})
             await asyncio.sleep(LOOK_S)
 
     async def _show(self, topic: str, queue: MessageQueue, offset: int) -> None:
-        """One message; one that cannot be read is named and passed over. Raises what may be otherwise at the next look."""
+        """Send one message, or an error for an unreadable one, which is skipped. Raises retriable errors."""
         try:
             event: dict[str, Any] = {"message": shown(await self._admin.message_at(queue, offset))}
         except AerobeeError as error:
@@ -132,11 +138,11 @@ class Tails:
             event = {"error": f"offset {offset} of {queue}: {error}"}
         except Exception as error:
             log.exception("offset %d of %s cannot be shown", offset, queue)
-            event = {"error": f"a fault of the console at offset {offset} of {queue}: {error!r}"}
-        self._tell(topic, event)
+            event = {"error": f"internal error of the console at offset {offset} of {queue}: {error!r}"}
+        self._send(topic, event)
 
-    def _tell(self, topic: str, event: dict[str, Any]) -> None:
+    def _send(self, topic: str, event: dict[str, Any]) -> None:
         for queue in self._watchers.get(topic, ()):
             if queue.full():
-                queue.get_nowait()  # the oldest: a live tail shows what is new
+                queue.get_nowait()  # drop the oldest: a live tail shows new messages
             queue.put_nowait(event)

@@ -1,8 +1,9 @@
-"""Who may do what: a file of users with roles and hashed passwords.
+"""Users of the console: a file with roles and hashed passwords.
 
     {"alice": {"role": "admin", "password": "scrypt$16384$<salt>$<hash>"}, "bob": {"role": "viewer"}}
 
-`aerobee console --hash-password` makes such a text. A user without a password comes by the reverse proxy's header only.
+`aerobee console --hash-password` prints the hash of a password. A user without a password can only log in by the header of a
+reverse proxy.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ _COST_MAX = 1 << 20
 
 
 class Role(IntEnum):
-    """A role may do what those below it may."""
+    """A role includes the permissions of the roles below it."""
 
-    VIEWER = 1  # looks
-    OPERATOR = 2  # sends, redrives, resets offsets, settles transactions, recalls timers
+    VIEWER = 1  # reads
+    OPERATOR = 2  # sends, redrives, resets offsets, resolves transactions, recalls timers
     ADMIN = 3  # creates and deletes topics and groups, changes settings
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One line of the file; `password` is a hash, "" for none."""
+    """One entry of the file; `password` is a hash, "" for none."""
 
     name: str
     role: Role
@@ -40,13 +41,13 @@ class User:
 
 
 def hash_password(password: str, salt: bytes | None = None) -> str:
-    """The text for the file."""
+    """The hash of a password, as text for the file."""
     salt = salt if salt is not None else secrets.token_bytes(_SALT_BYTES)
     return f"scrypt${_COST}${b64encode(salt).decode()}${b64encode(_hashed(password, salt, _COST)).decode()}"
 
 
 def is_password(user: User, password: str) -> bool:
-    """Whether it is the user's. Takes some tens of milliseconds, on purpose."""
+    """Whether it is the user's password. Takes some tens of milliseconds by design."""
     if not user.password:
         return False
     _, cost, salt, wanted = user.password.split("$")
@@ -66,7 +67,7 @@ def _hashed(password: str, salt: bytes, cost: int) -> bytes:
 
 
 def load_users(path: Path) -> dict[str, User]:
-    """Read the file. Raises ConfigError that says what is wrong where, and never a password."""
+    """Read the file. Raises ConfigError that names the entry and the error, never a password."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -80,12 +81,12 @@ def load_users(path: Path) -> dict[str, User]:
 
 def _user(path: Path, name: str, entry: object) -> User:
     if not isinstance(entry, dict):
-        raise ConfigError(f"{path}: user {name!r} is no object with a role")
+        raise ConfigError(f"{path}: user {name!r} must be an object with a role")
     roles = {role.name.lower(): role for role in Role}
     role = roles.get(str(entry.get("role")))
     if role is None:
         raise ConfigError(
-            f"{path}: the role of {name!r} is {entry.get('role')!r}, it is one of {', '.join(roles)}"
+            f"{path}: the role of {name!r} is {entry.get('role')!r}, must be one of {', '.join(roles)}"
         )
     password = entry.get("password", "")
     if not isinstance(password, str) or (password and not _is_hash(password)):

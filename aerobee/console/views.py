@@ -1,4 +1,4 @@
-"""What the pages read: one method for each path below /api/, each a JSON document. Nothing here changes anything."""
+"""Data of the pages: one method per path below /api/, each returns a JSON document. No method changes anything."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from aerobee.ops.diagnosis.why_rules import findings
 from aerobee.ops.settings.setting_meanings import SettingMeaning, broker_settings
 from aerobee.system_names import TRACE_TOPIC
 
-BODY_MAX = 65_536  # bytes of a body that a page is given
+BODY_MAX = 65_536  # bytes of a body that a page gets
 FOUND_MAX = 64
-LETTERS_MAX = 200
-PAGE_ROWS = 100  # of a list that may be long
+DEAD_LETTERS_MAX = 200
+PAGE_ROWS = 100  # rows of a list in one response
 NUMBER_DIGITS_MAX = 15
 
 Query = Mapping[str, str]
 
 
 class Views:
-    """Asks the snapshot where it has it, else the brokers."""
+    """Reads from the snapshot, or from the brokers what the snapshot does not contain."""
 
     def __init__(self, admin: Admin, snapshot: Snapshot, clock: Clock, placement: PlacementView) -> None:
         self._admin = admin
@@ -52,7 +52,7 @@ class Views:
             "trace": self.trace,
             "why": self.why,
             "dlq": self.dead_letter_groups,
-            "letters": self.letters,
+            "dead-letters": self.dead_letters,
             "transactions": self.transactions,
             "timers": self.timers,
             "settings": self.settings,
@@ -177,7 +177,7 @@ class Views:
         }
 
     async def _late_ms(self, queue: Any, offset: int) -> int | None:
-        """The age of the first message that is not consumed; None when it cannot be read."""
+        """Lag time: the age of the oldest unconsumed message in ms; None if it cannot be read."""
         try:
             message = await self._admin.message_at(queue, max(0, offset))
         except AerobeeError:
@@ -185,7 +185,7 @@ class Views:
         return max(0, self._clock.now_ms() - message.store_timestamp)
 
     async def messages(self, query: Query) -> dict[str, Any]:
-        """By `id` (with the topic for a sender's id), by `key`, or by `time` in ms: the first of each queue from then on."""
+        """Messages by `id` (a unique key needs the topic), by `key`, or by `time` in ms: the first of each queue from then on."""
         topic = query.get("topic", "")
         if query.get("id"):
             found = [await self._admin.message(query["id"], topic or None)]
@@ -203,7 +203,7 @@ class Views:
         found = []
         for row in await self._admin.topic_stats(topic):
             low, high = row.min_offset, row.max_offset
-            while low < high:  # the first one stored at or after the time
+            while low < high:  # binary search of the first message stored at or after the time
                 middle = (low + high) // 2
                 message = await self._admin.message_at(row.queue, middle)
                 if message.store_timestamp < time_ms:
@@ -236,35 +236,35 @@ class Views:
         rows = []
         for group in await self._admin.dead_letter_groups():
             queues = await self._admin.dead_letter_queues(group)
-            letters, waiting = sum(each.count for each in queues), sum(each.waiting for each in queues)
-            rows.append({"group": group, "letters": letters, "waiting": waiting})
+            count, waiting = sum(each.count for each in queues), sum(each.waiting for each in queues)
+            rows.append({"group": group, "dead_letters": count, "waiting": waiting})
         return {"groups": rows}
 
-    async def letters(self, query: Query) -> dict[str, Any]:
+    async def dead_letters(self, query: Query) -> dict[str, Any]:
         group = needed(query, "group")
         check_group_name(group)
         rows: list[dict[str, Any]] = []
-        async for letter in self._admin.dead_letters(group, only_waiting=query.get("waiting") == "true"):
+        async for dead in self._admin.dead_letters(group, only_waiting=query.get("waiting") == "true"):
             rows.append(
                 {
-                    "topic": letter.topic,
-                    "message_id": letter.message_id,
-                    "reason": letter.reason,
-                    "error": letter.error,
-                    "tries": letter.tries,
-                    "died_ms": letter.died_ms,
-                    "message": shown(letter.message),
+                    "topic": dead.topic,
+                    "message_id": dead.message_id,
+                    "reason": dead.reason,
+                    "error": dead.error,
+                    "tries": dead.tries,
+                    "died_ms": dead.died_ms,
+                    "message": shown(dead.message),
                 }
             )
-            if len(rows) >= LETTERS_MAX:
+            if len(rows) >= DEAD_LETTERS_MAX:
                 break
-        return {"letters": rows, "is_cut": len(rows) >= LETTERS_MAX}
+        return {"dead_letters": rows, "is_cut": len(rows) >= DEAD_LETTERS_MAX}
 
     async def transactions(self, query: Query) -> dict[str, Any]:
         try:
             found = await self._admin.transactions(state=query.get("state", "open"))
         except RequestNotSupported:
-            return {"unsupported": "RocketMQ's brokers do not tell which transactions are open"}
+            return {"unsupported": "RocketMQ's brokers do not list open transactions"}
         return {
             "total": found.total,
             "transactions": [
@@ -288,7 +288,7 @@ class Views:
         try:
             found = await self._admin.timers(topic=query.get("topic") or None, count_max=200)
         except RequestNotSupported:
-            return {"unsupported": "RocketMQ's brokers do not tell which messages wait for their time"}
+            return {"unsupported": "RocketMQ's brokers do not list pending timer messages"}
         return {
             "pending": found.pending,
             "timers": [
@@ -309,7 +309,7 @@ class Views:
     async def settings(self, query: Query) -> dict[str, Any]:
         address = needed(query, "broker")
         if address not in {row["address"] for row in self._snapshot.brokers}:
-            raise UsageError(f"{address} is no broker of this cluster")
+            raise UsageError(f"{address} is not a broker of this cluster")
         known = broker_settings()
         config = await self._admin.broker_config(address)
         nothing = SettingMeaning("", "", is_live=False)
@@ -330,7 +330,7 @@ class Views:
         try:
             users, policies = await self._admin.users(), await self._admin.policies()
         except (RequestNotSupported, RemoteSystemError) as error:
-            return {"unsupported": f"No users are kept: {error.plain}"}
+            return {"unsupported": f"The cluster has no access control: {error.plain}"}
         return {
             "users": [
                 {
@@ -380,7 +380,7 @@ def _page(query: Query) -> int:
 
 
 def shown(message: ReceivedMessage) -> dict[str, Any]:
-    """A message for a page: the body as base64, cut at BODY_MAX."""
+    """A message for a page: the body as base64, truncated to BODY_MAX bytes."""
     document = shown_document(message)
     del document["encoding"]
     body, _ = message.body_or_stored()

@@ -63,7 +63,7 @@ class Deltas:
 
 
 def _difference(value: Value, last: Value) -> Value:
-    """A series that was deleted and made again begins anew: then it is the value itself."""
+    """A recreated series restarts: then the difference is the value itself."""
     if isinstance(value, Histogram) and isinstance(last, Histogram):
         if [end for end, _ in value.buckets] != [end for end, _ in last.buckets]:
             return value
@@ -73,8 +73,8 @@ def _difference(value: Value, last: Value) -> Value:
         )
         # Buckets are cumulative; what lies beyond the last one must not have become fewer either.
         gains = [count for _, count in counts] + [value.count - last.count]
-        if value.sum < last.sum or any(later < gain for gain, later in pairwise([0, *gains])):
-            return value  # made anew, perhaps with a larger count
+        if value.sum < last.sum or any(after < before for before, after in pairwise([0, *gains])):
+            return value  # recreated, perhaps with a larger count
         return Histogram(counts, value.count - last.count, value.sum - last.sum)
     if isinstance(value, Histogram) or isinstance(last, Histogram) or value < last:
         return value

@@ -35,7 +35,7 @@ Value = float | Histogram
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some samples of a family. Those of two slices with equal tokens at the same place are the same.
+    """Some samples of a family. Slices with equal tokens at the same position have equal samples.
 
     `common`: labels that all of them have before their own, of which none may be without then.
     """

@@ -1,8 +1,8 @@
-"""What a role says when it is asked how it is: started, alive, ready; with the reason when it is not. Core.
+"""Health of a server: started, alive, ready, with the reason when it is not. No I/O.
 
-/startupz   whether start() is through: recovery of a large store can take minutes
-/livez      whether the event loop still runs; that somebody answers is the answer
-/readyz     whether this process should get work: each check gives a reason why not, or nothing
+/startupz   whether start() has completed: recovery of a large store can take minutes
+/livez      whether the event loop still runs: any reply means that it does
+/readyz     whether this process should receive requests: each check returns a reason why not, or ""
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Health:
         self._checks: dict[str, Check] = {}
 
     def check(self, name: str, check: Check) -> None:
-        """Add a check; a second one of that name takes the place of the first."""
+        """Add a check; a second one of that name replaces the first."""
         self._checks[name] = check
 
     def reasons(self) -> dict[str, str]:

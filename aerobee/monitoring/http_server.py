@@ -3,12 +3,12 @@
 A page is made in steps of a millisecond between which the event loop serves others. Those who ask while one is being made get
 the same one: a hundred scrapers cost what one costs.
 
-Who asks has an answer after ANSWER_S. If the page is large and not ready by then it is the families that are through, each as a
-whole: the others are absent, aerobee_page_complete says so, and the page goes on being made. A large page is made again and again
-from then on, with pauses, and whoever asks gets the last one at once; aerobee_page_age_seconds says how old it is. When nobody has
-asked for IDLE_S that ends. What stays of the last page are its pieces, from which the next one is made in a tenth of the time.
+A request is answered within ANSWER_S. If a large page is not ready by then, the reply has the completed families: the others are
+absent, aerobee_page_complete is 0, and rendering continues. From then on a large page is rendered repeatedly, with pauses, and a
+request gets the last page immediately; aerobee_page_age_seconds is its age. Rendering ends after IDLE_S without a request. The
+compressed pieces of the last page stay in memory; the next page reuses them and takes a tenth of the time.
 
-So that a first scrape finds such pieces, too, a page is made when the role says prepare(): when it has much more to show.
+The server calls prepare() when it has much more to show, to pre-render the page, so that the first scrape finds such pieces.
 
 No part of it takes anything from a request but its path; a peer that sends a body is not listened to. A page is sent in parts, of which a peer
 that does not read holds one, and for RESPONSE_S at most.
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 0.2  # 5,000 topics and 20 groups are to be answered in 0.3 s, of which sending takes some
 LARGE_BYTES = 4_000_000  # 20,000 lines: what is smaller is made in some 15 ms and waited for
-AHEAD_PAUSE_S = 5.0  # between two pages that nobody waits for
-IDLE_S = 360.0  # Prometheus forgets a series that it has not seen for 5 minutes: nobody scrapes more seldom
+AHEAD_PAUSE_S = 5.0  # between two pages rendered without a waiting request
+IDLE_S = 360.0  # longer than scrape intervals: Prometheus drops a series without samples for 5 minutes
 GROWTH_MIN = 1_000  # series of a family: of fewer a page is made in milliseconds
 BODY_BYTES_MAX = 0
 WRITE_BYTES = 65_536
@@ -57,7 +57,7 @@ class HttpServer:
     def __init__(
         self, *, host: str, port: int, health: Health, families: Callable[[], Iterable[Family]], clock: Clock
     ) -> None:
-        """`host` empty: every address; `port` 0 takes a free one. `families` is asked for each page.
+        """`host` empty: every address; `port` 0 takes a free one. `families` is called for each page.
 
         Raises ConfigError when the extra `metrics` is not installed.
         """
@@ -70,7 +70,7 @@ class HttpServer:
         self._making: asyncio.Task[Page] | None = None
         self._wanted: asyncio.Future[Page] | None = None  # what those who ask now wait for, until
         self._answer_at = 0.0
-        self._hurry = asyncio.Event()  # somebody waits: no pauses
+        self._hurry = asyncio.Event()  # set while a request waits: no pauses
         self._last: Page | None = None  # a large one, kept for those who will ask
         self._again: Timer | None = None
         self._asked_at = -inf
@@ -109,7 +109,7 @@ class HttpServer:
             await listener.stop()
 
     def prepare(self, size: int) -> None:
-        """Make a page before anybody asks for it. `size` is how much there is to show: while it has not grown by a quarter since
+        """Pre-render a page. `size` is the number of series: while it has not grown by a quarter since
         the last call that did so nothing is done."""
         if size >= self._prepared_size + max(GROWTH_MIN, self._prepared_size // 4):
             self._prepared_size = size
@@ -157,7 +157,7 @@ class HttpServer:
             self._making.add_done_callback(self._page_done)
 
     async def _make_page(self) -> Page:
-        """While nobody waits with pauses: short ones as long as a scrape would have to wait."""
+        """Render a page: with pauses while no request waits, with short ones otherwise."""
         turn, cpu, work_s = perf_counter(), thread_time(), 0.0
         for _ in self._maker.make(self._families(), self._clock.monotonic()):
             if perf_counter() - turn >= SLICE_S:
@@ -170,7 +170,7 @@ class HttpServer:
         return self._maker.page
 
     async def _pause(self, pause_s: float) -> None:
-        """Let others have their turn, and give time away while nobody waits."""
+        """Yield to other tasks, and pause while no request waits."""
         if self._wanted is not None:
             await asyncio.sleep(0)
             return
@@ -214,7 +214,7 @@ class HttpServer:
         if self._is_asked:
             self._make()
         else:
-            self._last = None  # an old page is shown to nobody
+            self._last = None  # an old page must not be served
 
     @property
     def _is_asked(self) -> bool:

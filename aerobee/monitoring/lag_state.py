@@ -3,14 +3,14 @@
 Thresholds of messages say little: a thousand behind is nothing for a fast consumer and a day for a slow one. So the samples
 of a window are judged, in this order, and the first that holds is the state:
 
-    UNKNOWN     nobody committed an offset, or there is too little history to tell
-    MISMATCH    members of the group subscribe to different things, so messages are lost to them
-    OK          nothing to do now
+    UNKNOWN     the group has no committed offset, or the history is too short
+    MISMATCH    members of the group have different subscriptions, so they miss messages
+    OK          no lag now
     REWIND      the offset went back and has not come again to where it was
     BLOCKED     one member has had the ordered queue for itself for long, and the offset has not moved meanwhile
-    OK          at some time in the window there was nothing to do
-    STOP        messages wait, and nobody has committed in the whole window
-    STALL       messages wait, members are there or commit, and the offset has not moved in the whole window
+    OK          no lag at some time in the window
+    STOP        lag, and no commit in the whole window
+    STALL       lag, with members online or commits, but the offset has not moved in the whole window
     WARN        the offset moves, but the lag has never become smaller
     OK          the lag becomes smaller
 
@@ -69,9 +69,9 @@ class Sample(NamedTuple):
     """One look at one queue. Offsets count messages, times are ms since any fixed moment."""
 
     at_ms: int
-    committed: int | None  # where the group goes on; None: it never committed
+    committed: int | None  # the committed offset; None: none
     max_offset: int  # one past the last message
-    min_offset: int = 0  # the first message that is still there
+    min_offset: int = 0  # the first stored message
     is_attended: bool | None = None  # whether the group has a member that may take this queue; None: unknown
     committed_at_ms: int | None = None  # when it last committed, also the same offset again; None: unknown
 
@@ -98,7 +98,7 @@ def extended(window: Window, sample: Sample, *, window_ms: int = WINDOW_MS) -> W
     """The window with one sample more and without what no rule needs.
 
     One sample that is older than the window stays, so that a whole window can be judged. Raises UsageError when the sample is
-    older than the last one of the window; one of the same time takes its place.
+    older than the last one of the window; one of the same time replaces it.
     """
     if window and sample.at_ms < window[-1].at_ms:
         raise UsageError(f"a sample of {sample.at_ms} ms comes after one of {window[-1].at_ms} ms")
@@ -136,8 +136,8 @@ def judge(
 ) -> Verdict:
     """The state of one queue, by the rules of this file's docstring.
 
-    `allowed_lag`: so many messages count as nothing. `lock_held_ms`: for how long the same member has had the ordered queue;
-    None when nobody has. `span_min_ms`: a history that is shorter is UNKNOWN as long as messages wait.
+    `allowed_lag`: a lag up to this counts as none. `lock_held_ms`: how long the same member has locked the ordered queue;
+    None if no member has. `span_min_ms`: a shorter history is UNKNOWN while there is lag.
     """
     if not window or window[-1].committed is None:
         return Verdict(LagState.UNKNOWN, "the group never committed an offset of this queue")
@@ -170,16 +170,16 @@ def _judge_lagging(known: list[Sample], now: Sample, span_ms: int, window_ms: in
     first = known[0]
     watched = f"in {span_ms // 1000} s"
     if now.committed_at_ms is not None and now.at_ms - now.committed_at_ms >= min(span_ms, window_ms):
-        return Verdict(LagState.STOP, f"{_messages(now.lag)}, and nobody committed {watched}")
+        return Verdict(LagState.STOP, f"{_messages(now.lag)}, and no commit {watched}")
     if now.committed == first.committed:
         if now.committed_at_ms is None and now.is_attended is False:
             return Verdict(
                 LagState.STOP, f"{_messages(now.lag)}, and the group has no member that takes them"
             )
         return Verdict(LagState.STALL, f"{_messages(now.lag)}, and the offset has not moved {watched}")
-    if not any(later.lag < before.lag for before, later in pairwise(known)):
-        return Verdict(LagState.WARN, f"{_messages(now.lag)}; the lag has not become smaller {watched}")
-    return Verdict(LagState.OK, f"{_messages(now.lag)}, and it works them off")
+    if not any(after.lag < before.lag for before, after in pairwise(known)):
+        return Verdict(LagState.WARN, f"{_messages(now.lag)}; the lag has not decreased {watched}")
+    return Verdict(LagState.OK, f"{_messages(now.lag)}, decreasing")
 
 
 def _stood_ms(known: list[Sample], allowed_lag: int) -> int:
@@ -194,9 +194,9 @@ def _stood_ms(known: list[Sample], allowed_lag: int) -> int:
 
 
 def drain_s(windows: Iterable[Window], *, window_ms: int = WINDOW_MS) -> float | None:
-    """Seconds until the queues of these windows are worked off if producers and consumers go on as they did.
+    """Time to drain: seconds until these queues have no lag if producers and consumers keep their rates.
 
-    0 when nothing waits. None when it is not known, or when they will not be: more comes than goes, or nothing goes.
+    0 without lag. None if unknown, or if the lag does not decrease.
     """
     lag = 0
     rate = 0.0  # messages a second by which the lag becomes smaller
@@ -207,10 +207,10 @@ def drain_s(windows: Iterable[Window], *, window_ms: int = WINDOW_MS) -> float |
         before = [sample for sample in window if sample.at_ms <= now.at_ms - window_ms]
         first = before[-1] if before else window[0]
         lag += now.lag
-        went_on = (
+        is_monotonic = (
             first.committed is not None and now.committed is not None and now.committed >= first.committed
         )
-        if went_on and now.at_ms > first.at_ms:
+        if is_monotonic and now.at_ms > first.at_ms:
             rate += (first.lag - now.lag) * 1000 / (now.at_ms - first.at_ms)
     if lag == 0:
         return 0.0
@@ -223,4 +223,4 @@ def worst(states: Iterable[LagState]) -> LagState:
 
 
 def _messages(count: int) -> str:
-    return "nothing waits" if count == 0 else f"{count} message{'s wait' if count > 1 else ' waits'}"
+    return "no lag" if count == 0 else f"lag of {count} message{'s' if count > 1 else ''}"

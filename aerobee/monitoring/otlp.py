@@ -1,7 +1,7 @@
 """Numbers to an OpenTelemetry receiver: OTLP over gRPC, `metricsExporterType=OTLP_GRPC`. Needs the extra `otel`.
 
 Names and labels are those of /metrics. There is no resource, and the scope is named as RocketMQ names its meters. A call runs in
-gRPC's own threads; the event loop only fills the request and is told of the end.
+gRPC's threads; the event loop only fills the request and is notified of the end.
 
 Source: opentelemetry/proto/metrics/v1/metrics.proto; BrokerMetricsManager, ControllerMetricsManager (RocketMQ).
 """

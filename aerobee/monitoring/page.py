@@ -1,8 +1,8 @@
 """A page of /metrics in pieces that are kept from page to page, each packed once. Core.
 
 A broker of 5,000 topics and 20 groups has 800,000 lines, of which few change from one scrape to the next. A family may come in
-slices: each with a token that says what its lines were made from. While the token of a slice stays equal its lines are not made
-again: the piece of the page before, packed already, is taken.
+slices: each with a token that identifies the data of its lines. While the token of a slice stays equal, its lines are not rendered
+again: the compressed piece of the previous page is reused.
 
 The packed page is one gzip stream (RFC 1952). Each piece is deflated by itself and ends at a byte without a back reference into
 another one, so that pieces are put one behind the other; the checksum of the whole is combined from theirs.
@@ -104,7 +104,7 @@ class PageMaker:
 
     @property
     def page(self) -> Page:
-        """The page that was made last, or what there is of the one that is being made: the families that are through."""
+        """The last page, or the completed families of the page in progress."""
         return Page(tuple(self._pieces), self._crc, self._begun_at, self._is_whole)
 
     def make(self, families: Iterable[Family], begun_at: float) -> Iterator[None]:
@@ -188,19 +188,19 @@ _BYTES = _powers()  # x to the (8 times 2 to the n)
 
 
 def _shift_of(length: int) -> int:
-    result, place = _ONE, 0
+    result, exponent = _ONE, 0
     while length:
         if length & 0xFF:
-            result = _product(_byte_shift(length & 0xFF, place), result)
+            result = _product(_byte_shift(length & 0xFF, exponent), result)
         length >>= 8
-        place += 8
+        exponent += 8
     return result
 
 
 @cache
-def _byte_shift(byte: int, place: int) -> int:
-    """The shift over `byte` times 2 to the `place` bytes: kept, so that a length costs a product for each of its bytes."""
-    result, bit = _ONE, place
+def _byte_shift(byte: int, exponent: int) -> int:
+    """The shift over `byte` times 2 to the `exponent` bytes: cached, so that a length costs a product for each of its bytes."""
+    result, bit = _ONE, exponent
     while byte:
         if byte & 1:
             result = _product(_BYTES[bit], result)

@@ -1,4 +1,4 @@
-"""Numbers that are not asked for but sent again and again: to an OpenTelemetry receiver, to the log.
+"""Metrics pushed at an interval: to an OpenTelemetry receiver, or to the log.
 
 A round reads the same families as /metrics, in steps of a millisecond with pauses: it takes at most 5 % of a core. Only one
 request is made at a time, of at most `metricsExportBatchMaxDataPoints` numbers. A receiver that does not take one costs a
@@ -44,7 +44,7 @@ class Sink(Protocol):
 
 
 class Push:
-    """One sink that gets the numbers every `interval_s`. start(), then stop(); stop() alone lets go of the sink."""
+    """One sink that gets the metrics every `interval_s`. Call start(), then stop(); only stop() closes the sink."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""How work that nobody waits for shares the event loop with what somebody does."""
+"""How background work shares the event loop with requests."""
 
 from __future__ import annotations
 
-SLICE_S = 0.001  # so long numbers are worked on before others get their turn
-SOON_STEPS = 3  # what is wanted soon: a quarter of a core
-PAUSE_STEPS = 19  # a step that nobody waits for, then a pause of so many: 5 % of a core
+SLICE_S = 0.001  # longest slice of background work before other tasks run
+SOON_STEPS = 3  # urgent background work: a quarter of a core
+PAUSE_STEPS = 19  # pause after a background step, in steps: 5 % of a core

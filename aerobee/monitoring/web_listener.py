@@ -1,8 +1,8 @@
-"""A listener for HTTP that strangers cannot fill, by aiohttp.
+"""A listener for HTTP that untrusted clients cannot exhaust, on aiohttp.
 
 aiohttp takes as many connections as come, and each may be silent for an hour: at a broker they would take the descriptors that its store
 and its clients need. Here a connection beyond the bound ends one of the address that has most, its oldest: who opens connection after
-connection pushes out its own, not that of Prometheus or an administrator elsewhere. Of connections that come at once the event loop takes up to
+connection pushes out its own, not that of Prometheus or an administrator elsewhere. Of simultaneous connections the event loop accepts up to
 BACKLOG before the first of them is one of the server's, so that many more are open for a turn of it. What is not HTTP, and a peer
 that went away before its answer, is a debug line; aiohttp would write a traceback for each.
 """

@@ -1,4 +1,4 @@
-"""The NameServer: which broker serves which topic. Its parts are loaded when they are asked for: brokers read its settings only."""
+"""The NameServer: which broker serves which topic. Modules are imported at their first use: brokers need only its settings."""
 
 from typing import TYPE_CHECKING
 

@@ -69,8 +69,8 @@ def _group_text(group: GroupView, *, quoted: bool) -> str:
 
 
 def _addresses_text(addresses: Mapping[int, str], *, quoted: bool) -> str:
-    mark = '"' if quoted else ""
-    return "{" + ",".join(f"{mark}{i}{mark}:{_dumps(address)}" for i, address in addresses.items()) + "}"
+    quote = '"' if quoted else ""
+    return "{" + ",".join(f"{quote}{i}{quote}:{_dumps(address)}" for i, address in addresses.items()) + "}"
 
 
 def _queues_text(broker_name: str, queues: TopicQueues) -> str:

@@ -25,7 +25,7 @@ class NameServerBounds(PeerBounds):
         super().__init__(lambda key: int(getattr(config.value, _FIELDS[key])), log=log, monotonic=monotonic)
 
     def check(self, table: RouteTable, registration: Registration, address: str) -> None:
-        """Raise RemoteError when `table` with this registration would pass a bound. `address` is who asks."""
+        """Raise RemoteError when `table` with this registration would pass a bound. `address` is that of the broker."""
         broker = registration.identity
         name = broker.name[:80]
         addresses = max(len(registration.listener_addresses), len(registration.filter_servers))

@@ -41,7 +41,7 @@ IGNORED_KEYS = frozenset(
 # Kept and reported because RocketMQ's tools set them, without effect, and why.
 WITHOUT_EFFECT_KEYS = {
     "productEnvName": "clusterTest is not there",
-    "clusterTest": "routes are not asked for at another environment's NameServers",
+    "clusterTest": "routes are not requested from another environment's NameServers",
 }
 # Changing these in a running NameServer would have no effect.
 START_ONLY_KEYS = frozenset(
@@ -66,7 +66,7 @@ class NameServerConfig(MetricsConfig):
     config_store_path: str | None = None  # where UPDATE_NAMESRV_CONFIG writes; None keeps changes in memory
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"  # keys that no request changes, besides those that none ever may; ; between them
     product_env_name: str = "center"  # taken, without effect: clusterTest is not there
-    cluster_test: bool = False  # taken, without effect: no other environment's NameServers are asked
+    cluster_test: bool = False  # taken, without effect: no requests to another environment's NameServers
     order_message_enable: bool = False  # attach ORDER_TOPIC_CONFIG entries to routes
     return_order_topic_config_to_broker: bool = (
         True  # a registration is answered with the topics of ORDER_TOPIC_CONFIG
@@ -76,7 +76,7 @@ class NameServerConfig(MetricsConfig):
     )
     support_acting_master: bool = False  # present the lowest slave as id 0 while a master is away
     notify_min_broker_id_changed: bool = (
-        False  # brokers of a group are told when the lowest id of them changes
+        False  # notify the brokers of a group when the lowest id among them changes
     )
     enable_all_topic_list: bool = True  # GET_ALL_TOPIC_LIST_FROM_NAMESERVER is served
     enable_topic_list: bool = True  # the lists of a cluster's topics and of unit topics are served
@@ -87,7 +87,7 @@ class NameServerConfig(MetricsConfig):
     wait_seconds_for_service: int = 45  # seconds for that
     scan_not_active_broker_interval: int = 5_000  # ms between looks for brokers that fell silent
     server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
-    server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
+    server_connections_max: int = 0  # one more is closed immediately; 0: half of the process's file limit
     tls_handshake_timeout_millis: int = 10_000  # then a connection without a finished handshake is closed
     frame_receive_timeout_millis: int = 30_000  # for a frame that has begun, and 1 s more for each 8 KiB
     registered_broker_nums_max: int = 10_000  # broker processes that are registered when another one comes
@@ -133,7 +133,7 @@ class NameServerConfig(MetricsConfig):
 
 
 class LiveNameServerConfig:
-    """The settings in force. A change at run time replaces the whole object; readers take `value` anew each time."""
+    """The effective settings. A change at run time replaces the whole object; readers must read `value` each time."""
 
     __slots__ = ("value",)
 

@@ -71,7 +71,7 @@ class KvConfig:
                 await self._replace({**self._table, namespace: left})
 
     def _grows(self, namespace: str, key: str, value: str) -> bool:
-        """Whether this value takes more room than what it replaces: what is too large already may shrink."""
+        """Whether this value is larger than the one it replaces: a table above the limit may still shrink."""
         before = self.get(namespace, key)
         return before is None or len(value.encode(errors=SURROGATES)) > len(before.encode(errors=SURROGATES))
 

@@ -1,7 +1,7 @@
-"""NOTIFY_MIN_BROKER_ID_CHANGE: tells the members of an acting-master group who is the smallest of them now.
+"""NOTIFY_MIN_BROKER_ID_CHANGE: notifies the members of an acting-master group of their lowest broker id.
 
-A oneway call to the brokers' own listen ports, over connections that the NameServer opens. Nobody waits for it, and a
-broker that misses it learns the same by asking for its group each second. Source: RouteInfoManager (RocketMQ).
+A oneway call to the brokers' listen ports, over connections that the NameServer opens. No task waits for it, and a
+broker that misses it learns the same by requesting its group every second. Source: RouteInfoManager (RocketMQ).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aerobee.remoting.command import RemotingCommand
 
 log = logging.getLogger("aerobee.nameserver")
 NOTICE_TIMEOUT_S = 0.3
-# Notices under way at once; more are dropped, for the brokers' own asking makes up for them.
+# Concurrent notifications; further ones are dropped, because brokers also request their group themselves.
 NOTICE_COUNT_MAX = 1_000
 
 
@@ -33,7 +33,7 @@ class MinBrokerNotices:
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
 
     def send(self, changes: Iterable[MinBrokerChange]) -> None:
-        """Start sending, and return at once."""
+        """Start sending, without waiting."""
         if not self._config.value.notify_min_broker_id_changed:
             return
         for change in changes:

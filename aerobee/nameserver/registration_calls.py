@@ -83,7 +83,7 @@ class RegistrationCalls:
     def register(
         self, peer: Peer, request: RemotingCommand
     ) -> RemotingCommand | Coroutine[None, None, RemotingCommand | None]:
-        """103. A large table is read beside the event loop, one at a time."""
+        """103. A large table is decoded off the event loop, one at a time."""
         crc32 = request.integer("bodyCrc32", 0)
         if crc32 != 0 and body_crc32(request.body) != crc32:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
@@ -97,7 +97,7 @@ class RegistrationCalls:
         async with self._reading:
             found = await asyncio.to_thread(_registration, request, BOUNDS, self._clock.now_ms())
         if not peer.is_open:
-            return None  # the broker went meanwhile: nobody would notice that it is not there
+            return None  # the broker disconnected meanwhile, so no event would remove its registration
         return self._register(peer, request, *found)
 
     def _register(
@@ -113,7 +113,7 @@ class RegistrationCalls:
         try:
             self._bounds.check(self._table, registration, peer.address)
         except RemoteError:
-            # What it has registered already goes on; its clients must not lose that for one topic too many.
+            # The previous registration stays: its clients must not lose it because of one topic too many.
             identity = registration.identity
             self._table.heartbeat(identity.cluster, identity.address, now_ms=steady_ms(self._clock))
             raise

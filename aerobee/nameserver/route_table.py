@@ -8,9 +8,9 @@
 
 What always holds: a broker name in `clusters` is in `groups`, a group has at least one member, a broker name in
 `topics` is in `groups`, and a topic in `topics` has at least one broker. A mapping goes with the topic's queues at its broker
-(RocketMQ keeps it for ever, so that a topic made anew would be taken for a static one).
+(RocketMQ keeps it for ever, so that a recreated topic would be taken for a static one).
 
-Source: RouteInfoManager (RocketMQ). Differences: an unregistration takes effect at once instead of in a batch; with
+Source: RouteInfoManager (RocketMQ). Differences: an unregistration takes effect immediately instead of in a batch; with
 `deleteTopicWithBrokerRegistration` a body of one topic deletes nothing, for it is an incremental update.
 """
 
@@ -27,7 +27,7 @@ from aerobee.remoting.protocol import MASTER_ID
 PERM_READ_WRITE = 6
 TOPIC_FLAG_UNIT = 1
 TOPIC_FLAG_UNIT_SUB = 2
-# A broker that sends no time-out of its own is gone after two minutes without a sign of life.
+# A broker that sends no time-out is removed after two minutes without a heartbeat.
 BROKER_TIMEOUT_MS = 120_000
 # Brokers of an acting-master group ask for this topic's route to learn their group; it is never rewritten.
 SYNC_BROKER_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -306,7 +306,7 @@ class RouteTable:
                 group,
                 listener,
                 # Queues that the group's prime slave holds without the write bit: show it as the master, so
-                # that clients that look for id 0 go on reading.
+                # that clients that look for id 0 continue to read.
                 acting=acting and not queues[group.name].perm & PERM_WRITE,
             )
             for group in groups

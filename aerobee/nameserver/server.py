@@ -62,7 +62,7 @@ class NameServer:
         access: AccessConfig | None = None,
         settings_path: str | None = None,
     ) -> None:
-        """`access`: who may do what, None asks nobody; users are kept beside kvConfigPath, accounts beside `settings_path`. Without arguments: RocketMQ's defaults, the system's clock, network and disk. Raises ConfigError."""
+        """`access`: access control, None for none; users are stored next to kvConfigPath, accounts next to `settings_path`. Without arguments: RocketMQ's defaults, the system's clock, network and disk. Raises ConfigError."""
         self._config = LiveNameServerConfig(config or NameServerConfig())
         self._clock = clock or SystemClock()
         network = network or AsyncioNetwork()
@@ -173,7 +173,7 @@ class NameServer:
             return
         directory = os.path.dirname(self.config.kv_config_path or "")
         if config.authentication_enabled and not directory:
-            raise ConfigError("authenticationEnabled keeps users beside kvConfigPath, which is not set")
+            raise ConfigError("authenticationEnabled stores users next to kvConfigPath, which is not set")
         access = self._access = await asyncio.to_thread(
             open_access,
             config,
@@ -195,7 +195,7 @@ class NameServer:
             await asyncio.to_thread(self._access.reload)
 
     def show_too(self, families: Callable[[], Iterable[Family]]) -> None:
-        """At /metrics, beside its own numbers, those of what else runs in this process."""
+        """Also export the metrics of another server in this process at /metrics."""
         self._other_families = families
 
     def _families(self) -> Iterator[Family]:

@@ -1,1 +1,1 @@
-"""The `aerobee` command. Its entry point is cli.py; each command group is a file of its own."""
+"""The `aerobee` command. Its entry point is cli.py; one module per command group."""

@@ -1,6 +1,6 @@
-"""Entry point of the console script: quiet also when Ctrl-C comes before everything is loaded.
+"""Entry point of the console script, without a traceback for Ctrl-C during the imports.
 
-Loading takes some tenths of a second, and a Ctrl-C in it would show a traceback of the import.
+The imports take some tenths of a second, and a Ctrl-C meanwhile would show a traceback.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from types import FrameType
 
 from aerobee.collector import own_process
 
-INTERRUPTED = 130  # as ExitCode.INTERRUPTED
+INTERRUPTED = 130  # ExitCode.INTERRUPTED
 
 
 def main() -> None:
-    """Load the commands, run one, and end with its exit code."""
+    """Load the commands, run one, and exit with its exit code."""
     own_process()
     previous = signal.signal(signal.SIGINT, _leave)
     _open_standard_streams()
@@ -27,9 +27,9 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Put the null device where a standard stream is closed: else the next file or socket gets its number.
+    """Open the null device for a closed standard stream: otherwise the next file or socket gets its descriptor number.
 
-    uvloop aborts on that, and what is printed would go to a peer. Python has no stream object then either.
+    uvloop aborts in that case, and output would go to a peer. Python has no stream object for a closed stream either.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

@@ -1,8 +1,8 @@
-"""Carries a plan out, forwards or back, topic by topic, and goes on where an earlier run was cut off.
+"""Applies or reverts a plan, topic by topic, and continues an interrupted run.
 
-Where a topic stands is asked of the cluster each time; from there steps_for() says what is left. So a crash between any two steps, or
-between a step and its note in the journal, changes nothing. What stands at no place that the plan leads through was changed by
-somebody else: then nothing is touched, and PlanOutgrown says what differs.
+The state of a topic is read from the cluster each time; from it steps_for() derives the remaining steps. So a crash between any two steps, or
+between a step and its journal entry, changes nothing. A state that the plan does not lead through was changed by
+another client: then nothing is changed, and PlanOutgrown names the difference.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Watch = Callable[[str, Step, str], None]  # ("begin" | "wait" | "done", step, wh
 
 
 class Applier:
-    """One run over a plan. `watch` is told of each step; what it raises ends the run."""
+    """One run over a plan. `watch` is called for each step; an exception of it ends the run."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Applier:
         return steps
 
     async def run(self, *, back: bool = False) -> int:
-        """Carry out what is left; returns how many steps that were. Raises PlanOutgrown before anything is touched.
+        """Execute the remaining steps; return their number. Raises PlanOutgrown before anything is changed.
 
-        Raises UsageError while another run on the same journal goes on. A topic that fails does not stop the others: when they are
+        Raises UsageError during another run on the same journal. A topic that fails does not stop the others: when they are
         through, an ExceptionGroup has the failures.
         """
         with self._journal.locked():
@@ -142,7 +142,7 @@ class Applier:
             keeps_keys=change.keeps_keys,
             had_order=change.topic in self._had_order,
             order=order,
-            # On the way back the very text that was there, because its sequence of brokers places keys.
+            # A revert restores the exact text, because its sequence of brokers determines the queues of keys.
             final=self._had_order.get(change.topic) if self._back else None,
         )
 
@@ -228,7 +228,7 @@ class Applier:
                 expected = " or ".join(f"{each.read}/{each.write}" for each in sorted(allowed))
                 raise PlanOutgrown(
                     f"topic {change.topic} has {state.read} queues to read and {state.write} to write at {name}, the plan "
-                    f"knows {expected}: somebody changed it since. Make a new plan"
+                    f"knows {expected}: it was changed since. Make a new plan"
                 )
         promises = settings.order or settings.message_type == FIFO
         if promises and not change.keeps_keys:
@@ -272,12 +272,12 @@ class Applier:
                 for step in steps:
                     self._watch("begin", step, "")
                     if not await self._do(step, change, settings):
-                        break  # it is to be looked at anew
+                        break  # its state must be read again
                     self._journal.note("step", at_ms=self._clock.now_ms(), step=str(step))
                     done += 1
                     self._watch("done", step, "")
                 if not steps:
-                    # A crash between taking permissions and deleting leaves a topic that nobody sees.
+                    # A crash between removing permissions and deleting leaves a topic without a route.
                     names = remnants & _brokers_of(change) if self._deletes else set()
                     if all([await self._delete(change, name, settings) for name in sorted(names)]):
                         return done
@@ -299,14 +299,14 @@ class Applier:
         return found
 
     async def _do(self, step: Step, change: TopicChange, settings: Settings) -> bool:
-        """False when what comes after it has to be planned anew."""
+        """False when the following steps must be planned again."""
         admin, topic = self._admin, step.topic
         if step.kind in CHANGES:
             await self._turn()
         match step.kind:
             case Kind.GROW | Kind.ALLOW | Kind.TAKE:
                 state = (await admin.state_at(topic, self._masters[step.broker]))[0]
-                # Hours may have gone since it was looked at; queues that somebody made meanwhile would go out of sight.
+                # The state may be hours old; queues created meanwhile would become invisible.
                 self._check_states(change, {step.broker: state}, settings)
                 if state.read > step.state.read:
                     return False
@@ -365,7 +365,7 @@ class Applier:
         since: float | None = None  # nothing is left to read
         settled: float | None = None  # and nothing of POP may come again, either
         ends: dict[int, int] | None = None  # at the look before
-        # While queues are caught up with nobody writes at all; otherwise those that stay are written.
+        # While groups catch up, no producer writes at all; otherwise producers write to the remaining queues.
         expected = State(step.end, 0 if step.kind is Kind.CATCH_UP else step.first)
         while True:
             if await self._count_in(step, change, expected) is None:
@@ -398,7 +398,7 @@ class Applier:
             await self._clock.sleep(self._config.poll_s)
 
     async def _unsettled(self, step: Step) -> str:
-        """What POP may have handed out of a topic that leaves a broker which does not tell; "" where brokers tell, and nothing is out."""
+        """Possible invisible POP messages of a topic that leaves a broker which does not report them; "" if brokers report none."""
         for group in await self._admin.reading_groups(step.topic):
             if group in self._config.ignored_groups:
                 continue
@@ -421,7 +421,7 @@ class Applier:
         if state != expected:
             raise PlanOutgrown(
                 f"topic {step.topic} has {state.read} queues to read and {state.write} to write at {step.broker}, this run left "
-                f"{expected.read}/{expected.write}: somebody changed it meanwhile. It is left as it is. Give it {expected.read} and "
+                f"{expected.read}/{expected.write}: it was changed meanwhile and stays unchanged. Give it {expected.read} and "
                 f"{expected.write} queues again and apply or revert, or make a new plan"
             )
         return count
@@ -481,7 +481,7 @@ class Applier:
         if state != ABSENT or (reason and shown not in self._passed(change)[name]):
             raise PlanOutgrown(
                 f"topic {topic} is not deleted at {name}, which has {count} queues of it, {state.read} to read and {state.write} to "
-                f"write: {reason or 'somebody changed it meanwhile'}"
+                f"write: {reason or 'it was changed meanwhile'}"
             )
         if reason:
             await self._admin.put_state(topic, address, shown, settings)

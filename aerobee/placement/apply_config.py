@@ -9,13 +9,13 @@ from aerobee.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyConfig:
-    """How fast, and how careful.
+    """Speed and safety of applying a plan.
 
-    `parallel`: topics at a time. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has asked for its
-    route again (RocketMQ's clients ask each 30 s), and what it was sending by the old one has arrived or failed. `grace_s`: how long
+    `parallel`: concurrent topics. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has refreshed its
+    route (RocketMQ's clients refresh every 30 s), and its sends by the old route have arrived or failed. `grace_s`: how long
     a queue that is read to its end stays readable, for readers whose offsets brokers do not know. `pop_s`: how long a broker that
     does not tell what POP has handed out (RocketMQ's) keeps a topic that it is to lose, at most: the longest invisible time of a
-    consumer. `drain_s`: longest wait for one drain. `ignored_groups`: nobody waits for them. `moved`: the cluster may have no broker
+    consumer. `drain_s`: longest wait for one drain. `ignored_groups`: steps do not wait for them. `moved`: the cluster may have no broker
     that it had when the plan was begun.
     """
 

@@ -1,7 +1,7 @@
-"""Messages that would still come into a queue although nobody may write to it: delayed ones, open transactions, what POP handed out.
+"""Messages that may still enter a queue without write permission: delayed messages, open transactions, messages delivered by POP.
 
 A broker delivers them to the queue that they were sent for, whatever the topic's permission is by then. A queue that is removed
-before would keep them out of every consumer's sight. Aerobee's brokers are asked for lists; of RocketMQ's brokers, which have none, the
+before would hide them from every consumer. Aerobee's brokers list them; of RocketMQ's brokers, which do not, the
 topics are read in which such messages wait, as far as they are not delivered yet (SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC), and
 the timer's count of the topic stands for its queues.
 """
@@ -37,7 +37,7 @@ class ArrivalCalls(Admin):
         return ""
 
     async def invisible_in(self, group: str, topic: str, broker: str, queue_ids: range) -> int:
-        """Messages of these queues that POP handed out and nobody has acknowledged; 0 where the broker does not tell."""
+        """Messages of these queues that POP delivered and that are not acknowledged; 0 if the broker does not report them."""
         rows = await self.invisible_messages(group, topic, broker=broker)
         return sum(1 for row in rows or () if row.queue.queue_id in queue_ids)
 
@@ -47,7 +47,7 @@ class ArrivalCalls(Admin):
         "" when nothing, and where it has a list for the group and the topic: invisible_in() counts there.
 
         Check points and acknowledgements wait in the timer until their messages would come again, and then in the revive log. A
-        message that is out has a check point there; so has one that was acknowledged.
+        delivered message has a check point there; so has an acknowledged one.
         """
         if await self.invisible_messages(group, topic, broker=broker) is not None:
             return ""

@@ -43,7 +43,7 @@ UNSPECIFIED = "UNSPECIFIED"  # a message type
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a topic is, beside its queues: the same at each broker. `attributes`, `filter_type` and `flags` are what a broker gets that has
+    """The settings of a topic apart from its queues: the same at each broker. `attributes`, `filter_type` and `flags` are what a broker gets that has
     nothing of it yet; others keep theirs. `perm_others`: the bits of its permission that are neither reading nor writing (PERM_INHERIT)."""
 
     order: bool
@@ -69,7 +69,7 @@ class PlacementAdmin(ArrivalCalls):
     async def states(
         self, topic: str, masters: Mapping[str, str], needed: Collection[str] | None = None
     ) -> tuple[dict[str, State], Settings | None, set[str]]:
-        """What each broker has of a topic, what the topic is (None when nobody has it), and who has a remnant without permissions.
+        """The state of a topic at each broker, its settings (None if no broker has it), and the brokers that have a remnant without permissions.
 
         `needed`: brokers that have to answer, None for all. Another one that cannot be reached is left out, unless the topic's route
         names it: a broker that has nothing to do with the topic holds nothing up.
@@ -168,13 +168,13 @@ class PlacementAdmin(ArrivalCalls):
             try:
                 model = (await self.consumer_connections(group)).message_model
             except (RemoteError, TransportError):
-                model = ""  # nobody of it is online, or who knows is away: its offsets count
+                model = ""  # no member is online, or the broker that knows is down: its offsets count
             if model != MessageModel.BROADCASTING.value:
                 found.append(group)
         return tuple(found)
 
     async def seed(self, topic: str, broker: str, address: str, queue_ids: range) -> None:
-        """Let every group of a topic begin with the first message of queues that nobody has written to yet.
+        """Let every group of a topic begin with the first message of queues that are still empty.
 
         A consumer that finds a queue without an offset may begin at its end. Offsets beyond the end are of a topic that was deleted.
         Makes groups that this broker does not know with the settings that another one has.
@@ -213,9 +213,9 @@ class PlacementAdmin(ArrivalCalls):
         }
 
     async def unread(self, topic: str, broker: str, queue_ids: range, ignored: frozenset[str]) -> str:
-        """Which group has not read these queues to their end, and how much is left; "" when all have.
+        """A group with lag in these queues, and its lag; "" if no group has lag.
 
-        A group without an offset has read nothing. `ignored`: groups that nobody waits for.
+        A group without an offset has read nothing. `ignored`: groups that do not count.
         """
         ends = await self.ends(topic, broker, queue_ids)
         for group in await self.reading_groups(topic):
@@ -229,7 +229,7 @@ class PlacementAdmin(ArrivalCalls):
                 committed = await committed_offset(self._session, group, queue)
                 if committed is not None and committed > end:
                     committed = (
-                        None  # of a topic that was deleted and made again: it has read nothing of this one
+                        None  # of a deleted and recreated topic: the group has read nothing of this one
                     )
                 left = end - max(committed or 0, begin)
                 if left > 0:

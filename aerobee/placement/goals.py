@@ -7,7 +7,7 @@ Hard goals first, in the order of Cruise Control, for queues that cannot be copi
            NOT_ALONE    no topic at one broker alone, where there are several
     soft   DIVISIBLE    each group of consumers can share a topic's queues evenly
            HOT_QUEUE    no queue carries a large part of what a broker carries
-           NEW_BROKER   no broker that has room stays nearly empty
+           NEW_BROKER   no broker with capacity stays nearly empty
            BALANCE      no broker above IMBALANCE_MAX times the mean
 
 A plan never breaks a hard goal that was kept, and makes none worse that was broken.

@@ -26,7 +26,7 @@ FIELDS: dict[str, dict[str, type]] = {  # what later runs go by, and has to be t
 
 
 class Journal:
-    """The file beside a plan. Opened by each call, so that nothing has to be closed."""
+    """The journal file next to a plan. Each call opens it, so that nothing has to be closed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,13 +78,13 @@ class Journal:
         events = self.events()
         if any(event["plan"] != digest for event in events if event["event"] == "begin"):
             raise UsageError(
-                f"{self.path} is the journal of another plan: the plan beside it was changed or replaced since it was begun. Put the plan "
-                f"back that was begun, or give this one another name"
+                f"{self.path} is the journal of another plan: the plan next to it was changed or replaced after its start. Restore the plan "
+                f"that was started, or rename this one"
             )
         return events
 
     def clusters(self) -> list[set[str]]:
-        """What the cluster of each begin was known by (PlacementAdmin.identity), the oldest first; journals of before have none."""
+        """The identity of the cluster at each start (PlacementAdmin.identity), the oldest first; older journals have none."""
         return [
             set(event["cluster"])
             for event in self.events()

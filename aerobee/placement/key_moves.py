@@ -23,9 +23,9 @@ def moved_share(before: Mapping[str, int], after: Mapping[str, int]) -> float:
     old, new = queue_list(before), queue_list(after)
     if not old or not new:
         return 0.0 if old == new else 1.0
-    place = {queue: index for index, queue in enumerate(new)}
+    index_of = {queue: index for index, queue in enumerate(new)}
     common = math.gcd(len(old), len(new))
     kept = sum(
-        1 for index, queue in enumerate(old) if queue in place and (place[queue] - index) % common == 0
+        1 for index, queue in enumerate(old) if queue in index_of and (index_of[queue] - index) % common == 0
     )
     return 1.0 - kept / math.lcm(len(old), len(new))

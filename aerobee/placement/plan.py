@@ -122,7 +122,7 @@ def _why(topic: Topic) -> str:
         return "order is promised in it"
     if topic.is_sharded:
         return "keys choose its queues"
-    return "its queues differ so much that keys seem to choose them"
+    return "its queues have very different loads: keys seem to choose them"
 
 
 def _forecast(model: Model, allocation: Allocation) -> Forecast:

@@ -6,8 +6,8 @@
     4  where that is not enough, the topics with the largest queues at the fullest broker get more of them, and 3 again
 
 Topics whose keys choose the queue take part only with `move_ordered`, and only where the others were not enough. What comes out is
-never worse than what is there: no hard goal that was kept is broken, none that was broken is broken by more, and the
-imbalance grows only where a hard goal asked for it.
+never worse than the current placement: no met hard goal becomes violated, no violation of one grows, and the
+imbalance grows only where a hard goal required it.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _shared_count(count: int, topic: Topic) -> int:
 
 
 def _is_fine(model: Model, before: Allocation, after: Allocation, *, slack: float) -> bool:
-    """True when no hard goal is worse, and the imbalance at most `slack` or no hard goal asked for more."""
+    """True when no hard goal is worse, and the imbalance at most `slack` or no hard goal required more."""
     old, new = hard_amounts(model, before), hard_amounts(model, after)
     if any(amount > old.get(key, 0.0) + 1e-9 for key, amount in new.items()):
         return False

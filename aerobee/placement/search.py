@@ -16,7 +16,7 @@ from aerobee.placement.goals import CAPACITY_SHARE, zones_of
 from aerobee.placement.model import RESOURCES, Allocation, Load, Model, Topic, broker_loads
 
 EVEN = 0.04  # a broker that is no farther from the mean is left alone
-QUEUES_WEIGHT = 0.3  # of the number of queues beside bytes, while there is any load
+QUEUES_WEIGHT = 0.3  # weight of the number of queues compared with bytes, while there is any load
 COUNT = len(RESOURCES)  # where the number of queues stands behind the parts of a load
 TARGETS = 4  # brokers that are tried for one queue: the emptiest, by the worst resource and by all
 CHOSEN = 24  # topics of a full broker that are tried with every target
@@ -103,8 +103,8 @@ class Search:
                 self._move(number, source, target)
 
     def add_queues(self, topic: str, count: int) -> None:
-        """Give a topic more queues, each at the broker where it does least harm. Its load is shared anew."""
-        number = next(place for place, each in enumerate(self._topics) if each.name == topic)
+        """Add queues to a topic, each at the broker with the lowest cost. Its load is redistributed."""
+        number = next(index for index, each in enumerate(self._topics) if each.name == topic)
         counts = self._counts[number]
         self._shift(number, -1)
         for _ in range(count):

@@ -3,8 +3,8 @@
 A topic at a broker has a State: how many queues are read and how many written; (0, 0) is a broker without the topic, write 0 one where it
 can only be read. Queues come and go at the end: the last ones of a broker are the newest.
 
-    ordinary topics      GROW read queues at the target      consumers find them before anything is in them
-                         SEED offsets of all groups          nobody starts behind the first message
+    topics without keys  GROW read queues at the target      consumers find them before anything is in them
+                         SEED offsets of all groups          no group starts behind the first message
                          ALLOW writing there
                          TAKE writing from the last queues of the source
                          ROUTES                              producers with an old route have asked again
@@ -16,18 +16,18 @@ can only be read. Queues come and go at the end: the last ones of a broker are t
                          GROW, SEED
                          PUBLISH the list of queues          as order configuration, which a route carries whole or not at all and
                                                              which clients go by whatever permissions are
-                         ROUTES                              everybody goes by it
-                         TAKE writing from all brokers       changes nothing yet: without the list, who asks in between would see a part
+                         ROUTES                              all clients use it
+                         TAKE writing from all brokers       changes nothing yet: without the list, a client would get a partial route
                          UNPUBLISH                           routes have no queue to write to from here ...
-                         ROUTES                              nobody writes by an old one: brokers would take it
+                         ROUTES                              no producer uses an old one: brokers would accept it
                          CATCH_UP in all queues              every group has read them
                          PUBLISH the final list of queues    ... to here
-                         ROUTES                              nobody has another list
+                         ROUTES                              no client has another list
                          ALLOW
                          ROUTES, UNPUBLISH                   the route says the same again without it
                          DRAIN, REMOVE
 
-steps_for() works from any state that it leads through: an apply that was cut off goes on by asking again.
+steps_for() works from any state that it leads through: an interrupted apply continues from the state that it reads.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Step:
             Kind.SEED: f"offsets of all groups in {queues}",
             Kind.ALLOW: f"{self.state.write} queues to write",
             Kind.TAKE: f"only {self.state.write} queues to write" if self.state.write else "no writing",
-            Kind.ROUTES: "wait until producers have asked for the route again",
-            Kind.CATCH_UP: f"wait until every group has read {queues}, while nobody writes",
+            Kind.ROUTES: "wait until producers have refreshed the route",
+            Kind.CATCH_UP: f"wait until every group has read {queues}, while no producer writes",
             Kind.DRAIN: f"wait until every group has read {queues}",
             Kind.PUBLISH: f"order configuration {self.order}",
             Kind.UNPUBLISH: "order configuration taken away",
@@ -126,7 +126,7 @@ def steps_for(
         return closing if is_published else []
     steps = _grown(topic, now, goal)
     if is_published and all(now[name].write == count for name, count in goal.items()):
-        # The pause was over when the last run was cut off: only the final list has queues to write.
+        # The pause had ended when the last run was interrupted: only the final list has writable queues.
         return [*closing, *_removals(topic, goal, {name: state.read for name, state in now.items()})]
     if keeps_keys:
         opening = [] if had_order else [Step(Kind.ROUTES, topic)]
@@ -171,14 +171,14 @@ def _grown(topic: str, now: Mapping[str, State], goal: Mapping[str, int]) -> lis
 def _pause(
     topic: str, now: Mapping[str, State], goal: Mapping[str, int], opening: list[Step], final: str
 ) -> list[Step]:
-    """Until the final list is written. `opening`: what has to be done where somebody may write before writing is taken away."""
+    """The steps until the final list is written. `opening`: steps at brokers that accept writes, before the write permission is removed."""
     read = {name: max(now[name].read, count) for name, count in goal.items()}
     taken = [Step(Kind.TAKE, topic, name, State(read[name], 0)) for name in goal if now[name].write]
     return [
         *(opening if taken else ()),
         *taken,
         Step(Kind.UNPUBLISH, topic),
-        # Brokers do not look at the topic's permission: who has an old route goes on writing until it asks again.
+        # Brokers do not check the topic's permission: producers with an old route continue to write until they refresh it.
         Step(Kind.ROUTES, topic),
         *(Step(Kind.CATCH_UP, topic, name, first=0, end=read[name]) for name in goal if read[name]),
         Step(Kind.PUBLISH, topic, order=final),
@@ -205,7 +205,7 @@ def trajectory(
     passed = {}
     for name in set(before) | set(after):
         ends = {before.get(name, 0), after.get(name, 0)}
-        # Without keys nobody loses all writing but who loses the topic.
+        # Without keys only a broker that loses the topic loses all writes.
         writes = ends | {0} if keeps_keys else ends
         passed[name] = {State(read, write) for read in ends for write in writes if write <= read}
     return passed

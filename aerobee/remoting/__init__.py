@@ -1,1 +1,1 @@
-"""The remoting protocol: frames, headers, shared bodies, connections, server and client. Floor 1."""
+"""The remoting protocol: frames, headers, shared bodies, connections, server and client. Layer 1."""

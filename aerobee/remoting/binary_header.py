@@ -27,7 +27,7 @@ NAME_BYTES_MAX = 0x7FFF
 
 
 def encode_binary_header(command: RemotingCommand) -> bytes:
-    """Return the header's bytes. Raises UsageError for what this layout has no room for."""
+    """Return the header's bytes. Raises UsageError for a command that this layout cannot represent."""
     if not -CODE_MAX - 1 <= command.code <= CODE_MAX:
         raise UsageError(f"{request_name(command.code)} does not fit a binary header: use JSON headers")
     remark = (command.remark or "").encode("utf-8", "replace")

@@ -1,7 +1,7 @@
 """How many bytes the body of a request may have, by request code.
 
-A frame has up to 16 MiB, and a body of JSON costs a server up to a microsecond of its loop for each byte: what needs no
-large body is refused before it is read, by the gate too, for which a body may name what is asked for.
+A frame has up to 16 MiB, and a JSON body costs a server up to a microsecond of its event loop per byte: a request that needs no
+large body is refused before its body is parsed, also by the gate, which may need the body to find the requested resource.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 KIB = 1024
 MIB = 1024 * KIB
 BODY_BYTES_MAX = 64 * KIB  # of every request that is not named here
-UNLIMITED = 2**31 - 1  # the handler, or the frame, has a limit of its own
+UNLIMITED = 2**31 - 1  # the handler, or the frame, has a separate limit
 BROKER_BODIES: Mapping[int, int] = {
     RequestCode.SEND_MESSAGE: UNLIMITED,  # maxMessageSize
     RequestCode.SEND_MESSAGE_V2: UNLIMITED,

@@ -27,7 +27,7 @@ from aerobee.remoting.tls import ClientTls, TlsPump
 from aerobee.shared_task import SharedTask
 
 CONNECT_TIMEOUT_S = 3.0  # NettyClientConfig.connectTimeoutMillis
-LEAVE_WAIT_S = 30.0  # how long a connection that was told GO_AWAY stays for its pending calls
+LEAVE_WAIT_S = 30.0  # how long a connection that received GO_AWAY stays open for its pending calls
 
 _LOG = logging.getLogger("aerobee.remoting")
 
@@ -206,7 +206,7 @@ class RemotingClient:
             text = f"no connection to {address}: {why}. Does a server run there, reachable from this machine?"
             raise ConnectFailed(text, address=address, elapsed_s=elapsed, reason=why) from error
         if not connection.is_open:
-            why = connection.close_reason or "it closed the connection at once"
+            why = connection.close_reason or "the peer closed the connection immediately"
             raise ConnectFailed(f"no connection to {address}: {why}", address=address, reason=why)
         _LOG.debug("connected to %s%s", address, " with TLS" if pump is not None else "")
         self.by_address[address] = connection
@@ -239,6 +239,6 @@ def _reason(error: BaseException) -> str:
         return os.strerror(
             error.errno
         )  # asyncio replaces the text, "Connection refused" and the like, by its own
-    if isinstance(error, OSError) and error.strerror:  # a name that nobody knows has a negative number
+    if isinstance(error, OSError) and error.strerror:  # an unknown host name has a negative number
         return error.strerror
     return str(error) or type(error).__name__

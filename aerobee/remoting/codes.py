@@ -196,7 +196,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended. 10, 11 and 12 mean that a send took effect with less safety than asked for."""
+    """Result of a request. 10, 11 and 12 mean that a message was stored less durably than required."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
             watch=endpoint.watch,
             stats=endpoint.stats,
             limits=endpoint.limits,
-            go_on=self._go_on,
+            resume=self._continue,
         )
         self._writable_waiters: list[asyncio.Future[None]] = []
         self._close_callbacks: list[Callable[[Connection], None]] = []
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
         return await self.call(encode_frame(command), opaque, timeout_s, name)
 
     def invoke_oneway(self, command: RemotingCommand) -> None:
-        """Send a request that gets no response. Returns at once; lost when the connection is or gets closed."""
+        """Send a request without a response, without waiting; it is lost when the connection is or gets closed."""
         command.flag |= FLAG_ONEWAY
         command.opaque = self.next_opaque()
         if self.proofs is not None:
@@ -324,7 +324,7 @@ class Connection(asyncio.Protocol):
             raise self._lost_error(request, self._loop.time() - started)
 
     def on_close(self, callback: Callable[[Connection], None]) -> None:
-        """Call back once, when the connection is gone; at once when it is gone already."""
+        """Call back once, when the connection closes; immediately if it is closed already."""
         if self._is_lost:
             callback(self)
         else:
@@ -372,8 +372,8 @@ class Connection(asyncio.Protocol):
         """A mark of the frame that has begun to arrive, and how long it says it is; None when none has."""
         if self._reader is not None and self.takes_bursts:
             self._reader.hand_back()
-        mark = None if self._reading_paused else self._decoder.beginning()
-        return None if mark is None else (mark, self._decoder.announced_bytes())
+        begun = None if self._reading_paused else self._decoder.beginning()
+        return None if begun is None else (begun, self._decoder.announced_bytes())
 
     def close_when_answered(self, wait_s: float) -> None:
         """Close as soon as no call of ours waits for an answer, after `wait_s` in any case."""
@@ -469,7 +469,7 @@ class Connection(asyncio.Protocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._go_on()
+        self._continue()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
@@ -531,14 +531,14 @@ class Connection(asyncio.Protocol):
         self._set_reading()
 
     def failed(self, error: BaseException | None = None) -> None:
-        """An exception that is ours, that of the handler one is in when none is given: log it and close."""
+        """Log an internal error (default: the exception being handled) and close the connection."""
         _LOG.error("serving %s failed", self._name, exc_info=error or True)
-        self.close("a fault of ours, see the log")
+        self.close("internal error, see the log")
 
     def _handle(self, command: RemotingCommand) -> None:
         if command.flag & FLAG_RESPONSE:
             call = self.pending.pop(command.opaque, None)
-            # A response that nobody waits for any more came after its time-out.
+            # A response without a pending call arrived after its time-out.
             if call is not None and not call[0].done():
                 call[0].set_result(command)
         elif self._endpoint.going_away:
@@ -546,8 +546,8 @@ class Connection(asyncio.Protocol):
         else:
             self._requests.serve(command)
 
-    def _go_on(self) -> None:
-        """Serve what waits, and read again, when nothing forbids it any more."""
+    def _continue(self) -> None:
+        """Serve pending frames and resume reading when no bound is exceeded any more."""
         if self._reading_paused and self.is_open and not self._serving:
             if self._write_paused or self._requests.is_full:
                 return

@@ -55,7 +55,7 @@ class DirectNetwork(AsyncioNetwork):
         self._sockets: NativeSockets | None = None
         self._users = 0  # listeners and transports: the last one leaving gives the sockets back
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lender: NativeEventLoop | None = None  # None: these have an epoll of their own
+        self._lender: NativeEventLoop | None = None  # None: the sockets have a separate epoll
 
     def serve(self, receive: Receive, host_of: Callable[[Connection], str | None]) -> None:
         """Let `receive` serve what arrives from now on (FastPath.receive); before, everything goes to the connections.
@@ -255,7 +255,7 @@ class DirectTransport(asyncio.Transport):
             self.failed(what)
 
     def failed(self, error: BaseException) -> None:
-        """A fault of ours: log it and close this connection."""
+        """Log an internal error and close this connection."""
         self._connection.failed(error)
 
     def serve(self) -> None:

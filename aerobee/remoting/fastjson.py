@@ -244,31 +244,31 @@ class _Reader:
             if plain is not None:
                 pieces.append(plain[0])
                 self._at = plain.end()
-            mark = self._text[self._at : self._at + 1]
-            if mark == '"':
+            quote = self._text[self._at : self._at + 1]
+            if quote == '"':
                 self._at += 1
                 # Pairs of surrogates join, single ones become U+FFFD: every text can be encoded again.
                 return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-            if not mark:
+            if not quote:
                 raise self._error("a text does not end")
             pieces.append(self._escape())
 
     def _escape(self) -> str:
-        letter = self._text[self._at + 1 : self._at + 2]
-        if letter == "u":
+        escape = self._text[self._at + 1 : self._at + 2]
+        if escape == "u":
             digits = self._text[self._at + 2 : self._at + 6]
             if not _HEX4.fullmatch(digits):
                 raise self._error("a broken \\u escape")
             self._at += 6
             return chr(int(digits, 16))
-        if letter not in _ESCAPES or not letter:
+        if escape not in _ESCAPES or not escape:
             raise self._error("an unknown escape")
         self._at += 2
-        return _ESCAPES[letter]
+        return _ESCAPES[escape]
 
-    def _take(self, mark: str) -> bool:
+    def _take(self, token: str) -> bool:
         self._skip_blanks()
-        if self._text.startswith(mark, self._at):
+        if self._text.startswith(token, self._at):
             self._at += 1
             return True
         return False

@@ -18,7 +18,7 @@ from aerobee.remoting.json_header import decode_json_header, encode_json_header
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024  # com.rocketmq.remoting.frameMaxLength of Java peers
 # Of a request. Properties of 32,767 bytes, the longest that RocketMQ stores, have six times as many as JSON escapes. The header is
-# parsed before anybody is asked for a signature, so its length bounds what an unknown peer can make a server parse.
+# parsed before a signature is verified, so its length bounds what an unauthenticated peer can make a server parse.
 HEADER_BYTES_MAX = 256 * 1024
 # Of an answer, which only clients read: a batch's names each message by 33 characters.
 ANSWER_HEADER_BYTES_MAX = 8 * 1024 * 1024
@@ -138,7 +138,7 @@ def _too_large(first: bytes, frame_bytes_max: int) -> str:
 def encode_frame(command: RemotingCommand) -> bytes:
     """Return the whole frame, header in the command's serialize type.
 
-    Raises UsageError when a binary header has no room for the command, FrameTooLarge beyond the frame limit.
+    Raises UsageError when a binary header cannot represent the command, FrameTooLarge beyond the frame limit.
     """
     if command.serialize_type == _BINARY:
         header = encode_binary_header(command)

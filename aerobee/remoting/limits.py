@@ -23,10 +23,10 @@ class ConnectionLimits:
     write_high_bytes: int = MIB  # above it nothing more is read or served until the peer took half of it
     write_max_bytes: int = (
         64 * MIB
-    )  # held replies and calls beyond it: the peer is dead, the connection is closed
-    pending_calls_max: int = 65_536  # calls of ours that wait for an answer; one more is refused
-    handler_tasks_max: int = 256  # handlers that are coroutines, running at once; then reading pauses
-    handler_bytes_max: int = 32 * MIB  # bodies which they hold; then reading pauses
+    )  # deferred replies and calls; above it the peer counts as unresponsive, and the connection is closed
+    pending_calls_max: int = 65_536  # pending calls to the peer; one more is refused
+    handler_tasks_max: int = 256  # concurrently running coroutine handlers; above it reading pauses
+    handler_bytes_max: int = 32 * MIB  # bodies that they hold; above it reading pauses
     idle_close_s: float = (
         120.0  # no byte in either direction for so long: closed (serverChannelMaxIdleTimeSeconds)
     )

@@ -1,6 +1,6 @@
-"""Who held the event loop: requests, and bursts of the fast path, whose handling took longer than HELD_LIMIT_S in one piece.
+"""Requests, and batches of the fast path, that blocked the event loop for longer than HELD_LIMIT_S.
 
-Everybody else waits meanwhile. The request's code and its peer are in the log, now and then, and the counters in the
+All other requests wait meanwhile. A throttled log line names the request's code and its peer; the counters are in the
 broker's runtime information.
 """
 
@@ -57,7 +57,7 @@ class LoopWatch:
         if held_s > self.longest_s:
             self.longest_s, self.longest = held_s, f"{what} of {address}"
         self._throttle.warn(
-            kind or what, "%s of %s held the event loop for %.0f ms", what, address, held_s * 1000
+            kind or what, "%s of %s blocked the event loop for %.0f ms", what, address, held_s * 1000
         )
 
     def runtime_info(self) -> dict[str, str]:
@@ -69,7 +69,7 @@ class LoopWatch:
 
 
 class Watched:
-    """Awaits a handler's coroutine and notes each of its steps that holds the loop."""
+    """Awaits a handler's coroutine and records each of its steps that blocks the event loop."""
 
     def __init__(self, work: Coroutine[Any, Any, T], watch: LoopWatch, code: int, peer: Peer) -> None:
         self._work = work

@@ -1,7 +1,7 @@
 """An asyncio event loop that waits in native code, together with the sockets that native code serves.
 
 asyncio's own loop with another selector: one epoll holds what asyncio watches and the connections of one DirectNetwork. When
-only connections have something, they are served and the wait goes on, without a pass of the event loop: an epoll below
+only connections have something, they are served and the wait continues, without an event loop iteration: an epoll below
 the loop's (direct.py, on any other loop) costs a fifth of what a message costs that comes alone.
 
 Connections are served in native code alone, turn after turn, until something is left for the loop: a callback, a new
@@ -128,7 +128,7 @@ def new_event_loop(
 ) -> asyncio.AbstractEventLoop:
     """A NativeEventLoop; on a Python whose loop lacks PRIVATE_ATTRIBUTES one of `make_usual`, which a warning says.
 
-    The sockets serve there as well, from an epoll of their own below the loop's.
+    The sockets work there as well, with a separate epoll below the loop's.
     """
     loop = NativeEventLoop(make_sockets())
     unknown = _unknown_attributes(loop)
@@ -171,7 +171,7 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
         return selector.sockets
 
     def take_back(self) -> None:
-        """The network that has the sockets has closed all of its own."""
+        """The network that uses the sockets has closed all its connections."""
         self._native_selector.run = None
 
     def work(self) -> Work:
@@ -179,7 +179,7 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
         return self._ready, self._scheduled
 
     def wait(self) -> Wait:
-        """How long the loop has nothing to do but to wait, and what changes when that is over."""
+        """How long the loop only has to wait, and what changes afterwards."""
         if self._ready or self._stopping:
             timeout_s = 0.0
         elif self._scheduled:

@@ -1,4 +1,4 @@
-"""Requests of the protocol that nobody here serves, and the sentence that their answer says. Core.
+"""Requests of the protocol that no server supports, and the remarks of their replies. No I/O.
 
 The code of the answer is RocketMQ's for what it does not know: REQUEST_CODE_NOT_SUPPORTED (3).
 """
@@ -11,10 +11,10 @@ from aerobee.remoting.codes import RequestCode as R
 
 NO_ROCKSDB = "queues, offsets and settings are kept in files only, not in RocksDB: there is nothing to look at or to convert"
 NO_CONTAINER = (
-    "brokers do not run in a container of brokers: each is a process of its own, started and stopped as such"
+    "brokers do not run in a broker container: each is a separate process, started and stopped separately"
 )
 NO_COLD_CONTROL = (
-    "reads of cold data run beside the event loop and hold nobody up: there is no flow control for them"
+    "reads of cold data run off the event loop and delay no other request: there is no flow control for them"
 )
 NO_LITE = "lite topics are not served"
 NO_ACL_REQUESTS = (
@@ -43,8 +43,8 @@ WHY: Mapping[int, str] = {
         NO_ACL_REQUESTS,
     ),
     **dict.fromkeys((R.GET_BROKER_EPOCH_CACHE, R.NOTIFY_BROKER_ROLE_CHANGED), NO_CONTROLLER_MODE),
-    R.RESET_MASTER_FLUSH_OFFSET: "a slave goes on from its own log, which is cut to what it shares with its master: no offset is set by hand",
-    R.SET_COMMITLOG_READ_MODE: "the system reads ahead as it sees the log read: no mode is set by hand",
+    R.RESET_MASTER_FLUSH_OFFSET: "a slave continues from its own log, truncated to the part it shares with its master: the offset cannot be set manually",
+    R.SET_COMMITLOG_READ_MODE: "the operating system chooses its read-ahead from the reads of the log: the mode cannot be set",
     R.SWITCH_TIMER_ENGINE: "there is one engine for timers, the wheel in files: nothing to switch to",
     R.POP_ROLLBACK: "what POP has handed out is known in memory and rebuilt from the log: there are no records to export or to roll back",
 }  # fmt: skip

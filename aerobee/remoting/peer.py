@@ -1,4 +1,4 @@
-"""Who asks: what handlers, held requests and replies that wait know of the other side.
+"""The peer of a request, as handlers, pending requests and deferred replies see it.
 
 A `Connection` (connection.py) is one; a caller that comes in over another protocol is another. Whoever works on a Peer
 never learns which.
@@ -15,8 +15,8 @@ from aerobee.remoting.command import RemotingCommand
 class Peer(Protocol):
     """One client, tool or broker that is connected. Compared by identity; belongs to one event loop.
 
-    `principal`: who signed the request that is being served, "" for nobody in particular. The gate (access/gate.py) sets it before
-    the handler is called; one that awaits asks first, for the peer's next request may be another's.
+    `principal`: the user who signed the request being served, "" for none. The gate (access/gate.py) sets it before
+    calling the handler; a handler that awaits must read it first, because the peer's next request may have another user.
     """
 
     principal: str
@@ -65,11 +65,11 @@ class Peer(Protocol):
         ...
 
     def invoke_oneway(self, command: RemotingCommand) -> None:
-        """Tell the peer something that has no answer. Returns at once."""
+        """Send the peer a request without a response, without waiting."""
         ...
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Call back once, when the peer is gone; at once when it is gone already."""
+        """Call back once, when the peer disconnects; immediately if it is disconnected already."""
         ...
 
     def close(self, reason: str = "") -> None:
@@ -77,7 +77,7 @@ class Peer(Protocol):
         ...
 
     def failed(self, error: BaseException | None = None) -> None:
-        """A fault of ours while this peer was served, that of the handler one is in when none is given: logged, closed."""
+        """Log an internal error (default: the exception being handled) while serving this peer, and close the connection."""
         ...
 
 

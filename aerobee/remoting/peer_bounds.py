@@ -1,6 +1,6 @@
-"""What happens when a peer reaches a bound of a server: it is refused, and the operator is told now and then.
+"""Refusals of a peer that reaches a bound of a server, with a throttled warning in the log.
 
-The refusal is a RemoteError to that peer with the key of the setting; nobody else notices.
+The refusal is a RemoteError to that peer with the key of the setting; no other peer is affected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PeerBounds:
             raise self.reached(key, f"{what}: {count} are too many, at most {limit} are allowed", address)
 
     def reached(self, key: str, text: str, address: str = "") -> RemoteError:
-        """The refusal of what would pass the bound; the operator is told now and then."""
+        """Return the refusal of a request that would exceed the bound, and log a throttled warning."""
         asker = f", asked by {address}" if address else ""
         self._throttle.warn(key, "%s (%s)%s", text, key, asker)
         return RemoteError(ResponseCode.SYSTEM_ERROR, f"{text} ({key})")

@@ -3,8 +3,8 @@
 Deadlines cost a call no timer: one sweep a connection looks through the table, CALL_SWEEP_S apart while calls wait. A call
 that its caller has given up is dropped by the next sweep. Whoever takes an entry out of `table` sees to its future.
 
-A peer from which nothing at all has come while a call waited to its time-out is unresponsive: the way to it may be dead without the
-system knowing, for minutes. Whoever owns the connection is told, and may leave it for a new one.
+A peer that sent nothing at all while a call waited until its time-out is unresponsive: the network path may be broken without the
+operating system noticing for minutes. The owner of the connection is notified and may replace it.
 """
 
 from __future__ import annotations

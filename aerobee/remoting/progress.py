@@ -1,7 +1,7 @@
 """Whether a peer sends fast enough to be kept.
 
-Who sends a byte now and then is never idle, and would hold its place for ever: a TLS handshake has a time, and a frame
-that has begun has one that grows with its length.
+A peer that sends a byte now and then is never idle and could keep its connection for ever: a TLS handshake has a time limit, and a frame
+in progress has one that grows with its length.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Progress:
         self._seen_at = 0.0  # the first look that found it so
 
     def idle_s(self, now: float, *, moved: bool) -> float:
-        """How long nothing has moved; `moved`: something did since this was asked last."""
+        """Seconds without progress; `moved`: there was progress since the last call."""
         if moved:
             self._idle_since = now
         return now - self._idle_since
@@ -32,9 +32,9 @@ class Progress:
             late = now - self._made_at > limits.handshake_s
             return f"no TLS handshake in {limits.handshake_s:.0f} s" if late else ""
         found = connection.frame_begun()
-        mark, size = found if found is not None else (None, 0)
-        if mark is None or mark != self._begun:
-            self._begun, self._seen_at = mark, now
+        begun, size = found if found is not None else (None, 0)
+        if begun is None or begun != self._begun:
+            self._begun, self._seen_at = begun, now
             return ""
         allowed_s = limits.frame_s + size / limits.frame_bytes_per_s
         if now - self._seen_at <= allowed_s:

@@ -1,7 +1,7 @@
-"""Requests that nobody can send again, between Aerobee's servers and tools that have one key. Core.
+"""Requests protected against replay, between Aerobee's servers and tools that share a key. No I/O.
 
-RocketMQ's signature (signature.py) covers the values of fields and the body: a recorded request can be sent again, under another code
-too. A proof covers everything that matters and holds for one connection and one place in it:
+RocketMQ's signature (signature.py) covers the values of fields and the body: a recorded request can be replayed, even with another code.
+A proof covers the whole request and is valid for one connection and one position in it:
 
     AEROBEE_CHALLENGE   the server answers with `challenge`, random and its own for each connection
     AerobeeNumber       1, 2, … in the order in which the requests are written
@@ -33,7 +33,7 @@ def proof_of(
     secret_key: str, challenge: bytes, number: int, code: int, ext: Mapping[str, str], body: bytes
 ) -> str:
     """The proof of a request with these fields; one that is among them does not count."""
-    import hmac  # it loads OpenSSL's hashes, which nobody without keys needs
+    import hmac  # imported here: it loads OpenSSL's hashes, needed only with keys
 
     names = sorted(name for name in ext if name != PROOF)
     digest = hmac.new(secret_key.encode(), TITLE + challenge, "sha256")
@@ -66,10 +66,10 @@ class RequestProofs:
 
 
 class ProofCheck:
-    """The side that is asked: one connection. Each number counts once, and numbers only grow."""
+    """The server side of one connection. Each number is valid once, and numbers must increase."""
 
     def __init__(self, challenge: bytes) -> None:
-        """`challenge`: CHALLENGE_BYTES that nobody can guess, used for one connection."""
+        """`challenge`: CHALLENGE_BYTES of unpredictable bytes, used for one connection."""
         self.challenge = challenge
         self._last = 0
 

@@ -5,9 +5,9 @@ numbers: how many requests ended within each of ENDS_S and beyond, then the sum 
 lie one behind the other in `fast_rows`, where native code counts, too:
 
     row 2 * n        code FAST_CODES[n], answered with success
-    row 2 * n + 1    the same, sent oneway: nobody waits
+    row 2 * n + 1    the same, sent oneway
 
-The Python backend's short bursts are counted in `short` first, one addition for a burst, and put to the rows when somebody reads.
+The Python backend's short bursts are counted in `short` first, one addition for a burst, and added to the rows when they are read.
 """
 
 from __future__ import annotations

@@ -40,15 +40,15 @@ class ServedRequests:
         watch: LoopWatch,
         stats: RequestStats,
         limits: ConnectionLimits,
-        go_on: Callable[[], None],
+        resume: Callable[[], None],
     ) -> None:
-        """`default` serves codes without a handler. `go_on` is called when a handler's task has ended."""
+        """`default` serves codes without a handler. `resume` is called when a handler's task has ended."""
         self._peer = peer
         self._handlers = handlers
         self._default = default
         self._watch, self._stats = watch, stats
         self._limits = limits
-        self._go_on = go_on
+        self._resume = resume
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._task_bytes = 0
 
@@ -150,7 +150,7 @@ class ServedRequests:
                 _LOG.error(
                     "the reply to %s failed", request_name(command.code), exc_info=finished.exception()
                 )
-            self._go_on()
+            self._resume()
 
         task.add_done_callback(done)
 

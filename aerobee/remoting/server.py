@@ -1,7 +1,7 @@
 """A server of the remoting protocol: listeners, dispatch by request code, TLS on the same port, orderly stop.
 
 Follows NettyRemotingServer (RocketMQ). One server may listen at several addresses; each listener has a name, which the
-connections that come in through it carry, so that a client can be told addresses that it can reach.
+its connections carry, so that the server can advertise addresses that the client can reach.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RemotingServer:
         watch: LoopWatch | None = None,
         stats: RequestStats | None = None,
     ) -> None:
-        """`admits` is asked for each new connection, which is closed at once when the answer is no."""
+        """`admits` is called for each new connection, which is closed immediately if it returns False."""
         limits = limits or ConnectionLimits()
         self._admits = admits
         self._refused = LogThrottle(_LOG, clock.monotonic)
@@ -103,7 +103,7 @@ class RemotingServer:
 
     @property
     def watch(self) -> LoopWatch:
-        """Which requests held the event loop."""
+        """Requests that blocked the event loop."""
         return self._endpoint.watch
 
     @property
@@ -144,7 +144,7 @@ class RemotingServer:
         self._set.start_sweeping()
 
     def address_of(self, name: str = "default") -> tuple[str, int]:
-        """Return ("ip", port) of a listener, the port that was chosen when 0 was asked for."""
+        """Return ("ip", port) of a listener, the chosen port if the configured one is 0."""
         return self._listening[name].address
 
     async def stop(self, *, go_away: bool = True, drain_s: float = 3.0) -> None:
@@ -179,9 +179,10 @@ class RemotingServer:
         try:
             return await self._network.create_server(connection, bare_host(listener.host), listener.port)
         except OSError as error:
-            place = join_address(listener.host or "*", listener.port)
+            address = join_address(listener.host or "*", listener.port)
             raise OSError(
-                error.errno, f"cannot listen at {place} (listener {listener.name}): {error.strerror or error}"
+                error.errno,
+                f"cannot listen at {address} (listener {listener.name}): {error.strerror or error}",
             ) from error
 
     def _close_listeners(self) -> None:

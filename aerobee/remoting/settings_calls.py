@@ -29,7 +29,7 @@ class ServerConfig(Protocol):
 
     @property
     def config_black_list(self) -> str:
-        """Keys that nobody changes by request, separated by semicolons."""
+        """Keys that no request may change, separated by semicolons."""
 
 
 C = TypeVar("C", bound=ServerConfig)

@@ -1,4 +1,4 @@
-"""Signed requests: who asks, and that nobody changed what was asked. Pure.
+"""Signed requests: proof of the user and of the request's integrity. Pure.
 
 Source: AclClientRPCHook, AclUtils.combineRequestContent, AclSigner (RocketMQ). A request carries the extension fields
 `AccessKey`, perhaps `SecurityToken`, and `Signature`:
@@ -98,7 +98,7 @@ def credentials_of(
 
 
 def signed_content(request: RemotingCommand) -> bytes:
-    """The bytes that a signature of this request is over."""
+    """The bytes that the signature of this request covers."""
     ext = request.ext or {}
     left_out = {SIGNATURE}
     if request.version <= LAST_WITHOUT_UNIQUE_KEY_QUERY:
@@ -109,7 +109,7 @@ def signed_content(request: RemotingCommand) -> bytes:
 
 def signature(secret_key: str, content: bytes) -> str:
     """Base64 of the HMAC-SHA1 of `content`."""
-    import hmac  # it loads OpenSSL's hashes, which nobody without keys needs
+    import hmac  # imported here: it loads OpenSSL's hashes, needed only with keys
 
     digest = hmac.digest(secret_key.encode(), content, "sha1")
     return binascii.b2a_base64(digest, newline=False).decode("ascii")

@@ -6,7 +6,7 @@ configuration: `tls.server.mode`, `tls.enable`, `tls.test.mode.enable`, `tls.ser
 `tls.server.` and `tls.client.`, `keyPath keyPassword certPath trustCertPath`, `authClient` / `authServer`.
 
 As in RocketMQ a server's certificate is checked only when authServer is true, and host names never: routes name brokers by
-IP address. Otherwise than in RocketMQ, `tls.server.need.client.auth=require` lets nobody in without a certificate of the
+IP address. Otherwise than in RocketMQ, `tls.server.need.client.auth=require` refuses clients without a certificate of the
 trust store, whatever authClient says, and needs a trust store to start. Files are PEM. Beyond RocketMQ, listeners named by
 `tls.server.plainListeners` take plain connections although the mode is enforcing.
 """
@@ -100,7 +100,7 @@ class TlsFiles:
 
 
 class ServerTls:
-    """What a server does with TLS. The context is made again when one of the files changed, without a restart."""
+    """What a server does with TLS. The context is recreated when one of the files changed, without a restart."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ServerTls:
             raise ConfigError(f"tls.server.mode is enforcing: {NO_CERTIFICATE}")
 
     def reload(self) -> None:
-        """Read the files again. New connections use them; open ones go on. Raises ConfigError and keeps the old."""
+        """Read the files again. New connections use them; open ones continue. Raises ConfigError and keeps the old context."""
         stamps = self.files.stamps()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.files.load_into(context)
@@ -173,7 +173,7 @@ class ServerTls:
 
 
 class ClientTls:
-    """What a client does with TLS: certificate of its own when there is one, server checked when verify_peer is set."""
+    """TLS of a client: it presents its certificate if it has one, and verifies the server if verify_peer is set."""
 
     def __init__(self, files: TlsFiles | None = None) -> None:
         self.files = files or TlsFiles()

@@ -13,10 +13,10 @@ from aerobee.spark.offsets import Offsets
 
 
 def limited(begin: Mapping[MessageQueue, int], end: Offsets, count_max: int) -> Offsets:
-    """Ends that take `count_max` offsets at most, in proportion to what waits in each queue.
+    """End offsets that cover at most `count_max` offsets, in proportion to the lag of each queue.
 
-    Each queue with anything gets one at least, when the limit has so many, so that none starves beside large ones. The sum
-    is exactly `count_max` when more than that waits.
+    Each queue with lag gets at least one offset if the limit allows it, so that none starves next to large queues. The sum
+    is exactly `count_max` when the lag is larger.
     """
     waiting = {queue: max(0, end[queue] - begin.get(queue, end[queue])) for queue in sorted(end)}
     if sum(waiting.values()) <= count_max:
@@ -27,7 +27,7 @@ def limited(begin: Mapping[MessageQueue, int], end: Offsets, count_max: int) -> 
     to_share, total = count_max - len(shares), sum(rest.values())
     for queue, size in rest.items():
         shares[queue] += size * to_share // max(1, total)
-    # What rounding leaves is below one offset a queue; the longest, which stand first, have room for it.
+    # Rounding leaves less than one offset per queue; the longest queues, which come first, get it.
     for queue in busy[: count_max - sum(shares.values())]:
         shares[queue] += 1
     return {queue: end[queue] - waiting[queue] + shares.get(queue, 0) for queue in end}

@@ -20,9 +20,9 @@ from aerobee.spark.options import Edge
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a queue holds: offsets from `begin` to before `end`.
+    """The offset range of a queue: `begin` <= offset < `end`.
 
-    `is_masters`: its master said so. A slave, which is asked while no master is there, may have less.
+    `is_masters`: reported by its master. A slave, which is used while there is no master, may have less.
     """
 
     begin: int

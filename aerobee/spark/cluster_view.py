@@ -1,6 +1,6 @@
-"""What a driver asks of a cluster: topics, queues, what they hold, offsets by time; and the progress that it reports.
+"""A driver's requests to a cluster: topics, queues, their offset ranges, offsets by time; and its progress reports.
 
-Calls block; they run in a thread with an event loop of its own, so that a driver may have one itself. A view may be made
+Calls block; they run in a background thread with its event loop, so that a driver may have one itself. A view may be created
 anywhere, connects with its first call, and is not pickled.
 """
 
@@ -34,7 +34,7 @@ from aerobee.spark.options import SourceOptions
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-CALLS_AT_ONCE = 64  # of one view; a cluster of 10,000 queues is asked in 160 rounds
+CALLS_AT_ONCE = 64  # of one view; a cluster of 10,000 queues takes 160 rounds
 
 
 class QueueAdmin(Admin):
@@ -148,9 +148,9 @@ class ClusterView:
     # inside the other thread
 
     def _run(self, work: Callable[[QueueAdmin], Awaitable[T]], topics: Collection[str] = ()) -> T:
-        """Do this in the other thread, again after a failure to reach somebody, as often as the options say.
+        """Run this in the background thread; retry it after a connection failure, as often as the options allow.
 
-        `topics`: whose routes are asked for before it is done again.
+        `topics`: their routes are refreshed before a retry.
         """
         if self._thread is None or self._admin is None:
             thread = LoopThread("aerobee-spark-view")

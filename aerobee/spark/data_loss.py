@@ -1,7 +1,7 @@
-"""Messages that a read wanted and that are no longer there: which, and why. Core.
+"""Requested messages that no longer exist: which, and why. No I/O.
 
-What a queue holds is all that can be seen. A topic that was deleted and made again, and holds as many messages as before,
-looks as if nothing had happened.
+Only the offset range of a queue is visible. A topic that was recreated and has as many messages as before
+looks unchanged.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from aerobee.words import plural
 log = logging.getLogger(__name__)
 
 RETENTION = "they were deleted, by retention or by an operator, before they were read"
-SHORTER = "the queue ends before them: the topic was deleted and made again, or its broker's log lost its end"
-BEHIND = "no master of its broker is registered now, and the slave that is there does not have them"
+SHORTER = "the queue ends before them: the topic was deleted and recreated, or its broker's log lost its end"
+BEHIND = "no master of its broker is registered now, and the registered slave does not have them"
 NO_QUEUE = "the topic has no such queue any more: its queues were reduced, or it was deleted"
 
 
@@ -60,8 +60,8 @@ def losses(start: Offsets, bounds: dict[MessageQueue, Bounds]) -> list[Loss]:
     return found
 
 
-def go_on_at(begin: int, has: Bounds) -> int:
-    """Where reading goes on after a loss: at the first message there is, also of a queue that begins anew."""
+def resume_at(begin: int, has: Bounds) -> int:
+    """The offset to continue at after a loss: the first stored message, also of a recreated queue."""
     return has.begin if has.is_masters and (begin < has.begin or begin > has.end) else begin
 
 
@@ -73,7 +73,7 @@ def report(found: list[Loss], *, fail: bool) -> None:
         texts = "; ".join(str(loss) for loss in found[:8])
         more = f"; and {plural(len(found) - 8, 'more queue')}" if len(found) > 8 else ""
         raise DataLost(
-            f"{texts}{more}. Set failOnDataLoss=false to go on with what is there, or begin with a new checkpoint"
+            f"{texts}{more}. Set failOnDataLoss=false to continue with the stored messages, or start with a new checkpoint"
         )
     for loss in found:
-        log.warning("%s; going on without them (failOnDataLoss=false)", loss)
+        log.warning("%s; continuing without them (failOnDataLoss=false)", loss)

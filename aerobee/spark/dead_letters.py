@@ -1,4 +1,4 @@
-"""The dead letters of a group as a DataFrame: what died, where it came from, why.
+"""The dead-letter messages of a group as a DataFrame, with original topic and reason.
 
 aerobee.spark.dead_letters(spark, "billing", nameservers="127.0.0.1:9876").where("reason = 'rejected'").show()
 """
@@ -24,25 +24,25 @@ from aerobee.message import (
 def dead_letters(spark: Any, group: str, *, nameservers: str, **options: str) -> Any:
     """A batch DataFrame of %DLQ%group, with `options` of the source.
 
-    Beside the source's columns: origin_topic string (null when the letter does not say), origin_msg_id string, reason string
-    and error string (null in letters of RocketMQ's brokers), tries int, died_ts timestamp. Raises AnalysisException when the
-    group has no dead letters' topic.
+    In addition to the source's columns: origin_topic string (null if unknown), origin_msg_id string, reason string
+    and error string (null for messages of RocketMQ's brokers), tries int, died_ts timestamp. Raises AnalysisException when the
+    group has no DLQ topic.
     """
     check_group_name(group)
     reader = spark.read.format("rocketmq").options(**options)
-    letters = reader.options(
+    dead_letters = reader.options(
         nameservers=nameservers, subscribe=DLQ_PREFIX + group, includeProperties="true"
     ).load()
-    told = letters["properties"]
+    told = dead_letters["properties"]
     topic = F.coalesce(told[DLQ_ORIGIN_TOPIC], told["RETRY_TOPIC"])
     is_own = topic.startswith(RETRY_PREFIX) | topic.startswith(DLQ_PREFIX)
     tries = F.expr(f"try_cast(properties['{DELIVERY_TRIES}'] AS int)")
-    return letters.select(
+    return dead_letters.select(
         "*",
         F.when(~is_own, topic).alias("origin_topic"),
-        F.coalesce(told[DLQ_ORIGIN_MESSAGE_ID], letters["msg_id"]).alias("origin_msg_id"),
+        F.coalesce(told[DLQ_ORIGIN_MESSAGE_ID], dead_letters["msg_id"]).alias("origin_msg_id"),
         told[DEAD_LETTER_REASON].alias("reason"),
         told[LAST_ERROR].alias("error"),
-        F.coalesce(tries, letters["reconsume_times"]).alias("tries"),
-        letters["store_ts"].alias("died_ts"),
+        F.coalesce(tries, dead_letters["reconsume_times"]).alias("tries"),
+        dead_letters["store_ts"].alias("died_ts"),
     )

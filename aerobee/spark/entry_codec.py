@@ -1,9 +1,9 @@
-"""Rows of record batches as bodies of batch requests, laid out by native code where it can. Core: no IO.
+"""Rows of record batches as bodies of batch requests, encoded by native code where possible. No I/O.
 
-sink_rows.outgoing_row() and send_header.encode_batch_entry() are the definition of what is sent for a row. LaidOutBatches
-hands the columns of ordinary rows to aerobee_native.BatchEntries as they lie in memory, without a Python object a row; rows
-that are not ordinary (a null, a key of several, text with control characters, a property of the client's own ...) come
-back for the definition. Without the native module, and for rows with a time, a sharding key or a dedup key, it is the definition's.
+sink_rows.outgoing_row() and send_header.encode_batch_entry() are the reference implementation of the encoding. LaidOutBatches
+passes the columns of eligible rows to aerobee_native.BatchEntries as they are in memory, without a Python object per row; other
+rows (a null, several keys, text with control characters, a property that the client sets ...), rows with a time, a sharding key
+or a dedup key, and all rows without the native module are left to the reference implementation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError:
     native = None
 
 ALONE = ("deliver_at", "sharding_key", "dedup_key")  # columns whose rows do not travel in batches
-DEFINITION_ROWS = 64  # given to the definition from a row on that is not ordinary
+REFERENCE_ROWS = 64  # rows for the reference implementation from an ineligible row on
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class LaidOutBatch:
 
 @dataclass(frozen=True, slots=True)
 class OtherRows:
-    """Rows `begin` to before `end` of the record batch, for the definition."""
+    """Rows `begin` to before `end` of the record batch, for the reference implementation."""
 
     begin: int
     end: int
@@ -50,7 +50,7 @@ class OtherRows:
 
 @dataclass(frozen=True, slots=True)
 class TopicRows:
-    """A record batch of rows for one topic, and their numbers in the task. `topic` is empty where the definition is to look."""
+    """A record batch of rows for one topic, and their numbers in the task. `topic` is empty for the reference implementation."""
 
     topic: str
     batch: Any
@@ -88,7 +88,7 @@ class BatchLayout:
         names = set(batch.schema.names)
         if batch.num_rows == 1:  # on its own it may be compressed
             return False
-        if self._entries is None or not _is_ordinary_topic(part.topic) or "value" not in names:
+        if self._entries is None or not _is_eligible_topic(part.topic) or "value" not in names:
             return False
         if any(name in names and batch.column(name).null_count < batch.num_rows for name in ALONE):
             return False
@@ -107,7 +107,7 @@ class BatchLayout:
         while row < count:
             row = entries.take(self._ids, self._now_ms(), row, count, *columns)
             if not entries.is_full and row < count:
-                end = min(count, row + DEFINITION_ROWS)
+                end = min(count, row + REFERENCE_ROWS)
                 yield OtherRows(row, end)
                 row = end
             if entries.count and (entries.is_full or row == count):
@@ -116,8 +116,8 @@ class BatchLayout:
                 begin = row
 
 
-def _is_ordinary_topic(topic: str) -> bool:
-    """Whether a batch may go there; what is wrong with another one is said by the definition."""
+def _is_eligible_topic(topic: str) -> bool:
+    """Whether a batch may go to this topic; the reference implementation raises the error for others."""
     if topic in NOT_SENDABLE or topic.startswith(RETRY_PREFIX):
         return False
     try:
@@ -147,7 +147,7 @@ def _texts(array: _Buffers) -> tuple[Any, ...]:
 
 
 def _pairs(array: Any) -> tuple[Any, ...]:
-    """(offsets, validity, first, names, values) of a map. Names and values are whole: the offsets are places in them."""
+    """(offsets, validity, first, names, values) of a map. Names and values are whole: the offsets are positions in them."""
     validity, offsets = array.buffers()[:2]
     valid = _view(validity) if array.null_count else None
     return _view(offsets), valid, array.offset, _texts(array.keys), _texts(array.items)

@@ -86,10 +86,10 @@ class History:
 
 
 def forget(history: History, before_ms: int) -> int:
-    """Delete samples older than that from a Parquet history of this machine; returns how many files. Raises ConfigError.
+    """Delete older samples from a Parquet history of this machine; return the number of files. Raises ConfigError.
 
-    Each look is a file of its own (append()), so it is as old as its samples. Two jobs may keep one history; who reads a file while it
-    is deleted fails.
+    Each sample is a separate file (append()), so a file is as old as its sample. Two jobs may share a history; a reader of a file that
+    is being deleted fails.
     """
     count = 0
     for path in Path(history.path).glob("part-*.parquet"):
@@ -243,7 +243,7 @@ def write_metrics(result: Any, path: str, now_ms: int) -> None:
 
 
 def _lags_over(history: Any, span: Span, groups: list[str]) -> Any:
-    """The largest lag of each group in each column of a page; dead letters are nobody's lag, and what is not known adds nothing."""
+    """The highest lag of each group in each column of a page; dead-letter messages are not lag, and unknown values add nothing."""
     waiting = F.greatest(F.lit(0), F.col("max_offset") - F.greatest(F.col("committed"), F.col("min_offset")))
     known = history.where(
         (F.col("at_ms") > span.begin_ms)

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 GROUPS_MAX = 5_000  # the worst; of more a scrape would be slow
-# Column of lag_job.groups_of() -> name of the series, what it says, factor.
+# Column of lag_job.groups_of() -> name of the series, help text, factor.
 _GAUGES: Mapping[str, tuple[str, str, float]] = {
-    "lag": ("messages", "Messages that the group has not consumed.", 1),
-    "retry": ("retry_messages", "Messages that wait in its retry topics.", 1),
-    "dead": ("dead_letters", "Its dead letters.", 1),
-    "lag_ms": ("oldest_seconds", "Age of the first message that is not consumed.", 0.001),
-    "consume_rate": ("consume_rate", "Messages a second that it consumes.", 1),
-    "produce_rate": ("produce_rate", "Messages a second that come in.", 1),
-    "drain_s": ("drain_seconds", "Until all is consumed if that goes on.", 1),
-    "retention_s": ("retention_left_seconds", "Until the first unread message may be deleted.", 1),
-    "unknown_queues": ("unknown_queues", "Queues of which nothing is known.", 1),
+    "lag": ("messages", "Lag of the group in messages.", 1),
+    "retry": ("retry_messages", "Lag of its retry topics in messages.", 1),
+    "dead": ("dead_letters", "Dead-letter messages of the group.", 1),
+    "lag_ms": ("oldest_seconds", "Lag time: age of the oldest unconsumed message.", 0.001),
+    "consume_rate": ("consume_rate", "Consumed messages per second.", 1),
+    "produce_rate": ("produce_rate", "Stored messages per second.", 1),
+    "drain_s": ("drain_seconds", "Time to drain at the current rates.", 1),
+    "retention_s": ("retention_left_seconds", "Time until the oldest unconsumed message may expire.", 1),
+    "unknown_queues": ("unknown_queues", "Queues with unknown state.", 1),
 }
 PREFIX = "aerobee_lag_job_"
 

@@ -152,7 +152,7 @@ def _window(samples: Sequence[LagSample], window_ms: int) -> Window:
 
 
 def _dead(now: LagSample, said: dict[str, Any]) -> QueueLag:
-    """Nobody consumes dead letters: they count as long as they are there."""
+    """No group consumes dead-letter messages: they count as long as they are stored."""
     count = now.max_offset - now.min_offset
     state = LagState.OK if count == 0 else LagState.WARN
     reason = "no dead letters" if count == 0 else f"{count} dead letter{'s' if count > 1 else ''}"

@@ -93,7 +93,7 @@ class ClusterSampler(Admin):
         self._wanted: dict[str, dict[str, Wanted]] = {}
         self._retention_ms: dict[str, int] = {}
         self._bounds_of: dict[str, dict[MessageQueue, tuple[int, int]]] = {}
-        self._asked = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by topic: its bounds are asked for once
+        self._asked = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by topic: its bounds are requested once
         found = set(groups)
         for name, data in info.broker_addr_table.items():
             address = data.broker_addrs.get(MASTER_ID)
@@ -163,9 +163,9 @@ class ClusterSampler(Admin):
             progress = ()  # it has consumed nothing yet
         except AerobeeError:
             return []  # its brokers are among the errors: _unseen() speaks for its queues
-        # RocketMQ's brokers keep what one member asks for; its members say it themselves, while they are asked what they own.
-        asked_for = list(self._wanted.pop(group, {}).values())
-        differ = differ or any(each != asked_for[0] for each in asked_for)
+        # RocketMQ's brokers store the subscription of one member only; each member reports its own with its running info.
+        subscribed = list(self._wanted.pop(group, {}).values())
+        differ = differ or any(each != subscribed[0] for each in subscribed)
         bounds = await self._bounds({each.queue.topic for each in progress})
         held_ms = await self._held_ms(group) if attended else {}
         looks = (self._one(group, each, bounds, held_ms, attended, differ) for each in progress)
@@ -178,7 +178,7 @@ class ClusterSampler(Admin):
         return info
 
     async def _bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
-        """Of all queues of these topics. A topic is asked for once a look, by the first of its groups."""
+        """Bounds of all queues of these topics. A topic is requested once per sample, for the first of its groups."""
         found = {}
         for topic in topics:
             async with self._asked[topic]:
@@ -202,7 +202,7 @@ class ClusterSampler(Admin):
         except AerobeeError as error:
             self._errors.setdefault("", str(error))
             return {}
-        # A lock that ran out is nobody's, though nobody has asked for it since.
+        # An expired lock belongs to no member, although no member has requested it since.
         return {
             lock.queue: max(0, self._at_ms - lock.since_ms)
             for lock in locks or ()

@@ -72,7 +72,7 @@ class SourceOptions:
     client: ClientConfig = field(default_factory=ClientConfig)
 
     def subscription(self, topic: str) -> Subscription:
-        """What is asked of a broker with each pull of a topic. Raises UsageError for an expression that names no tag."""
+        """The subscription of each pull of a topic. Raises UsageError for an expression without tags."""
         is_sql = self.expression_type != "TAG"
         return subscribe(topic, f"{SQL_PREFIX}{self.expression}" if is_sql else self.expression, 0)
 
@@ -200,7 +200,7 @@ def required_nameservers(reader: OptionReader) -> str:
 
 
 def refuse_unknown(reader: OptionReader) -> None:
-    """Raise ConfigError for what nobody took."""
+    """Raise ConfigError for unknown options."""
     if reader.left:
         raise ConfigError(
             f"option {min(reader.left)} is not known; options are listed in docs/spark.md, those of the client begin with "

@@ -46,7 +46,7 @@ DAYS_PER_WEEK = 7
 
 
 def hourly(history: Any) -> Any:
-    """Messages a second of each queue in each hour (of a broker's row: bytes of its log), with the means of size and bytes out."""
+    """Messages per second by queue and hour (in a broker's row: bytes of its log), with the means of size and bytes out."""
     return (
         history.withColumn("hour", F.floor(F.col("at_ms") / MS_PER_HOUR))
         .groupBy(*KEYS, "hour")
@@ -59,7 +59,7 @@ def hourly(history: Any) -> Any:
             F.avg("bytes_out").alias("bytes_out"),
         )
         .where("end_ms > begin_ms")
-        # A queue whose end went back was made again: nothing is known of that hour but that it was not less than 0.
+        # A queue whose end decreased was recreated: of that hour only is known that its rate was at least 0.
         .withColumn("messages", F.expr("greatest(0, last - first) * 1000.0 / (end_ms - begin_ms)"))
     )
 
@@ -214,9 +214,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--brokers", default="", help="JSON file: zone and capacities of brokers")
     parser.add_argument("--ordered", action="append", default=[], help="topic in which order is promised")
     parser.add_argument(
-        "--move-ordered", action="store_true", help="topics whose keys choose the queue take part"
+        "--move-ordered", action="store_true", help="include topics whose message keys choose the queue"
     )
-    parser.add_argument("--horizon", type=float, default=0.0, help="plan for the load in so many days")
+    parser.add_argument(
+        "--horizon", type=float, default=0.0, help="plan for the load expected in this number of days"
+    )
     return parser
 
 

@@ -1,7 +1,7 @@
-"""Which pulls of a range are on their way, and in which order their answers are handed on. Core.
+"""The pulls of a range that are in flight, and the order in which their replies are passed on. No I/O.
 
-Both ends of the range are known, so that several pulls can be asked at once: the range is cut into cells, each of which is
-pulled in turn to its end, for a broker answers with fewer messages than it was asked for as it likes. What comes of a later
+Both ends of the range are known, so that several pulls can be concurrent: the range is divided into cells, each of which is
+pulled sequentially to its end, because a broker may reply with fewer messages than requested. Messages of a later
 cell waits until the earlier ones are through; while more than `waiting_bytes_max` waits only the first cell is pulled.
 With a filter the broker decides how far a pull gets, so that the range is one cell.
 """
@@ -38,7 +38,7 @@ class PullWindow:
 
     @property
     def is_done(self) -> bool:
-        """True when everything was asked for, answered and handed on."""
+        """True when all pulls are sent, answered and passed on."""
         return not self._cells and self._planned >= self.end
 
     def asks(self) -> list[Cell]:
@@ -56,7 +56,7 @@ class PullWindow:
         return asks
 
     def answered(self, cell: Cell, next_offset: int, body: bytes = b"", offset_delta: int = 0) -> None:
-        """The cell goes on at `next_offset`. `offset_delta`: what is added to the offsets in the records of `body`."""
+        """The cell continues at `next_offset`. `offset_delta`: what is added to the offsets in the records of `body`."""
         cell.is_asked = False
         cell.next_offset = min(max(cell.next_offset, next_offset), cell.end)
         if body:

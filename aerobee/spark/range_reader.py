@@ -37,7 +37,7 @@ BUSY_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What a task needs to know beside its range. `tags`: pushed down; None: the options' expression counts."""
+    """The parameters of a task in addition to its range. `tags`: pushed down; None: the options' expression counts."""
 
     options: SourceOptions
     columns: tuple[str, ...]
@@ -120,7 +120,7 @@ class RangeReader:
                 rows.take(body, self._range.begin, self._range.end, offset_delta)
                 if rows.size_bytes >= options.batch_bytes or rows.count >= BATCH_ROWS_MAX:
                     return rows.finish()
-            # With answers taken there may be room for pulls that were not asked for yet.
+            # After replies were taken, the window may allow further pulls.
             if not found and not self._window.is_done:
                 await self._has_answer.wait()
             self._raise_failures()
@@ -167,9 +167,9 @@ class RangeReader:
         report([Loss(self._queue, begin, end, cause)], fail=self._options.fail_on_data_loss)
 
     async def _ask(self, cell: Cell) -> RemotingCommand:
-        """One pull. What a slave does not have is asked of the master, for it may be behind: it tells of no loss.
+        """One pull. A slave may lag, so messages that it lacks are requested from the master: only the master proves a loss.
 
-        Raises RouteError while there is no master that could tell, and what _pull_at() raises.
+        Raises RouteError while there is no master, and what _pull_at() raises.
         """
         name = self._session.routes.leader_of(self._queue)
         address = self._address()

@@ -14,7 +14,7 @@ def register(spark: Any, *, push_filters: bool = False) -> None:
 
     `push_filters` turns on Spark's setting by which Python sources see conditions (spark.sql.python.filterPushdown.enabled),
     which reads with the option pushFilters=true need; other Python sources of the session see theirs too, then. Off
-    unless asked for: Spark (4.2, 4.3) keeps one plan of a Python source for a DataFrame, conditions included, so that a
+    by default: Spark (4.2, 4.3) keeps one plan of a Python source for a DataFrame, conditions included, so that a
     DataFrame that is used with two conditions, or with one and without, returns rows of the wrong one.
     """
     if push_filters:

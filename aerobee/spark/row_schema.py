@@ -6,7 +6,7 @@ topic string          where it was read; a retry or dead-letter topic is itself
 tags string           the tag; null without
 broker string, queue_id int, queue_offset bigint
 born_ts timestamp     when its producer made it; store_ts timestamp: when its broker stored it; milliseconds
-msg_id string         the producer's id, or the place in the log when it gave none
+msg_id string         the producer's id, or the offset message id when it gave none
 reconsume_times int   how often it was handed out before
 properties map<string, string>   with includeProperties=true
 """

@@ -1,4 +1,4 @@
-"""Sends the rows of one task: many at a time, each until it is stored or the time is over. What an executor runs."""
+"""Sends the rows of one task concurrently, each until it is stored or times out. Runs in an executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages as the buffers of Arrow columns. Core: PythonRows is the definition, NativeRows lays most of it out in native code.
+"""Messages as the buffers of Arrow columns. No I/O. PythonRows is the reference implementation, NativeRows fills most columns in native code.
 
     fixed     queue_offset, born_ts, store_ts int64 (times in microseconds); reconsume_times int32; little-endian
     variable  offsets int32 little-endian, one more than rows; the bytes one behind the other; a bit a row that is 1
@@ -100,7 +100,7 @@ class _Texts:
 
 
 class PythonRows:
-    """The definition."""
+    """The reference implementation."""
 
     def __init__(self, queue: MessageQueue, columns: Iterable[str], tags: frozenset[str]) -> None:
         self._queue = queue

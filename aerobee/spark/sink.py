@@ -31,9 +31,7 @@ QUERY_ID, BATCH_ID = (
     "streaming.sql.batchId",
 )  # local properties that Spark gives its tasks
 
-ROWS_AT_ONCE = (
-    1024  # made into messages: many objects alive at once cost the garbage collector more than making them
-)
+ROWS_AT_ONCE = 1024  # rows converted to messages at a time: many live objects cost the garbage collector more than their creation
 
 
 class TaskSent(WriterCommitMessage):

@@ -14,7 +14,7 @@ from aerobee.quick_init import quick_init
 
 
 class SinkError(AerobeeError):
-    """A row could not be sent. The text has the row's place in its task, its topic, and the cause."""
+    """A row could not be sent. The text has the row's number in its task, its topic, and the cause."""
 
 
 @quick_init
@@ -57,9 +57,9 @@ def outgoing_rows(
 def outgoing_row(
     number: int, row: Mapping[str, Any], *, topic: str, dedup_prefix: str | None = None
 ) -> OutgoingRow:
-    """Check a row and make its message. `topic`: of the options, goes before the column's.
+    """Check a row and create its message. `topic`: from the options, takes precedence over the column.
 
-    `dedup_prefix`: what stands before the row in the dedup key of rows that have none of their own; None: without dedup.
+    `dedup_prefix`: prefix of the generated dedup key of rows without one; None: without deduplication.
     Raises SinkError.
     """
     name = topic or row.get("topic") or ""

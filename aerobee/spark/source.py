@@ -26,7 +26,7 @@ from aerobee.message import MessageQueue
 from aerobee.spark.admission import Admission, limited
 from aerobee.spark.boundaries import Bounds, begin_offsets, end_offsets, wanted_times
 from aerobee.spark.cluster_view import ClusterView
-from aerobee.spark.data_loss import Loss, go_on_at, losses, report
+from aerobee.spark.data_loss import Loss, losses, report, resume_at
 from aerobee.spark.offsets import Offsets, to_table
 from aerobee.spark.options import SourceOptions, parse_source_options
 from aerobee.spark.pushdown import Pushed, push_all
@@ -127,7 +127,7 @@ class BatchReader(DataSourceReader):
             begin, end = self._narrowed(view, bounds, begin, end)
         wanted = {queue: begin[queue] for queue in begin if begin[queue] < end[queue]}
         report(losses(wanted, bounds) + _beyond(wanted, end, bounds), fail=options.fail_on_data_loss)
-        begin = {queue: go_on_at(offset, bounds[queue]) for queue, offset in begin.items()}
+        begin = {queue: resume_at(offset, bounds[queue]) for queue, offset in begin.items()}
         end = {queue: min(offset, bounds[queue].end) for queue, offset in end.items()}
         parts = split_ranges(
             ranges_between(begin, end),
@@ -158,7 +158,7 @@ class BatchReader(DataSourceReader):
 
 
 def _beyond(begin: Offsets, end: Offsets, bounds: Mapping[MessageQueue, Bounds]) -> list[Loss]:
-    """Ends that were asked for and that the queues do not reach."""
+    """Requested end offsets that the queues do not reach."""
     ends = {queue: end[queue] for queue in begin if begin[queue] <= bounds[queue].end}
     return [
         loss
@@ -202,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return initial_table(begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What Spark hands to latestOffset: the options' limit. The minimum is applied beside a maximum."""
+        """The limit that Spark passes to latestOffset: that of the options. The minimum applies in addition to a maximum."""
         options = self._options
         if options.offsets_per_trigger_max is not None:
             return ReadMaxRows(options.offsets_per_trigger_max)
@@ -217,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         DataLost.
         """
         begin = offsets_of(start)
-        # A batch is asked for when the one before it is done. Spark calls commit() later, and after the last one never.
+        # Spark requests a batch when the previous one is done. It calls commit() afterwards, and never after the last one.
         self._report_progress(begin)
         ends = self._ends(begin)
         begin = {queue: self._begin(queue, begin) for queue in ends}
@@ -321,4 +321,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, queue: MessageQueue, begin: Offsets) -> int:
         has = self._bounds.get(queue)
         offset = begin.get(queue, 0)
-        return offset if has is None else go_on_at(offset, has)
+        return offset if has is None else resume_at(offset, has)

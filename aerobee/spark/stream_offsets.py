@@ -3,7 +3,7 @@
     {"orders": {"broker-a:0": 23}, "@begin": {"orders": {"broker-a:0": 7}}}
 
 Spark keeps where a micro-batch ends, and takes the end of the one before for its begin. The first has none before: a query that was killed
-in it asks initialOffset() again, where "latest" is another place by then, and "earliest" too when retention came. So the end of
+in it calls initialOffset() again, when "latest" is another offset, and "earliest" too after an expiration. So the end of
 the first micro-batch that reads anything says where it begins; until then "@new" says that nothing was read.
 """
 
@@ -16,7 +16,7 @@ from aerobee.errors import ConfigError
 from aerobee.spark.offsets import Offsets, from_table, to_table
 
 CHECKPOINT = "the checkpoint"
-BEGIN = "@begin"  # no topic's name has such a letter
+BEGIN = "@begin"  # no topic's name contains @
 NEW = "@new"
 
 
@@ -42,7 +42,7 @@ def next_table(start: dict[str, Any], ends: Offsets) -> dict[str, Any]:
 
 
 def begin_of(start: Mapping[str, Any], end: Mapping[str, Any]) -> Offsets:
-    """Where the micro-batch that ends at `end` begins, also when `start` was made anew after a failure. Raises ConfigError."""
+    """The begin of the micro-batch that ends at `end`, also if `start` was recreated after a failure. Raises ConfigError."""
     if NEW in end:
         return offsets_of(end)
     if BEGIN not in end:

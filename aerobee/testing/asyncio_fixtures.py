@@ -22,7 +22,7 @@ _Scope = Literal["function", "class", "module", "package", "session"]
 
 
 def _fixture(scope: _Scope) -> object:
-    # A function of its own for each: pytest-asyncio keeps the loop's scope as an attribute of the function.
+    # A separate function for each: pytest-asyncio keeps the loop's scope as an attribute of the function.
     async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
         home = import_module("aerobee.testing.local_cluster")
         async with home.LocalCluster(**marker_options(request)) as cluster:

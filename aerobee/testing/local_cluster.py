@@ -58,7 +58,7 @@ SMALL_STORE: Mapping[str, Any] = {
     "max_hash_slot_num": 5_000,
     "max_index_num": 20_000,
     "commit_log_reserve_bytes": 1024 * 1024,
-    # What fills the disk of the machine that tests run on are others' files: a test of a few megabytes goes on beside them.
+    # Other files may fill the disk of the test machine: a test of a few megabytes should still run.
     "disk_max_used_space_ratio": 95,
     "disk_space_clean_forcibly_ratio": 98,
     "disk_space_warning_level_ratio": 99,
@@ -90,9 +90,9 @@ class LocalCluster:
         store_config: Mapping[str, Any] | None = None,
         nameserver_config: Mapping[str, Any] | None = None,
     ) -> None:
-        """The three `*_config` hold what is to be set otherwise, by RocketMQ's keys or by the fields of NameServerConfig,
+        """The three `*_config` contain settings that differ from the defaults, by RocketMQ's keys or by the fields of NameServerConfig,
         BrokerConfig and StoreConfig; `broker_config` takes the store's keys, too. Sends are refused as OVERLOAD when they have waited
-        for 30 s, not 200 ms, for tests hold the event loop that the brokers run on. Old messages are deleted early and
+        for 30 s, not 200 ms, because tests block the event loop that the brokers run on. Old messages are deleted early and
         new ones refused only on a disk that is 95 and 99 % full, not 75 and 90: others' files fill it.
 
         `host`: the loopback address that everything binds to and advertises, "::1" for IPv6. `clock`: an AdvancingClock unless given. `directory`: kept afterwards when given, else one that is removed.
@@ -209,7 +209,7 @@ class LocalCluster:
         await broker.stop()
 
     async def kill_broker(self, index: int = 0) -> None:
-        """End a broker as kill -9 would: connections break, it tells nobody, and writes nothing more."""
+        """End a broker as kill -9 would: connections break, it does not unregister, and writes nothing more."""
         broker = self.broker(index)
         node = self._brokers[index]
         node.broker = None
@@ -464,7 +464,7 @@ class LocalCluster:
 
 
 class _NameServerNode:
-    """One nameserver's place: its port stays when the server goes."""
+    """One NameServer of the cluster: its port stays the same across restarts."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -473,7 +473,7 @@ class _NameServerNode:
 
 
 class _BrokerNode:
-    """One broker's place: name and port stay when the broker goes."""
+    """One broker of the cluster: name and port stay the same across restarts."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -10,7 +10,7 @@
 
 `aerobee_cluster` is new for each test. An async test that pytest-asyncio runs gets a LocalCluster in the event loop
 of the test, whatever `loop_scope` it has; any other test, also one that anyio runs, gets a ThreadedCluster, whose
-methods block. `aerobee_cluster_session` is a ThreadedCluster: a loop of its own outlives every test's loop.
+methods block. `aerobee_cluster_session` is a ThreadedCluster: its event loop outlives every test's loop.
 
 Options of the cluster: `@pytest.mark.aerobee_cluster(brokers=2, broker_config={...})`; of the session's cluster: a
 fixture `aerobee_cluster_options` of session scope in conftest.py that returns them.
@@ -62,7 +62,7 @@ def aerobee_cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster | T
 
 @pytest.fixture(scope="session")
 def aerobee_cluster_session(aerobee_cluster_options: dict[str, Any]) -> Iterator[ThreadedCluster]:
-    """One cluster for the whole run, in a thread of its own. Topics and groups outlive the tests that made them."""
+    """One cluster for the whole run, in a background thread. Topics and groups outlive the tests that created them."""
     with _threaded_cluster(aerobee_cluster_options) as cluster:
         yield cluster
 

@@ -1,8 +1,8 @@
-"""ThreadedCluster: a LocalCluster in a thread and an event loop of its own, for tests that have no loop.
+"""ThreadedCluster: a LocalCluster in a background thread with its event loop, for tests that have no loop.
 
 Its methods block, and may be called from any thread, also inside a running event loop: what they wait for happens in
-the other thread. producer() and its like give blocking clients that live in the cluster's loop and on its clock; a
-client that a test makes of its own has a clock of its own, which advance_clock() does not move.
+the other thread. producer() and similar methods return blocking clients that run in the cluster's loop and on its clock; a
+client that a test creates itself has another clock, which advance_clock() does not move.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aerobee.errors import UsageError
 from aerobee.testing.local_cluster import LocalCluster
 
 T = TypeVar("T")
-# Longest that one call may take before the test is told that the cluster hangs.
+# Longest time of one call before the test fails because the cluster hangs.
 CALL_TIMEOUT_S = 60.0
 
 

@@ -554,7 +554,7 @@ SPARK_LAG = Board(
         Panel(
             "Retries and dead letters",
             (
-                (f"aerobee_lag_job_retry_messages{{{L}}}", "{{consumer_group}} to be tried again"),
+                (f"aerobee_lag_job_retry_messages{{{L}}}", "{{consumer_group}} retries"),
                 (f"aerobee_lag_job_dead_letters{{{L}}}", "{{consumer_group}} dead"),
             ),
         ),

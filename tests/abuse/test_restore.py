@@ -468,5 +468,5 @@ def test_sources_that_are_none_are_said(
     assert run_cli([*words, "--from", "127.0.0.1:1"]) != 0
     assert "127.0.0.1:1" in capsys.readouterr().err
     assert run_cli([*words, "--from", "127.0.0.1:1", "--from-store", str(tmp_path)]) != 0
-    assert "give one of them" in capsys.readouterr().err
+    assert "mutually exclusive" in capsys.readouterr().err
     assert verify(config_of(base)).damaged_count >= 3  # nothing was left out on the way

@@ -95,6 +95,6 @@ def test_a_directory_without_a_store_is_no_whole_store(
     base: Base, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert run_cli(["store", "verify", "--data", str(tmp_path / "nowhere")]) != 0
-    assert "holds no store" in capsys.readouterr().err
+    assert "has no store" in capsys.readouterr().err
     assert run_cli(["store", "verify", "--data", str(base.root.parent)]) != 0
     assert f"name one of {base.root}" in capsys.readouterr().err

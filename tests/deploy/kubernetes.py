@@ -145,7 +145,7 @@ def master_of(group: str) -> str:
 
 
 def brokers_by_doctor(*command: object) -> set[str]:
-    """The brokers that `aerobee doctor` speaks of, as "name/id". Fails unless all is well."""
+    """The brokers that `aerobee doctor` speaks of, as "name/id". Fails unless all checks passed."""
     findings = json.loads(within(*command))
     return {each["part"] for each in findings["findings"] if str(each["part"]).startswith("broker ")}
 

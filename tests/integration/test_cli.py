@@ -112,7 +112,7 @@ def test_a_group_keeps_its_offset_and_can_be_reset(run: Run) -> None:
     assert json.loads(run("group", "lag", "readers", "--json")[1])["lag"] == 17
     code, _, error = run("group", "reset", "readers", "-t", "offsets", "--to", "offset:99", "--yes")
     assert code == 2
-    assert "holds 0 to 10" in error
+    assert "whose range is 0 to 10" in error
     assert json.loads(run("group", "describe", "readers", "--json")[1])["members"] == []
     assert run("group", "delete", "readers", "--yes")[0] == 0
     assert run("group", "lag", "readers")[0] == 4
@@ -211,7 +211,7 @@ def test_too_large_body_is_refused_before_it_is_sent(run: Run, tmp_path: Path) -
     path.write_bytes(b"x" * (4 * 1024 * 1024 + 1))
     code, _, error = run("send", "big", "--whole", "--file", str(path))
     assert code == 2
-    assert "the most that one message may have" in error
+    assert "the maximum size of one message" in error
 
 
 def test_topic_that_is_read_only_is_not_sent_to(run: Run) -> None:
@@ -249,7 +249,7 @@ def test_update_changes_what_is_named_and_says_what_goes_out_of_sight(run: Run) 
         assert run("send", "shrunk", "x", "--queue", str(queue))[0] == 0
     code, out, error = run("topic", "update", "shrunk", "--queues", "2", stdin=b"n\n")
     assert (code, out) == (2, "")
-    assert "2 messages of other queues are out of every consumer's sight" in error
+    assert "consumers cannot read 2 messages of the removed queues" in error
     assert json.loads(run("topic", "describe", "shrunk", "--json")[1])["brokers"][0]["read_queues"] == 4
     code, _, error = run("topic", "update", "shrunk", "--queues", "2", "--yes")
     assert code == 0
@@ -295,9 +295,9 @@ def test_delayed_send_says_when_it_is_due(run: Run) -> None:
     ("options", "said"),
     [
         (("--delay-level", "99"), "--delay-level 99: the brokers have 18 levels"),
-        (("--deliver-after", "soon"), "'soon' is no span of time: write 500ms, 3s, 15m, 1h30m"),
-        (("--deliver-at", "15m"), "--deliver-after 15m means so much later"),
-        (("--timeout", "0"), "a span above 0 is needed here"),
+        (("--deliver-after", "soon"), "'soon' is not a duration: write 500ms, 3s, 15m, 1h30m"),
+        (("--deliver-at", "15m"), "is a duration, not a time: use --deliver-after 15m"),
+        (("--timeout", "0"), "must be above 0"),
     ],
 )
 def test_times_that_cannot_be_are_refused(run: Run, options: tuple[str, ...], said: str) -> None:

@@ -101,11 +101,11 @@ async def test_users_and_policies_by_commands(tmp_path: Path) -> None:
 async def test_what_is_wrong_is_said_before_anything_is_asked(tmp_path: Path) -> None:
     async with running(Cluster(tmp_path, USERS)) as cluster:
         for arguments, code, text in (
-            (("user", "create", "alice"), 2, "give --secret-env NAME"),
+            (("user", "create", "alice"), 2, "use --secret-env NAME"),
             (("user", "create", "alice", "--secret-env", "NOTHING"), 2, "this variable is not set"),
-            (("user", "update", "alice"), 2, "nothing is to be changed"),
+            (("user", "update", "alice"), 2, "no change is given"),
             (("acl", "allow", "alice", "orders", "--action", "Pub"), 2, "resource 'orders' is not"),
-            (("acl", "delete", "alice", "--default", "--yes"), 2, "--default is of one RESOURCE"),
+            (("acl", "delete", "alice", "--default", "--yes"), 2, "--default needs a RESOURCE"),
             (("acl", "allow", "alice", "Topic:orders", "--action", "Fly"), 2, "action 'Fly' is unknown"),
         ):
             found, document, _ = await aerobee(cluster, *arguments)

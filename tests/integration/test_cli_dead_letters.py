@@ -67,7 +67,7 @@ def test_dead_letters_are_listed_shown_and_sent_again_once(cluster: ThreadedClus
     stop()
     code, out, _ = run("dlq", "list", "--json")
     (row,) = json.loads(out)
-    assert (code, row["group"], row["letters"], row["waiting"]) == (0, "juicer", 3, 3)
+    assert (code, row["group"], row["dead_letters"], row["waiting"]) == (0, "juicer", 3, 3)
     (dead_letter,) = dead_letters(run, "juicer", "--key", "k1")
     assert (dead_letter["origin_topic"], dead_letter["reason"], dead_letter["tries"]) == (
         "fruit",
@@ -81,19 +81,19 @@ def test_dead_letters_are_listed_shown_and_sent_again_once(cluster: ThreadedClus
     code, out, err = run("dlq", "redrive", "juicer", "--dry-run", "--json")
     results = [json.loads(line) for line in out.splitlines()]
     assert [result["status"] for result in results] == ["dry run"] * 3
-    assert "3 letters would be sent, 0 failed" in err
+    assert "3 messages would be sent, 0 failed" in err
     code, out, err = run("dlq", "redrive", "juicer", "--yes", "--json", "--limit", "2")
     assert (code, [json.loads(line)["status"] for line in out.splitlines()]) == (0, ["sent", "sent"])
     assert len(dead_letters(run, "juicer", "--waiting")) == 1
     code, out, _ = run("dlq", "redrive", "juicer", "--yes", "--to", "origin")
     assert (code, out.count("sent to fruit")) == (0, 1)
     code, _, err = run("dlq", "redrive", "juicer", "--yes")
-    assert (code, "0 letters sent" in err, "--all takes those" in err) == (0, True, True)
+    assert (code, "0 messages sent" in err, "--all includes messages" in err) == (0, True, True)
 
 
 def test_a_group_without_dead_letters_is_said_to_have_none(run: Run) -> None:
     code, _, err = run("dlq", "show", "absent")
-    assert (code, "group absent has no dead letters" in err) == (4, True)
+    assert (code, "group absent has no dead-letter messages" in err) == (4, True)
     code, _, err = run("dlq", "redrive", "absent", "--yes")
     assert code == 4
 

@@ -70,7 +70,7 @@ def test_what_is_invisible_is_listed_with_its_holder(run: Run, cluster: Threaded
         assert 0 < row["left_s"] <= 60
         assert consumer.client_id in run("group", "pop", "holders", "--topic", "hidden")[1]
         thread.call(consumer.ack(message))
-        assert "nothing is invisible at group holders" in run("group", "pop", "holders")[1]
+        assert "group holders has no invisible messages" in run("group", "pop", "holders")[1]
     finally:
         thread.call(consumer.close())
         thread.stop()
@@ -82,7 +82,7 @@ def test_a_request_mode_is_set_and_shown(run: Run) -> None:
     run("consume", "moded", "--pop", "--group", "moders", "--no-follow")
     code, out, _ = run("group", "mode", "moders", "pop", "--topic", "moded", "--share", "1")
     assert code == 0
-    assert "group moders pops moded" in out
+    assert "group moders uses pop mode for moded" in out
     (mode,) = json.loads(run("group", "pop", "moders", "--json")[1])["modes"]
     assert (mode["topic"], mode["mode"], mode["share_queue_num"]) == ("moded", "POP", 1)
     assert run("group", "mode", "moders", "push", "--topic", "moded")[0] == 2

@@ -120,7 +120,7 @@ def test_taken_port_and_locked_directory_are_refused(start: Start, tmp_path: Pat
     port = ready["nameserver"].rpartition(":")[2]
     refused = run("nameserver", "--port", port)
     assert refused.returncode == 6
-    assert "another process does" in refused.stderr
+    assert "another process uses the port" in refused.stderr
     assert "Traceback" not in refused.stderr
 
     (free,) = free_ports(1)

@@ -70,7 +70,7 @@ def test_misspelt_variable_is_named() -> None:
     assert done.returncode == 3
     notes = [line for line in done.stderr.decode().splitlines() if line.startswith("note: ")]
     assert notes == [
-        "note: AEROBEE_NAMESERV_ADDR is no variable of Aerobee and has no effect; did you mean AEROBEE_NAMESRV_ADDR?"
+        "note: AEROBEE_NAMESERV_ADDR is not a variable of Aerobee and has no effect; did you mean AEROBEE_NAMESRV_ADDR?"
     ]
 
 

@@ -125,9 +125,9 @@ def test_context_says_where_and_how(run: Run, secured: Secured) -> None:
 @pytest.mark.parametrize(
     ("where", "options", "advice"),
     [
-        ("alone", [], "the port takes TLS connections only: give --tls"),
-        ("alone", ["--tls"], "asks for a client certificate"),
-        ("nameserver", [], "the port takes TLS connections only: give --tls"),
+        ("alone", [], "the port accepts TLS connections only: use --tls"),
+        ("alone", ["--tls"], "requires a client certificate"),
+        ("nameserver", [], "the port accepts TLS connections only: use --tls"),
     ],
 )
 def test_doctor_knows_a_port_that_takes_tls_only(

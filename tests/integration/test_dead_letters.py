@@ -225,7 +225,7 @@ async def test_what_was_redriven_does_not_wait_any_more(cluster: LocalCluster) -
     async with cluster.admin() as admin:
         (queue_state,) = await admin.dead_letter_queues("G")
         assert (queue_state.count, queue_state.waiting) == (3, 3)
-        await admin.mark_redriven(queue_state.queue, queue_state.begin + 2)
+        await admin.commit_redriven(queue_state.queue, queue_state.begin + 2)
         (queue_state,) = await admin.dead_letter_queues("G")
         assert (queue_state.count, queue_state.waiting) == (3, 1)
         waiting = [dead_letter async for dead_letter in admin.dead_letters("G", only_waiting=True)]

@@ -49,12 +49,12 @@ print("received")
 """
 TWO_DIRECTORIES = """
 from pathlib import Path
-from aerobee.client.consumer.local_place import LocalPlace
-first = LocalPlace.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group")
-second = LocalPlace.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group")
+from aerobee.client.consumer.local_directory import LocalDirectory
+first = LocalDirectory.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group")
+second = LocalDirectory.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group")
 assert second.directory != first.directory
 first.close()
-assert LocalPlace.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group").directory == first.directory
+assert LocalDirectory.claim(Path(sys.argv[1]), "10.0.0.1@DEFAULT", "group").directory == first.directory
 """
 BROKER = """
 from aerobee.testing import LocalCluster

@@ -133,7 +133,7 @@ async def test_plain_listeners_take_both_kinds_though_the_others_enforce(
     finally:
         await server.stop(go_away=False, drain_s=0.05)
     with pytest.raises(
-        ConfigError, match=r"plainListeners names internal; the listeners here are default, vip"
+        ConfigError, match=r"plainListeners names unknown listeners: internal; this process has default, vip"
     ):
         settings.server_tls(("default", "vip"))
 

@@ -79,7 +79,7 @@ async def test_it_begins_with_the_first_browser_comes_again_and_ends_with_up() -
         out, error = process.communicate(timeout=WITHIN_S)
         assert process.returncode == 0, error
         assert json.loads(out) == {"event": "stopped"}
-        assert "the console ended by signal SIGKILL; the next page that is opened starts it again" in error
+        assert "the console ended by signal SIGKILL; the next browser connection starts it again" in error
         with pytest.raises(OSError, match="refused"):
             brokers(said["console"])
 
@@ -107,7 +107,9 @@ def test_its_address_stands_in_what_up_says() -> None:
         with up("--console", str(port)) as second:
             _, error = second.communicate(timeout=WITHIN_S)
             assert second.returncode == 6
-            assert re.search(rf"the console cannot listen at 127.0.0.1:{port}: another process does", error)
+            assert re.search(
+                rf"the console cannot listen at 127.0.0.1:{port}: another process uses the port", error
+            )
 
 
 def test_without_a_console() -> None:

@@ -112,15 +112,15 @@ async def test_every_page_and_every_action(real: Cluster) -> None:
                 ]
 
             await wait_until(waiting, timeout_s=120)
-            assert (await page.get("letters", group=refusing))["letters"]
+            assert (await page.get("dead-letters", group=refusing))["dead_letters"]
             assert (await page.act("redrive", group=refusing))["text"].endswith("0 failed")
             await page.act("reset", group=refusing, topic=orders, to="latest")
 
             # What RocketMQ does not tell is said in a sentence.
             for view, sentence in (
-                ("transactions", "do not tell which transactions are open"),
-                ("timers", "do not tell which messages wait"),
-                ("access", "No users are kept"),
+                ("transactions", "do not list open transactions"),
+                ("timers", "do not list pending timer messages"),
+                ("access", "The cluster has no access control"),
             ):
                 assert sentence in (await page.get(view))["unsupported"], view
             assert (await page.get("placement")) == {"file": None}

@@ -269,7 +269,7 @@ async def test_dead_letters_of_a_real_broker_are_read_and_sent_again(
             for dead_letter in found:
                 assert not (await admin.redrive(dead_letter)).error
             (queue_state,) = await admin.dead_letter_queues(group)
-            await admin.mark_redriven(queue_state.queue, queue_state.end)
+            await admin.commit_redriven(queue_state.queue, queue_state.end)
             (queue_state,) = await admin.dead_letter_queues(group)
             assert (queue_state.count, queue_state.waiting) == (2, 0)
             assert await admin.queue_locks(group) is None  # a real broker cannot be asked

@@ -45,9 +45,9 @@ async def reasons(driver: Driver, cluster: Cluster, topic: str) -> None:
     try:
         await asyncio.to_thread(consumer.received, 1)
         left_out = await answer(cluster, group, refund, topic, "filtered")
-        assert "its tag is refund, the group asks for paid" in left_out.text
+        assert "its tag is refund, the group subscribes to paid" in left_out.text
         passed = await answer(cluster, group, paid, topic, "passed")
-        assert "only a trace tells" in passed.text
+        assert "only a trace shows" in passed.text
         assert (await answer(cluster, group, "0" * 32, topic, "never-stored")).kind == "never-stored"
     finally:
         await asyncio.to_thread(consumer.stop)

@@ -450,7 +450,7 @@ class World:
     def _ext(self, held: Held) -> dict[str, str]:
         message = held.message
         return {
-            "consumerGroup": GROUP, "topic": message.place.topic, "queueId": str(message.place.queue_id),
+            "consumerGroup": GROUP, "topic": message.pop_queue.topic, "queueId": str(message.pop_queue.queue_id),
             "offset": str(message.queue_offset), "extraInfo": str(message.handle),
         }  # fmt: skip
 

@@ -20,7 +20,10 @@ READ = (
 
 # Files that still hold terms of the left column: a shrinking list of path prefixes.
 UNFINISHED: tuple[str, ...] = (
-    "aerobee",
+    "aerobee/broker/",
+    "aerobee/ha/",
+    "aerobee/simulation/",
+    "aerobee/store/",
     "native",
     "CHANGELOG.md",
     # Generated from texts of the code.

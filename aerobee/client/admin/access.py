@@ -51,7 +51,7 @@ def merged_actions(
         if each.is_allowed is not is_allowed or set(each.source_ips) != set(source_ips):
             raise UsageError(
                 f"user {each.user} has an entry for {each.resource} that cannot be extended: {entry_text(each)}. A resource has "
-                "one entry, with one decision and one list of sources: --replace writes the new one in its place"
+                "one entry, with one decision and one list of sources: --replace replaces the entry"
             )
     union = tuple(dict.fromkeys([*(action for each in entries for action in each.actions), *actions]))
     return ("All",) if "All" in union else union
@@ -180,7 +180,7 @@ class AccessCalls(AdminCalls):
         source_ips: Sequence[str] = (),
         cluster: str | None = None,
     ) -> tuple[str, ...]:
-        """Say what a user may do with each of the resources; takes the place of what was said of the same one. Returns where."""
+        """Set a user's permissions on the resources, replacing previous ones. Returns the addresses of the servers that store them."""
         subject = SUBJECT.format(user)
         entries = [
             {
@@ -259,7 +259,7 @@ class AccessCalls(AdminCalls):
         cluster: str | None,
         address: str | None = None,
     ) -> tuple[str, ...]:
-        """One after the other, so that of two changes at once the same one is last at every server."""
+        """Send to one server after the other, so that of two concurrent changes the same one is last at every server."""
         payload = b"" if body is None else fastjson.dumps(body)
         addresses = await self._keepers(cluster) if address is None else [address]
         for each in addresses:

@@ -1,9 +1,9 @@
-"""Dead letters: which groups have some, reading them, sending them again.
+"""Dead-letter messages: list the groups that have some, read and redrive them.
 
-A letter is sent again to the group's retry topic, so that only the group that failed gets it, or to a topic. It keeps its
-body, keys, tag, properties and id (UNIQ_KEY), so an idempotent handler knows it. The letter itself stays: the log
-is never changed. How far a group's letters were sent again is remembered as the
-offset that TOOLS_CONSUMER committed on their topic.
+A redrive sends a message to the group's retry topic, so that only the group that failed receives it, or to a given topic.
+The message keeps its body, keys, tag, properties and id (UNIQ_KEY), so that an idempotent handler recognizes it. The
+dead-letter message itself stays, because the log never changes. The progress of redrives is the offset that
+TOOLS_CONSUMER has committed in the DLQ topic.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NOTHING_THERE = (
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterQueue:
-    """One queue of a group's dead letters. Those from `redriven` on were not sent again yet."""
+    """One queue of a group's DLQ topic. Messages from offset `redriven` on are not redriven yet."""
 
     group: str
     queue: MessageQueue
@@ -65,25 +65,25 @@ class DeadLetterQueue:
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """What became of one letter. `result` is None after a dry run and after a failure."""
+    """The result of one redrive. `result` is None after a dry run and after a failure."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     target: str
     result: SendResult | None = None
     error: str = ""
 
 
 class DeadLetterCalls(AdminCalls):
-    """Reads dead letters and sends them again."""
+    """Reads and redrives dead-letter messages."""
 
     async def dead_letter_groups(self) -> tuple[str, ...]:
-        """Groups that have a topic of dead letters, sorted."""
+        """Groups that have a DLQ topic, sorted."""
         answer = await self._call_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         topics = TopicList.decode(answer.body).topic_list
         return tuple(sorted(topic[len(DLQ_PREFIX) :] for topic in topics if topic.startswith(DLQ_PREFIX)))
 
     async def dead_letter_queues(self, group: str) -> tuple[DeadLetterQueue, ...]:
-        """The queues of a group's dead letters; empty when it never had any."""
+        """The queues of a group's DLQ topic; empty if the group has none."""
         self._session.check_open()
         try:
             route = await self._session.routes.refresh(DLQ_PREFIX + group)
@@ -102,44 +102,45 @@ class DeadLetterCalls(AdminCalls):
     async def dead_letters(
         self, group: str, wanted: DeadLetterFilter | None = None, *, only_waiting: bool = False
     ) -> AsyncIterator[DeadLetter]:
-        """The letters that are there now, the oldest of each queue first.
+        """The stored dead-letter messages, the oldest of each queue first.
 
-        `only_waiting`: leave out those that were sent again.
+        `only_waiting`: only those that are not redriven yet.
         """
-        for place in await self.dead_letter_queues(group):
-            offset = place.redriven if only_waiting else place.begin
-            while offset < place.end:
-                messages, offset = await self._read(place.queue, offset)
+        for dlq in await self.dead_letter_queues(group):
+            offset = dlq.redriven if only_waiting else dlq.begin
+            while offset < dlq.end:
+                messages, offset = await self._read(dlq.queue, offset)
                 for message in messages:
-                    letter = DeadLetter(group, message)
-                    if message.queue_offset < place.end and (wanted is None or wanted.matches(letter)):
-                        yield letter
+                    dead = DeadLetter(group, message)
+                    if message.queue_offset < dlq.end and (wanted is None or wanted.matches(dead)):
+                        yield dead
 
-    async def redrive(self, letter: DeadLetter, *, to: str = "") -> Redriven:
-        """Send one letter again: to a topic, or to the group's retry topic when `to` is empty.
+    async def redrive(self, dead: DeadLetter, *, to: str = "") -> Redriven:
+        """Send one dead-letter message to a topic, or to the group's retry topic if `to` is empty.
 
-        Failures are in the result, for one bad letter must not stop the others. UsageError: the letter does not say
-        where it came from and `to` is empty.
+        A failed send is in the result, so that it does not stop the redrive of other messages. Raises UsageError if the
+        message does not name its original topic and `to` is empty.
         """
-        if not to and not letter.topic:
+        if not to and not dead.topic:
             raise UsageError(
-                f"dead letter {letter.message.offset_message_id} does not say which topic it came from: name one"
+                f"dead-letter message {dead.message.offset_message_id} does not name its original topic: "
+                "choose a target topic"
             )
-        target = to or RETRY_PREFIX + letter.group
+        target = to or RETRY_PREFIX + dead.group
         try:
-            return Redriven(letter, target, await self._send_again(letter, target))
+            return Redriven(dead, target, await self._send_again(dead, target))
         except AerobeeError as error:
-            return Redriven(letter, target, error=str(error))
+            return Redriven(dead, target, error=str(error))
 
-    async def mark_redriven(self, queue: MessageQueue, offset: int) -> None:
-        """Remember that the letters before `offset` were sent again."""
+    async def commit_redriven(self, queue: MessageQueue, offset: int) -> None:
+        """Record that the messages before `offset` are redriven."""
         await commit_offset(self._session, TOOLS_GROUP, queue, offset)
 
     async def _redriven_up_to(self, queue: MessageQueue) -> int:
         return await committed_offset(self._session, TOOLS_GROUP, queue) or 0
 
     async def _read(self, queue: MessageQueue, offset: int) -> tuple[list[ReceivedMessage], int]:
-        """Messages from `offset` on and where to go on; never an empty step at the same offset."""
+        """Messages from `offset` on, and the next offset, which is always larger than `offset`."""
         address = await self._session.queue_address(queue)
         fields = {
             "consumerGroup": TOOLS_GROUP,
@@ -164,23 +165,23 @@ class DeadLetterCalls(AdminCalls):
             raise remote_error(answer.code, answer.remark, address=address, request="PULL_MESSAGE")
         return [], max(offset + 1, answer.integer("nextBeginOffset"))
 
-    async def _send_again(self, letter: DeadLetter, target: str) -> SendResult:
+    async def _send_again(self, dead: DeadLetter, target: str) -> SendResult:
         try:
-            return await self._send_once(letter, target)
+            return await self._send_once(dead, target)
         except AerobeeError as error:
             if not is_not_stored(error):
                 raise
         await self._session.routes.refresh(target)
-        return await self._send_once(letter, target)
+        return await self._send_once(dead, target)
 
-    async def _send_once(self, letter: DeadLetter, target: str) -> SendResult:
-        session, message = self._session, letter.message
+    async def _send_once(self, dead: DeadLetter, target: str) -> SendResult:
+        session, message = self._session, dead.message
         queues = publish_queues(await session.routes.get(target))
         if not queues:
-            raise RouteError(target, f"topic {target} has no queue that can be written")
-        properties = letter.redriven_properties()
+            raise RouteError(target, f"topic {target} has no writable queue")
+        properties = dead.redriven_properties()
         if target.startswith(RETRY_PREFIX):
-            properties["RETRY_TOPIC"] = letter.topic
+            properties["RETRY_TOPIC"] = dead.topic
         sharding_key = properties.get(SHARDING_KEY)
         if sharding_key is None:
             queue = session.random.choice(queues)
@@ -202,4 +203,4 @@ class DeadLetterCalls(AdminCalls):
             body=message.stored_body,
         )
         reply = await connection.call(frame, opaque, self._timeout_s, "SEND_MESSAGE_V2")
-        return decode_send_reply(reply, queue, letter.message_id, address)
+        return decode_send_reply(reply, queue, dead.message_id, address)

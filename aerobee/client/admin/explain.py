@@ -19,7 +19,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.codes import RequestCode
 
-COPIES_MAX = 32  # that one broker is asked for
+COPIES_MAX = 32  # requested from one broker
 INVISIBLE_MAX = 1_000
 
 
@@ -39,7 +39,7 @@ class QueueLock:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class InvisibleMessage:
-    """A message that POP handed out: nobody else of the group gets it before `visible_at_ms`."""
+    """A message that POP delivered: invisible to other members of the group until `visible_at_ms`."""
 
     queue: MessageQueue
     offset: int
@@ -133,9 +133,9 @@ class ExplainCalls(MessageCalls):
     async def invisible_messages(
         self, group: str, topic: str | None = None, *, broker: str | None = None
     ) -> tuple[InvisibleMessage, ...] | None:
-        """What POP handed out and nobody has acknowledged yet, at most 1,000; None when no broker can tell.
+        """Messages delivered by POP and not acknowledged yet, at most 1,000; None when no broker reports them.
 
-        `broker`: the name of the only one that is asked.
+        `broker`: request them from this broker only.
         """
         ext = {"consumerGroup": group, "countMax": str(INVISIBLE_MAX)}
         if topic is not None:
@@ -198,9 +198,9 @@ class ExplainCalls(MessageCalls):
     async def _rows(
         self, code: RequestCode, ext: dict[str, str], name: str, broker: str | None = None
     ) -> list[tuple[str, dict[str, Any]]] | None:
-        """The rows of a list that each master gives; None when none of them knows the request.
+        """The rows of a list that each master returns; None when no master supports the request.
 
-        A master that refuses has rows that nobody sees, so its refusal is raised: a plan must not take it for "none".
+        The error of a master that refuses is raised, because its rows are unknown: a plan must not treat them as "none".
         """
         rows: list[tuple[str, dict[str, Any]]] = []
         known = False

@@ -41,7 +41,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import boolean_text
 
-TO_THE_END = -1
+LATEST_MS = -1
 
 
 class GroupCalls(UpkeepCalls):
@@ -78,7 +78,7 @@ class GroupCalls(UpkeepCalls):
         return tuple(masters)
 
     async def delete_group(self, group: str, *, clean_offsets: bool = False) -> tuple[str, ...]:
-        """Delete a group's settings at all masters, with its offsets if asked for."""
+        """Delete a group's settings at all masters, with `clean_offsets` also its committed offsets."""
         check_group_name(group)
         fields = {"groupName": group, "cleanOffset": boolean_text(clean_offsets)}
         masters = await self._masters(None, None)
@@ -175,7 +175,7 @@ class GroupCalls(UpkeepCalls):
         found: dict[MessageQueue, QueueProgress] = {}
         tps = 0.0
         owners = await self._owners(group)
-        nobody = ("", -1, 0)
+        no_owner = ("", -1, 0)
         for address in await self._group_addresses(group):
             answer = await self._call(address, RequestCode.GET_CONSUME_STATS, dict(fields))
             stats = ConsumeStats.decode(answer.body)
@@ -187,9 +187,9 @@ class GroupCalls(UpkeepCalls):
                     consumer_offset=offsets.consumer_offset,
                     pull_offset=offsets.pull_offset,
                     last_timestamp_ms=offsets.last_timestamp,
-                    client_id=owners.get(queue, nobody)[0],
-                    member_offset=owners.get(queue, nobody)[1],
-                    member_worked_ms=owners.get(queue, nobody)[2],
+                    client_id=owners.get(queue, no_owner)[0],
+                    member_offset=owners.get(queue, no_owner)[1],
+                    member_worked_ms=owners.get(queue, no_owner)[2],
                     wanted=offsets.wanted,
                 )
         return ConsumerProgress(
@@ -271,15 +271,15 @@ class GroupCalls(UpkeepCalls):
     ) -> dict[MessageQueue, int]:
         """Set a group's offsets of a topic and return the new ones.
 
-        To what was stored at `timestamp_ms` (-1: to the end), or, for one queue id, to `offset`. Members that are
-        online go on there with their next pull, which may be held for up to 20 s. `broker`: this broker's queues only.
-        `force` false: never forwards.
+        To the messages stored at `timestamp_ms` (-1: to the end), or, for one queue id, to `offset`. Members that are
+        online continue there with their next pull, which may be pending for up to 20 s. `broker`: this broker's queues only.
+        `force` false: never move an offset forward.
         """
         if (timestamp_ms is None) == (offset is None):
             raise UsageError("give either timestamp_ms (-1: to the end) or offset")
         if offset is not None and queue_id is None:
             raise UsageError("an offset is for one queue: give queue_id too")
-        time_ms = TO_THE_END if timestamp_ms is None else timestamp_ms
+        time_ms = LATEST_MS if timestamp_ms is None else timestamp_ms
         fields = {
             "group": group,
             "topic": topic,
@@ -316,7 +316,7 @@ class GroupCalls(UpkeepCalls):
                 continue
             if offset is not None:
                 target = offset
-            elif time_ms == TO_THE_END:
+            elif time_ms == LATEST_MS:
                 target = await end_offset(self._session, queue)
             else:
                 target = await offset_for_time(self._session, queue, time_ms)

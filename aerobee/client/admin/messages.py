@@ -1,4 +1,4 @@
-"""Admin calls that find stored messages: by id, by key, by place."""
+"""Admin calls that find stored messages: by id, by key, by offset."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MessageCalls(AdminCalls):
     async def message_at_physical_offset(
         self, address: str, physical_offset: int, topic: str | None = None
     ) -> ReceivedMessage:
-        """The message at a place in a broker's log."""
+        """The message at a physical offset of a broker's log."""
         fields = {"offset": str(physical_offset)}
         if topic is not None:
             fields["topic"] = topic

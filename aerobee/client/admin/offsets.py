@@ -4,7 +4,7 @@
     done = await admin.move_offsets("group", plan)
 
 Each queue is moved by INVOKE_BROKER_TO_RESET_OFFSET (222) with its queue id and offset, so that members that are online
-go on there with their next pull (or, at a broker with useServerSideResetOffset=false, when it pushes 220 to them). A
+continue there with their next pull (or, at a broker with useServerSideResetOffset=false, when it pushes 220 to them). A
 broker that can only push and has no member to push to gets the offset committed.
 """
 
@@ -24,7 +24,7 @@ from aerobee.remoting.body.topic_stats import TopicStatsTable
 from aerobee.remoting.codes import RequestCode
 
 CALLS_AT_ONCE = 32
-FOLLOW_WAIT_S = 5.0  # members commit what was pushed to them when they have let go of the queue
+FOLLOW_WAIT_S = 5.0  # members commit a pushed offset after they have released the queue
 FOLLOW_POLL_S = 0.1
 
 
@@ -66,7 +66,7 @@ class OffsetTarget:
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
     """One queue of a plan. `begin` and `end` are what the queue holds, `before` what the group has committed (None:
-    nothing), `after` where it goes. `note` says why `after` is not what was asked for.
+    nothing), `after` the new offset. `note` says why `after` differs from the requested offset.
     """
 
     queue: MessageQueue
@@ -102,13 +102,13 @@ class OffsetCalls(AdminCalls):
             raise UsageError(f"topic {topic} has no queue {missing[0].broker_name}/{missing[0].queue_id}")
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
 
-        async def place(queue: MessageQueue) -> OffsetMove:
+        async def move_of(queue: MessageQueue) -> OffsetMove:
             async with gate:
                 before = await self._committed(group, queue)
             begin, end = stats[queue]
             return OffsetMove(queue, begin, end, before, begin if before is None else before)
 
-        return tuple(await asyncio.gather(*map(place, wanted)))
+        return tuple(await asyncio.gather(*map(move_of, wanted)))
 
     async def plan_offsets(
         self,
@@ -142,11 +142,11 @@ class OffsetCalls(AdminCalls):
         wanted = {move.queue: move for move in await self.offsets(source, topic)}
         moves = []
         for move in await self.offsets(target, topic):
-            place = wanted.get(move.queue)
-            if place is None or place.before is None:
+            copied = wanted.get(move.queue)
+            if copied is None or copied.before is None:
                 continue
-            after = min(max(place.before, move.begin), move.end)
-            note = "" if after == place.before else f"{place.before} is not in the queue"
+            after = min(max(copied.before, move.begin), move.end)
+            note = "" if after == copied.before else f"{copied.before} is not in the queue"
             moves.append(replace(move, after=after, note=note))
         return tuple(moves)
 
@@ -172,7 +172,9 @@ class OffsetCalls(AdminCalls):
                         return replace(move, note=f"members have gone on to {now} already")
                     now = await self._followed(group, move)
             if now == move.before != move.after:
-                return replace(move, after=move.before or 0, note="members were told, but have not committed")
+                return replace(
+                    move, after=move.before or 0, note="members were notified, but have not committed"
+                )
             return replace(move, after=move.after if now is None else now)
 
         return tuple(await asyncio.gather(*map(carry_out, moves)))
@@ -200,12 +202,12 @@ class OffsetCalls(AdminCalls):
             )
 
     async def _pushes_resets(self, address: str) -> bool:
-        """Whether a broker leaves a reset to the members, instead of moving the group's offset itself at once."""
+        """Whether a broker leaves a reset to the members, instead of changing the group's offset itself immediately."""
         answer = await self._call(address, RequestCode.GET_BROKER_CONFIG)
         return b"\nuseServerSideResetOffset=true" not in b"\n" + answer.body
 
     async def _followed(self, group: str, move: OffsetMove) -> int | None:
-        """The group's offset once it is no longer the one before the move, or when the wait for that is over."""
+        """The group's offset once it differs from the one before the move, or after FOLLOW_WAIT_S."""
         deadline = asyncio.get_running_loop().time() + FOLLOW_WAIT_S
         while (now := await self._committed(group, move.queue)) == move.before != move.after:
             if asyncio.get_running_loop().time() >= deadline:

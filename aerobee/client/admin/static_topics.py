@@ -58,10 +58,10 @@ class StaticTopicCalls(AdminCalls):
     async def move_static_topic(
         self, topic: str, brokers: Collection[str], *, gives_lost: bool = False
     ) -> StaticTopic:
-        """Move the logical queues to these brokers (names) alone, as few of them as can be; sends go on meanwhile.
+        """Move as few logical queues as possible, so that only these brokers (names) lead queues; sends continue meanwhile.
 
-        A moved queue goes on at a logical offset behind those of before: nothing is copied, and consumers read the old part from
-        the broker that has it. The same call again ends what broke off. `gives_lost`: as create_static_topic(). Raises UsageError,
+        A moved queue continues at a logical offset behind the previous ones: nothing is copied, and consumers read the old part from
+        the broker that has it. The same call completes an interrupted move. `gives_lost`: as create_static_topic(). Raises UsageError,
         RemoteError.
         """
         now, wanted = await self._known(topic, brokers)
@@ -76,7 +76,7 @@ class StaticTopicCalls(AdminCalls):
     async def _known(
         self, topic: str, brokers: Collection[str] | None
     ) -> tuple[StaticTopic, tuple[str, ...]]:
-        """What there is, nothing of a new one, and the names of the brokers that are meant."""
+        """The existing static topic (empty for a new one), and the names of the chosen brokers."""
         check_topic_name(topic)
         masters = await self._masters_by_name()
         for name in brokers or ():
@@ -91,9 +91,9 @@ class StaticTopicCalls(AdminCalls):
         return now, tuple(sorted(set(brokers or masters)))
 
     async def _carry_out(self, target: StaticTopic) -> StaticTopic:
-        """Write a target to the brokers in the order in which no message can be lost, and return what is there then.
+        """Write a target to the brokers in an order that loses no message, and return the resulting topic.
 
-        First whoever takes queues over, so that they can be written there; then whoever gives them away, which takes nothing from
+        First brokers that take queues over, so that they accept writes; then brokers that give them away, which takes nothing from
         then on; only now the old ends are known, and with them where the new parts begin.
         """
         takers = {items[-1].broker_name for items in target.undecided.values()}

@@ -45,7 +45,7 @@ class TimerInfo:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class TimerList:
-    """`pending` messages wait for all topics; `timers` are those asked for, by due time, whole unless cut."""
+    """`pending`: number of pending messages of all topics; `timers`: the requested ones by due time."""
 
     pending: int
     timers: tuple[TimerInfo, ...]

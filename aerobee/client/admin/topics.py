@@ -107,7 +107,7 @@ class TopicCalls(AdminCalls):
         return tuple(sorted(found))
 
     async def topic_route(self, topic: str) -> TopicRoute:
-        """The brokers and queues of a topic, asked for now. Raises TopicNotExist."""
+        """The brokers and queues of a topic, read from a NameServer. Raises TopicNotExist."""
         self._session.check_open()
         return await self._session.routes.refresh(topic)
 

@@ -21,9 +21,9 @@ class TraceCalls(MessageCalls):
         begin_ms: int = 0,
         end_ms: int = TIME_MAX_MS,
     ) -> tuple[TraceEvent, ...]:
-        """What is recorded of a message (its client-given id) or of all messages with a key, oldest first.
+        """The trace records of a message (by its unique key) or of all messages with a key, oldest first.
 
-        Empty when nothing is: its clients do not trace, nobody has sent it, or retention has removed the records.
+        Empty when there are none: its clients do not trace, no producer has sent it, or the records have expired.
         Records reach the topic seconds after the event (RocketMQ's clients: up to 5 s).
         """
         try:

@@ -1,6 +1,6 @@
-"""Admin calls about transactions: what is open, what was given up, and deciding in a producer's place.
+"""Admin calls about transactions: list open and given-up ones, and resolve them on behalf of a producer.
 
-323 is RocketMQ's; the two others are Aerobee's own (broker/transaction/operator_calls.py), which RocketMQ's brokers
+323 is RocketMQ's; the two others are Aerobee-specific (broker/transaction/operator_calls.py), which RocketMQ's brokers
 answer with REQUEST_CODE_NOT_SUPPORTED.
 """
 
@@ -62,7 +62,7 @@ class TransactionList:
 class TransactionOutcome:
     """What became of a transaction: `outcome` is committed, rolled back or asked.
 
-    `queue_offset` is where the committed message is; `checks` how often it was asked about. -1: does not apply.
+    `queue_offset` is that of the committed message; `checks` is the number of checks sent. -1: does not apply.
     """
 
     outcome: str
@@ -127,7 +127,7 @@ class TransactionCalls(AdminCalls):
         """Commit, roll back, or have a producer asked now ("check"), wherever the transaction is open or was given up.
 
         Raises QueryNotFound when no broker has it, another RemoteError when it cannot be done (it was decided already,
-        nobody of the group is connected).
+        no producer of the group is connected).
         """
         if action not in ACTIONS:
             raise UsageError(f"action is {action!r}: it is one of {', '.join(ACTIONS)}")
@@ -156,12 +156,12 @@ class TransactionCalls(AdminCalls):
             )
         raise missing or QueryNotFound(
             ResponseCode.QUERY_NOT_FOUND.value,
-            f"no broker was asked about transaction {transaction_id}",
+            f"no broker is known that could resolve transaction {transaction_id}",
             request="AEROBEE_RESOLVE_TRANSACTION",
         )
 
     async def resume_transaction_checks(self, topic: str, offset_message_id: str) -> None:
-        """Begin anew with the checks of a half message, also of one that was given up (RESUME_CHECK_HALF_MESSAGE)."""
+        """Restart the checks of a half message, also of a given-up one (RESUME_CHECK_HALF_MESSAGE)."""
         (host, port), _ = parse_offset_message_id(offset_message_id)
         await self._call(
             join_address(host, port),

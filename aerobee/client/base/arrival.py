@@ -1,4 +1,4 @@
-"""A signal that wakes everybody who waits for it at that moment."""
+"""A signal that wakes all tasks that wait for it at that moment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aerobee.clock import Clock
 
 
 class Arrival:
-    """Fired when something arrived. Whoever waits looks again: it may have gone to somebody else."""
+    """Fired when something arrived. Each waiter checks again, because another one may have taken it."""
 
     __slots__ = ("_waiting",)
 
@@ -31,7 +31,7 @@ class Arrival:
                 self._waiting.remove(waiter)
 
     async def wait_at_most(self, seconds: float, clock: Clock) -> None:
-        """Return when it is fired or when the time is over."""
+        """Return when it is fired or after `seconds`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         timer = clock.call_later(seconds, lambda: None if waiter.done() else waiter.set_result(None))

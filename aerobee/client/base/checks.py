@@ -156,8 +156,8 @@ def check_queue(queue: object) -> None:
 
 
 def check_popped(message: object) -> None:
-    """Raise UsageError for what was not received by a consumer that pops."""
-    if not hasattr(message, "place"):
+    """Raise UsageError for an object that is not a popped message."""
+    if not hasattr(message, "pop_queue"):
         raise UsageError(
             f"a message to acknowledge is one that receive() gave, this is {_a(message)}; several: ack_all([...])"
         )

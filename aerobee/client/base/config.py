@@ -40,7 +40,7 @@ class MessageModel(Enum):
 class Blocked(Enum):
     """What becomes of a message of an ordered queue whose handler fails again and again.
 
-    DEAD_LETTER: after `retry_count_max` tries or `block_max_s` it goes to the dead letters and the queue goes on.
+    DEAD_LETTER: after `retry_count_max` tries or `block_max_s` it goes to the dead-letter queue and the queue continues.
     WAIT: it is tried until it succeeds, and blocks its queue until then, as RocketMQ does.
     """
 
@@ -193,7 +193,7 @@ class ProducerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """How a push consumer pulls, hands over and keeps its place."""
+    """How a push consumer pulls, delivers and commits offsets."""
 
     model: MessageModel = MessageModel.CLUSTERING
     """Whether the members of the group share the queues or each receive every message."""
@@ -304,7 +304,7 @@ class ConsumerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullConsumerConfig:
-    """How a pull consumer fetches ahead and keeps its place."""
+    """How a pull consumer prefetches and commits offsets."""
 
     model: MessageModel = MessageModel.CLUSTERING
     """Whether the members of the group share the queues or each receive every message."""

@@ -8,7 +8,7 @@ import asyncio
 def is_of_handler(error: BaseException) -> bool:
     """Whether what a handler call raised is its outcome, instead of the end of its worker or of the program.
 
-    A handler that awaits a task which somebody cancelled raises CancelledError too, without being cancelled itself. Call it
+    A handler that awaits a cancelled task raises CancelledError too, without being cancelled itself. Call this function
     in the task that called the handler.
     """
     if isinstance(error, asyncio.CancelledError):

@@ -1,6 +1,6 @@
 """Runs plain `def` handlers in threads, so that one that waits holds up neither the event loop nor Ctrl-C.
 
-At most `count_max` threads, started when there is work that nobody takes, named after the group. They are daemons:
+At most `count_max` threads, started when there is work without an idle thread, named after the group. They are daemons:
 the end of the program does not wait for a handler that never returns. A coroutine that a plain function returns is
 awaited in the event loop, as for `async def`.
 
@@ -47,7 +47,7 @@ class _Call:
         except BaseException as raised:
             # Whatever it is belongs to the call: it is raised again where the call is awaited.
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits for this call
+        with contextlib.suppress(RuntimeError):  # the loop has ended, so no task waits for this call
             self.loop.call_soon_threadsafe(self._finish, result, error)
 
     def _finish(self, result: Any, error: BaseException | None) -> None:
@@ -100,7 +100,7 @@ class HandlerThreads:
 
 
 def is_plain(handler: Function) -> bool:
-    """Whether a call of `handler` does its work at once, instead of returning a coroutine."""
+    """Whether a call of `handler` does its work synchronously, instead of returning a coroutine."""
     while isinstance(handler, partial):
         handler = handler.func
     return not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__))

@@ -1,7 +1,7 @@
 """One line when a broker or a nameserver is lost, one when it is back, whoever of a client notices it first.
 
-Pulls, heartbeats, commits and locks fail all at once then, and each of them would say so in its own words, again and again. What
-each of them had to say is a debug line.
+Pulls, heartbeats, commits and locks then fail simultaneously, and each of them would log its error repeatedly. Their
+errors are debug lines.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aerobee.errors import AerobeeError, ConnectFailed, ConnectionLost, Transpor
 
 log = logging.getLogger(__name__)
 
-PEERS_MAX = 1_024  # remembered at a time; beyond it all begin anew
+PEERS_MAX = 1_024  # remembered at a time; above it all entries are dropped
 
 
 class LostPeers:
@@ -54,7 +54,7 @@ class LostPeers:
 
 def _why(error: AerobeeError) -> str:
     if isinstance(error, ConnectFailed):
-        return "nobody listens there, or it cannot be reached"
+        return "no server listens there, or it is unreachable"
     if isinstance(error, ConnectionLost):
         return "the connection ended"
     return "it does not answer in time"

@@ -1,7 +1,7 @@
 """A message that arrived, decoded from the records of a pull, query or view answer. Core, but for ack and retry.
 
-Layout of a record: message.py. Properties, ids and the decompressed body are made when they are first asked for,
-because most handlers read the body alone: that halves the cost of a pulled message.
+Layout of a record: message.py. Properties, ids and the decompressed body are created at their first use,
+because most handlers read only the body: that halves the cost of a pulled message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from aerobee.record_head import HEAD_V4, RECORD_BYTES_MIN, head_struct
 from aerobee.system_names import LMQ_PREFIX
 
 _HEAD_BYTES = HEAD_V4.size
-# What decoding looks at: total size, magic, queue offset, sys_flag, body size. The rest is read when asked for.
+# What decoding looks at: total size, magic, queue offset, sys_flag, body size. The rest is read at its first use.
 _unpack_parts = head_struct("size", "magic", "queue_offset", "sys_flag", "body_size").unpack_from
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
 _NO_CRC = 0  # of a message inside a batch: the batch's covers it
@@ -123,7 +123,7 @@ class ReceivedMessage:
         return self._plain
 
     def body_or_stored(self) -> tuple[bytes, str]:
-        """The body and nothing, or the body as it is stored and why it cannot be read: for showing what there is."""
+        """(body, ""), or for a damaged message the body as stored and the reason: for displaying it."""
         try:
             return self.body, ""
         except MessageDamaged as error:
@@ -169,7 +169,7 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """The id that the sender gave (what Java calls msgId), or the place in the log when it gave none."""
+        """The id that the sender gave (what Java calls msgId), or the offset message id when it gave none."""
         return self.properties.get("UNIQ_KEY") or self.offset_message_id
 
     @property
@@ -178,7 +178,7 @@ class ReceivedMessage:
         return offset_message_id(self.store_host, self.physical_offset)
 
     def _fields(self) -> tuple[Any, ...]:
-        """The fields of HEAD_V4, read when one of them is first asked for."""
+        """The fields of HEAD_V4, read at the first use of one of them."""
         head = self._head
         if type(head) is bytes:
             head = self._head = HEAD_V4.unpack(head)
@@ -333,7 +333,7 @@ def decode_messages(
 
 
 def _light_offset(message: ReceivedMessage) -> int:
-    """A message's offset in the LMQ where it was read; the record has that of its own topic."""
+    """A message's offset in the LMQ where it was read; the record has the offset in its topic."""
     names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
     offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
     for name, offset in zip(names, offsets, strict=False):
@@ -343,7 +343,7 @@ def _light_offset(message: ReceivedMessage) -> int:
 
 
 def _unwrap(batch: ReceivedMessage) -> list[ReceivedMessage]:
-    """The messages of a batch that a queue of type BatchCQ holds as one record; they share its place in the log.
+    """The messages of a batch that a queue of type BatchCQ holds as one record; they share its physical offset.
 
     entry: int32 size | int32 magic | int32 crc | int32 flag | int32 n, body | int16 n, properties
     """

@@ -32,7 +32,7 @@ class SendResult:
     """Where a message is stored.
 
     `message_id` is the id that the client gave (UNIQ_KEY; what Java calls msgId), `offset_message_id` names the
-    place in the log, `queue_offset` counts entries of the queue.
+    physical offset, `queue_offset` counts entries of the queue.
     """
 
     status: SendStatus
@@ -160,9 +160,9 @@ class SubscriptionConflict:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class GroupConnections:
-    """The members of a consumer group that are online, and what they ask for.
+    """The online members of a consumer group and their subscriptions.
 
-    `conflicts` are told by Aerobee's brokers; RocketMQ's do not know them.
+    Only Aerobee's brokers report `conflicts`.
     """
 
     group: str

@@ -1,8 +1,8 @@
 """Which broker gets which logical queue of a static topic: made, grown, moved, and put right after a change that broke off. Core.
 
-A change is written to one broker after the other, so it can break off between two. What is known then is enough to end it: of two
-brokers that say they lead a queue the later epoch counts. A queue that nobody leads is one that was never made, or one whose broker is
-away with its messages: brokers' words do not tell which, so it is given to somebody only when the caller says so (`gives_lost`).
+A change is written to one broker after the other, so it can be interrupted. The written part is enough to complete it: of two
+brokers that claim to lead a queue the later epoch counts. A queue without a leader was never created, or its broker is
+down with its messages: the brokers' data do not tell which, so it is assigned to another broker only with `gives_lost`.
 
 Source: TopicQueueMappingUtils, MQAdminUtils.remappingStaticTopic (RocketMQ), whose mappings these are.
 """
@@ -52,7 +52,7 @@ class StaticTopic:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every broker has the newest epoch, and every queue a leader and a place: no change broke off."""
+        """Whether every broker has the newest epoch, and every queue a leader and an offset: no change was interrupted."""
         mappings = [part.mapping for part in self.parts.values() if part.mapping is not None]
         return (
             all((each.epoch, each.total_queues) == (self.epoch, self.total) for each in mappings)
@@ -139,9 +139,9 @@ def _check_leaderless(now: StaticTopic, gives_lost: bool) -> None:
             )
     if now.leaderless and not gives_lost:
         raise UsageError(
-            f"nobody leads {plural(len(now.leaderless), 'logical queue')} of {now.topic} ({', '.join(map(str, now.leaderless))}): start "
-            f"the broker that has them, and try again. Where none has, or it will not come back, gives_lost (--give-lost) gives them to "
-            f"others, from offset 0 on: what a broker that comes back after that has of them is not found any more"
+            f"{plural(len(now.leaderless), 'logical queue')} of {now.topic} have no leader ({', '.join(map(str, now.leaderless))}): start "
+            f"the broker that has them, and retry. If there is none, or it will not come back, gives_lost (--give-lost) assigns them to "
+            f"other brokers, from offset 0 on; messages of a broker that comes back afterwards are then inaccessible"
         )
 
 
@@ -154,7 +154,7 @@ def moved(now: StaticTopic, brokers: Collection[str], now_ms: int) -> StaticTopi
     led = Counter(now.leaders.values())
     share, rest = divmod(now.total, len(brokers))
     most_first = sorted(brokers, key=lambda name: (-led[name], name))
-    left = {name: share + (place < rest) for place, name in enumerate(most_first)}
+    left = {name: share + (rank < rest) for rank, name in enumerate(most_first)}
     waiting = []
     for queue_id, leader in now.leaders.items():
         if left.get(leader, 0):
@@ -175,7 +175,7 @@ def moved(now: StaticTopic, brokers: Collection[str], now_ms: int) -> StaticTopi
 def settled(
     now: StaticTopic, brokers: Collection[str], now_ms: int, *, gives_lost: bool = False
 ) -> StaticTopic:
-    """What a change that broke off was about to be. Queues that nobody leads: as by grown()."""
+    """The target of an interrupted change. Queues without a leader: as in grown()."""
     return grown(now, now.total, brokers, now_ms, gives_lost=gives_lost)
 
 
@@ -197,7 +197,7 @@ def decided(now: StaticTopic, ends: Mapping[tuple[str, int], int]) -> StaticTopi
 
 
 def block_after(offset: int) -> int:
-    """A multiple of BLOCK with half a block of room behind `offset` (TopicQueueMappingUtils.blockSeqRoundUp)."""
+    """A multiple of BLOCK with half a block of space behind `offset` (TopicQueueMappingUtils.blockSeqRoundUp)."""
     blocks, rest = divmod(offset, BLOCK)
     return (blocks + (1 if rest < BLOCK // 2 else 2)) * BLOCK
 
@@ -227,7 +227,7 @@ class _Change:
         return number
 
     def put(self, queue_id: int, broker: str, item: QueueMappingItem) -> None:
-        """The queue goes on at this broker."""
+        """The queue continues at this broker."""
         self.replace(queue_id, (*self._queues.get(queue_id, ()), item))
 
     def replace(self, queue_id: int, items: Items) -> None:

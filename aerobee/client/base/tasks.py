@@ -25,7 +25,7 @@ class Tasks:
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str, *, awaited: bool = False) -> asyncio.Task[T]:
-        """Start a task; after close() it is a cancelled one. `awaited`: somebody receives its exception."""
+        """Start a task; after close() it is a cancelled one. `awaited`: the caller receives its exception."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         if self._closed:
             task.cancel()

@@ -13,7 +13,7 @@ import struct
 
 
 class UniqueIds:
-    """Gives ids that differ as long as fewer than 65,536 are asked for in one millisecond."""
+    """Generates distinct ids as long as fewer than 65,536 are requested in one millisecond."""
 
     __slots__ = ("_head", "_head_ms", "_month_end_ms", "_month_start_ms", "counter", "prefix")
 

@@ -20,7 +20,7 @@ ERROR_CHARS_MAX = 1024  # of the text of an error that travels with a message th
 class RetryLater(Exception):
     """Raised by a handler: deliver the message again.
 
-    `after` is in seconds. A message of an ordered queue is tried again in its place after exactly that time. Others go
+    `after` is in seconds. A message of an ordered queue is retried in order after exactly that time. Others go
     back to the broker: Aerobee's keeps the time to the millisecond, RocketMQ's knows 18 delays from 1 s to 2 h, of
     which the shortest one that is not below `after` is taken.
     `delay_level` names one of them itself; 0 lets the broker choose a growing delay.
@@ -65,10 +65,10 @@ def level_for(after_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """What a broker is told about a message that is given back.
+    """What a consumer reports to a broker about a message that it gives back.
 
     `tries` counts the deliveries so far, 0 for: as the message says. `reason` is why it becomes a dead letter.
-    `after_ms` is the delay that was asked for, -1 for none; brokers that do not know it take `delay_level`.
+    `after_ms` is the requested delay, -1 for none; brokers that do not know it take `delay_level`.
     """
 
     delay_level: int = LEVEL_BROKER_CHOOSES
@@ -99,6 +99,6 @@ def give_back_after(error: BaseException) -> GiveBack:
         after_ms = -1 if error.after is None else round(error.after * 1000)
         return GiveBack(error.delay_level, reason[:ERROR_CHARS_MAX], error_text(error), after_ms=after_ms)
     if isinstance(error, MessageDamaged):
-        # A copy in the retry topic would have a CRC that fits the damaged body: to nobody but who looks for it.
+        # A copy in the retry topic would have a CRC that matches the damaged body, and would hide the damage.
         return GiveBack(LEVEL_DEAD_LETTER, "the body is damaged", error_text(error))
     return GiveBack(error=error_text(error))

@@ -74,7 +74,7 @@ def _room_of(broker_name: str) -> str | None:
 def machine_room_nearby(
     room_of_broker: Callable[[str], str], room_of_client: Callable[[str], str], inner: Allocation = average
 ) -> Allocation:
-    """MACHINE_ROOM_NEARBY: queues go to clients of their own room; a room without clients is shared by all."""
+    """MACHINE_ROOM_NEARBY: queues go to clients in the same room; the queues of a room without clients are shared by all clients."""
 
     def allocate(own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> Sequence[MessageQueue]:
         queues_of: dict[str, list[MessageQueue]] = {}

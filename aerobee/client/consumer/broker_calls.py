@@ -1,6 +1,6 @@
 """Calls that consumers make to brokers: offsets, members, pulls, send-backs. One function a request code.
 
-`address` is the broker that is asked; `queue.broker_name` travels along as RocketMQ's clients send it. All raise
+`address` is the broker; `queue.broker_name` travels along as RocketMQ's clients send it. All raise
 RemoteError for a refusal and TransportError when no answer came.
 """
 
@@ -50,9 +50,9 @@ async def offset_for_time(
 
 
 async def committed_offset(session: Session, group: str, queue: MessageQueue) -> int | None:
-    """What the group committed, None when it never did.
+    """The committed offset of the group, None without one.
 
-    A broker's rule for new queues, which answers 0 instead, is not asked for: see first_offset.py.
+    The broker's rule for new queues, which would return 0 instead, is not used: see first_offset.py.
     """
     fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
     try:

@@ -1,4 +1,4 @@
-"""The tracer of a consumer: it has a producer of its own for its records, as RocketMQ's has."""
+"""The tracer of a consumer: it sends its records with a separate producer, as RocketMQ's does."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ taken it back for another delivery. Until then its offset holds back the committ
 process dies; what was handled and not committed is then delivered again.
 
 A handler that takes longer than the consume time-out is cancelled and its message given back, so that one stuck call
-does not hold back the offset of its queue for ever. RocketMQ's client gives the message back too, but lets the call go
-on, so that a message can be handled twice at a time. So does a plain function here, for its thread cannot be stopped.
+does not block the offset of its queue for ever. RocketMQ's client gives the message back too, but does not stop the call,
+so that a message can be handled twice concurrently. The same applies to a plain function, whose thread cannot be stopped.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ class Consumption:
             for message in messages:
                 process.finish(message.queue_offset)
             pull.last_consume_ms = now_ms()
-            if pull.room is not None:
-                pull.room_made()
+            if pull.space is not None:
+                pull.space_freed()
 
     async def _raised(self, work: Work, error: BaseException) -> None:
         messages = work[2]
@@ -169,7 +169,7 @@ class Consumption:
             remaining = await self._give_back(process, messages, verdict)
         finally:
             self._settling.discard(worker)
-        pull.room_made()
+        pull.space_freed()
         if remaining:
             self._session.clock.call_later(
                 self._local_retry_s, self._pool.submit, [(pull, process, remaining)]
@@ -178,11 +178,13 @@ class Consumption:
     async def _give_back(
         self, process: ProcessQueue, messages: list[ReceivedMessage], verdict: GiveBack
     ) -> list[ReceivedMessage]:
-        """Return the messages that nobody took."""
+        """Return the messages that no broker accepted."""
         remaining = []
         for message in messages:
             if self._broadcasting:
-                log.warning("broadcast message %s is given up: nobody delivers it again", message)
+                log.warning(
+                    "broadcast message %s is dropped: broadcast messages are not redelivered", message
+                )
             elif not await self._gives_back.give_back(message, verdict):
                 remaining.append(message)
                 continue

@@ -1,7 +1,8 @@
-"""A dead letter: what it was, why it died, and what it looks like when it is sent again. Pure.
+"""A dead-letter message: its origin, its reason, and its properties after a redrive. Pure.
 
-RocketMQ's brokers leave RETRY_TOPIC and ORIGIN_MESSAGE_ID in a dead letter, Aerobee's also DLQ_ORIGIN_TOPIC,
-DLQ_ORIGIN_MESSAGE_ID, DLQ_REASON, DLQ_TRIES and LAST_ERROR (broker/send/dead_letter.py). Letters of both are read here.
+RocketMQ's brokers store RETRY_TOPIC and ORIGIN_MESSAGE_ID in a dead-letter message, Aerobee's brokers also
+DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, DLQ_REASON, DLQ_TRIES and LAST_ERROR (broker/send/dead_letter.py). Both kinds
+are supported.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from aerobee.message import (
 )
 from aerobee.remoting.body.pop_handle import topic_before_retry
 
-REDRIVEN_FROM = "REDRIVEN_FROM"  # the place in the log of the dead letter that was sent again
+REDRIVEN_FROM = "REDRIVEN_FROM"  # offset message id of the redriven dead-letter message
 REDRIVE_COUNT = "REDRIVE_COUNT"
-# Properties that tell of the life before: brokers and consumers write them anew.
-_OF_ITS_LIFE = frozenset(
+# Properties of the previous deliveries: a redrive removes them, brokers and consumers set them again.
+_DELIVERY_PROPERTIES = frozenset(
     {
         DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, DEAD_LETTER_REASON, DELIVERY_TRIES, LAST_ERROR, "RETRY_TOPIC",
         "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "REAL_TOPIC", "REAL_QID", "DELAY", "MIN_OFFSET",
@@ -40,14 +41,14 @@ COUNT_CHARS_MAX = 9  # a producer may have written any text
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One message of %DLQ%group. `message` is as it is stored there."""
+    """One message of %DLQ%group. `message` is the stored message."""
 
     group: str
     message: ReceivedMessage
 
     @property
     def topic(self) -> str:
-        """The topic that it was sent to first; empty when the letter does not say."""
+        """The original topic; empty if the message does not name it."""
         properties = self.message.properties
         topic = properties.get(DLQ_ORIGIN_TOPIC) or properties.get("RETRY_TOPIC", "")
         topic = topic_before_retry(topic, self.group)  # RocketMQ's brokers name POP's retry topic
@@ -55,23 +56,23 @@ class DeadLetter:
 
     @property
     def message_id(self) -> str:
-        """The id that its producer got."""
+        """The message id that the producer received."""
         properties = self.message.properties
         return properties.get(DLQ_ORIGIN_MESSAGE_ID) or self.message.message_id
 
     @property
     def reason(self) -> str:
-        """Why it died; empty in letters of RocketMQ's brokers."""
+        """The reason of the dead-lettering; empty in messages of RocketMQ's brokers."""
         return self.message.properties.get(DEAD_LETTER_REASON, "")
 
     @property
     def error(self) -> str:
-        """The text of the last error, as far as the consumer told it."""
+        """The text of the last error; empty if the consumer did not report it."""
         return self.message.properties.get(LAST_ERROR, "")
 
     @property
     def tries(self) -> int:
-        """How often it was handed to a consumer."""
+        """Number of deliveries to a consumer."""
         text = self.message.properties.get(DELIVERY_TRIES, "")
         return _count(text, self.message.reconsume_times)
 
@@ -80,9 +81,9 @@ class DeadLetter:
         return self.message.store_timestamp
 
     def redriven_properties(self) -> dict[str, str]:
-        """The properties of the message that is sent again: its own, its id, and where it comes from."""
+        """The properties of the redriven message: the user's properties, its id, REDRIVEN_FROM and REDRIVE_COUNT."""
         old = self.message.properties
-        properties = {name: value for name, value in old.items() if name not in _OF_ITS_LIFE}
+        properties = {name: value for name, value in old.items() if name not in _DELIVERY_PROPERTIES}
         properties.setdefault("UNIQ_KEY", self.message_id)
         properties[REDRIVEN_FROM] = self.message.offset_message_id
         properties[REDRIVE_COUNT] = str(_count(old.get(REDRIVE_COUNT, ""), 0) + 1)
@@ -96,7 +97,7 @@ def _count(text: str, otherwise: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which letters are meant; what is empty does not count. Texts are looked for anywhere, without regard to case."""
+    """Selects dead-letter messages; an empty field matches all. `error` and `reason` match substrings, ignoring case."""
 
     topic: str = ""
     tag: str = ""
@@ -110,20 +111,20 @@ class DeadLetterFilter:
 
     @property
     def is_empty(self) -> bool:
-        """True when every letter is meant."""
+        """True if the filter matches every message."""
         return self == DeadLetterFilter()
 
-    def matches(self, letter: DeadLetter) -> bool:
-        message = letter.message
-        ids = {letter.message_id, message.message_id, message.offset_message_id}
+    def matches(self, dead: DeadLetter) -> bool:
+        message = dead.message
+        ids = {dead.message_id, message.message_id, message.offset_message_id}
         return (
-            self.topic in ("", letter.topic)
+            self.topic in ("", dead.topic)
             and self.tag in ("", message.tag or "")
             and (not self.key or self.key in message.keys)
             and (not self.message_ids or not self.message_ids.isdisjoint(ids))
-            and self.error.casefold() in letter.error.casefold()
-            and self.reason.casefold() in letter.reason.casefold()
-            and self.since_ms <= letter.died_ms
-            and (not self.until_ms or letter.died_ms < self.until_ms)
+            and self.error.casefold() in dead.error.casefold()
+            and self.reason.casefold() in dead.reason.casefold()
+            and self.since_ms <= dead.died_ms
+            and (not self.until_ms or dead.died_ms < self.until_ms)
             and all(message.properties.get(name) == value for name, value in self.properties.items())
         )

@@ -69,7 +69,7 @@ class FirstOffset:
 async def begin_at_end(session: Session, group: str, queues: Iterable[MessageQueue]) -> None:
     """Commit the end of each queue of which the group has no offset, before it pops there for the first time.
 
-    A broker that is asked to begin at the end (initMode 1) hands out the newest message too, which was there before.
+    A broker that begins at the end (initMode 1) also delivers the newest message, which was stored before.
     """
 
     async def begin(queue: MessageQueue) -> None:

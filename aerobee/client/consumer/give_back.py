@@ -48,7 +48,7 @@ class GivesBack:
         broker_name = self._session.routes.leader_of(message.queue)
         bound = await self._retries.requested(broker_name, message.queue.topic)
         try:
-            # Of a logical queue nobody knows which of its brokers has the record: a new message goes to the retry topic.
+            # For a logical queue it is unknown which of its brokers has the record: a new message goes to the retry topic.
             if not message.queue.broker_name.startswith(LOGICAL_BROKER_PREFIX):
                 await send_back(self._session, self._group, message, verdict, retry_count_max=bound)
                 return True
@@ -122,7 +122,7 @@ class GivesBack:
 
 
 def _with_causes(properties: dict[str, str], message: ReceivedMessage, verdict: GiveBack) -> str:
-    """The property text, with what went wrong as long as there is room for it."""
+    """The property text, with the error as far as there is space for it."""
     causes = {LAST_ERROR: verdict.error}
     if verdict.is_dead:
         causes[DEAD_LETTER_REASON] = verdict.reason

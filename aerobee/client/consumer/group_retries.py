@@ -19,7 +19,7 @@ from aerobee.remoting.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
-RETRY_COUNT_DEFAULT = 16  # retryMaxTimes of a group that nobody has set
+RETRY_COUNT_DEFAULT = 16  # retryMaxTimes of a group without an explicit value
 FOREVER = (1 << 31) - 1  # the largest int32; a message is never tried so often
 KEPT_S = 30.0  # as routes
 BROKERS_MAX = 1_024  # remembered at a time; beyond it all are read again

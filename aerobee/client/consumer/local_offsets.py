@@ -68,7 +68,7 @@ class LocalOffsets:
             return offsets
         if failures:
             raise StoreError(
-                f"no usable offsets in {'; '.join(failures)}: repair a file, or delete them to start anew",
+                f"no usable offsets in {'; '.join(failures)}: repair a file, or delete them to start without offsets",
                 path=str(self._path),
             )
         self._offsets = {}

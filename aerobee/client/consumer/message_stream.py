@@ -16,7 +16,7 @@ from aerobee.client.session.session import Session
 
 
 class MessageStream:
-    """Messages in line for `async for`. One at a time is out; taking the next one acknowledges it."""
+    """Buffered messages for `async for`. One message at a time is in progress; taking the next one acknowledges it."""
 
     def __init__(
         self, gives_back: GivesBack, session: Session, group: str, observers: Sequence[ConsumeObserver] = ()
@@ -57,7 +57,7 @@ class MessageStream:
         return None
 
     def settle(self, message: ReceivedMessage, verdict: GiveBack | None) -> None:
-        """The verdict on a message that is out; a second one has no effect."""
+        """The verdict on a message in progress; a second one has no effect."""
         entry = self._out.pop(id(message), None)
         if entry is None:
             return
@@ -68,7 +68,7 @@ class MessageStream:
         if verdict is None:
             process.finish(message.queue_offset)
             pull.last_consume_ms = self._session.clock.now_ms()
-            pull.room_made()
+            pull.space_freed()
         elif not process.dropped:
             self._session.tasks.spawn(self._give_back(pull, process, message, verdict), "consumer-send-back")
 
@@ -77,6 +77,6 @@ class MessageStream:
     ) -> None:
         if await self._gives_back.give_back(message, verdict):
             process.finish(message.queue_offset)
-            pull.room_made()
+            pull.space_freed()
         elif not process.dropped:
             self._session.clock.call_later(1.0, self.deliver, pull, [message])

@@ -36,11 +36,11 @@ class OffsetStore(Protocol):
 class RemoteOffsets:
     """Offsets at the broker of each queue.
 
-    A RocketMQ broker works on requests in several threads, so of two offsets on their way at once the older may be
-    applied last. So one write at a time is on its way to a broker, and each is answered before the next one leaves
+    A RocketMQ broker handles requests in several threads, so of two concurrent offsets the older may be
+    applied last. So one write at a time is in flight to a broker, and each is answered before the next one is sent
     (RocketMQ's clients send theirs one-way; their next owner of a queue may repeat some messages).
 
-    Such a broker that gets the first offsets of a group and topic in several threads at once keeps those of one
+    Such a broker that gets the first offsets of a group and topic in several threads simultaneously keeps those of one
     thread only (ConsumerOffsetManager.commitOffset looks a table up and puts a new one). So the first offset for a
     broker and topic is written alone.
     """
@@ -66,7 +66,7 @@ class RemoteOffsets:
             raise error
 
     async def _write(self, offsets: Mapping[MessageQueue, int]) -> list[tuple[MessageQueue, AerobeeError]]:
-        """Write offsets, at all brokers at once; returns the queues that failed."""
+        """Write offsets to all brokers concurrently; return the queues that failed."""
         of_broker: defaultdict[str, dict[MessageQueue, int]] = defaultdict(dict)
         for queue, offset in offsets.items():
             of_broker[queue.broker_name][queue] = offset

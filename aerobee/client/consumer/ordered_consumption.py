@@ -4,7 +4,7 @@ Follows ConsumeMessageOrderlyService (RocketMQ). Queues are worked on side by si
 queue the next message waits until the one before it was handled, or was given up and taken by the dead letters.
 
 The handler of a queue that this member loses (its lock ran out, see queue_locking.py) is cancelled, because another
-member may already be at the same message; an `async def` handler ends there, the thread of a plain one goes on. A
+member may already be at the same message; an `async def` handler ends there, the thread of a plain one continues. A
 queue that is given away in good order is finished first: the handler that runs ends, then the offset is committed, then
 the lock is given back.
 """
@@ -68,7 +68,7 @@ class OrderedConsumption:
         broadcasting: bool,
         local_retry_s: float,
     ) -> None:
-        """`may_act` is asked before each handler call: False while the lock of the queue is not certain."""
+        """`may_act` is called before each handler call: False while the lock of the queue is not certain."""
         self._session = session
         self._handler = handler
         self._gives_back = gives_back
@@ -151,7 +151,7 @@ class OrderedConsumption:
             line.listed = True
             self._pool.submit((line,))
 
-    def _list_later(self, line: _Line, seconds: float) -> None:
+    def _schedule_listing(self, line: _Line, seconds: float) -> None:
         self._stop_timer(line)
         line.timer = self._session.clock.call_later(seconds, self._list, line)
 
@@ -186,7 +186,7 @@ class OrderedConsumption:
             self._list(line)
 
     async def _handle_some(self, line: _Line) -> bool:
-        """True when more may be there at once."""
+        """True when more messages may be available immediately."""
         ordered, pull, clock = line.ordered, line.pull, self._session.clock
         for _ in range(MESSAGES_PER_TURN):
             now = clock.monotonic()
@@ -196,7 +196,7 @@ class OrderedConsumption:
             if not messages:
                 wait_s = ordered.wait_s(now)
                 if wait_s is not None:
-                    self._list_later(line, wait_s)
+                    self._schedule_listing(line, wait_s)
                 return False
             try:
                 single = self._policy.batch_size == 1
@@ -215,7 +215,7 @@ class OrderedConsumption:
             ordered.succeeded()
             self.consumed_count += len(messages)
             pull.last_consume_ms = clock.now_ms()
-            pull.room_made()
+            pull.space_freed()
         return True
 
     async def _failed(self, line: _Line, messages: list[ReceivedMessage], error: BaseException) -> None:
@@ -236,12 +236,14 @@ class OrderedConsumption:
         ):
             return
         if self._broadcasting:
-            log.warning("broadcast message %s is given up: nobody delivers it again", messages[0])
+            log.warning(
+                "broadcast message %s is dropped: broadcast messages are not redelivered", messages[0]
+            )
         elif not await self._to_dead_letters(line, messages[0], verdict):
             ordered.suspend(clock.monotonic(), self._local_retry_s)
             return
         ordered.succeeded()
-        line.pull.room_made()
+        line.pull.space_freed()
 
     async def _to_dead_letters(self, line: _Line, message: ReceivedMessage, verdict: GiveBack) -> bool:
         reason = verdict.reason or self._hopeless(line)

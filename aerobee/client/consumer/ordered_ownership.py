@@ -4,11 +4,11 @@ Follows RebalancePushImpl for ordered consumers (RocketMQ), with these steps in 
 
     to take:     lock the queue at its broker, then ask for the committed offset, then pull
     to release:  stop pulling, let the handler end, commit and wait for it, unlock
-    when lost:   cancel the handler, forget what is cached, commit nothing; the next round takes it anew
+    when lost:   cancel the handler, forget what is cached, commit nothing; the next round takes it again
 
 RocketMQ's client waits 500 ms for a handler and tries again in the next round; here a release waits for its handler in
-the background, and keeps the lock meanwhile. The commit is waited for because the broker must have it before somebody
-else is given the lock.
+the background, and keeps the lock meanwhile. It waits for the commit because the broker must have it before another member
+gets the lock.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class OrderedQueue:
         self._out: list[Entry] = []
         self._again_at = 0.0
         self._blocked_since: float | None = None
-        self._tries = 0  # failed ones of what is out
-        self._singles = 0  # so many messages are handed out one by one, to find the one that fails
+        self._tries = 0  # failed tries of the messages in progress
+        self._singles = 0  # number of messages to deliver one by one, to find the one that fails
         self.state = State.NOTHING_OUT
 
     def put(self, process: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
@@ -90,7 +90,7 @@ class OrderedQueue:
         self._ready.extend((process, message) for message in messages)
 
     def take(self, now: float) -> list[ReceivedMessage]:
-        """What is to be handled now; empty while something is out, or suspended, or when nothing is there.
+        """The messages to handle now; empty while others are in progress, while suspended, or without messages.
 
         Messages of a `process` that was dropped meanwhile (the queue was given away, or its offset moved) are left out.
         """
@@ -123,7 +123,7 @@ class OrderedQueue:
         return max(0.0, self._again_at - now) if self.state is State.SUSPENDED else None
 
     def succeeded(self) -> None:
-        """What is out was handled, or taken by the dead letters: its offsets count as finished."""
+        """The messages in progress were handled or dead-lettered: their offsets count as finished."""
         self._step(Event.SUCCEED)
         for process, message in self._out:
             if not process.dropped:
@@ -134,12 +134,12 @@ class OrderedQueue:
     def failed(
         self, now: float, *, retry_count_max: int, after_s: float | None = None, dead: bool = False
     ) -> bool:
-        """What is out failed. True: put it with the dead letters, then succeeded() or suspend(); False: wait.
+        """The messages in progress failed. True: dead-letter them, then call succeeded() or suspend(); False: wait.
 
         `retry_count_max`: tries after the first one (GroupRetries.bound). `dead`: the handler asks for the dead letters itself. `after_s`: it asks for that pause.
         """
         if len(self._out) > 1:
-            # Which of them it was is not known: each is tried alone before anybody is given up.
+            # It is unknown which message failed: each is tried alone before one is dead-lettered.
             self._singles = len(self._out) - 1
             self._ready.extendleft(reversed(self._out[1:]))
             del self._out[1:]
@@ -163,7 +163,7 @@ class OrderedQueue:
 
     @property
     def tries(self) -> int:
-        """How often what is out was handed out here and failed."""
+        """Number of failed tries of the messages in progress."""
         return self._tries
 
     @property

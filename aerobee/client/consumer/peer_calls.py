@@ -125,7 +125,7 @@ class PeerCalls:
         try:
             await consume(messages[0])
         except BaseException as error:
-            # The outermost edge of the user's code: the asker is told what it raised.
+            # The outermost edge of the user's code: the requester receives the exception.
             if not is_of_handler(error):
                 raise
             log.info("direct consumption of %s failed", messages[0], exc_info=error)

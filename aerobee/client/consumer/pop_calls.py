@@ -77,18 +77,18 @@ async def pop(
 def _message_fields(group: str, message: PoppedMessage) -> dict[str, str]:
     return {
         "consumerGroup": group,
-        "topic": message.place.topic,
-        "queueId": str(message.place.queue_id),
+        "topic": message.pop_queue.topic,
+        "queueId": str(message.pop_queue.queue_id),
         "offset": str(message.queue_offset),
         "extraInfo": str(message.handle),
-        "bname": message.place.broker_name,
+        "bname": message.pop_queue.broker_name,
     }
 
 
 async def ack(session: Session, group: str, message: PoppedMessage) -> None:
     """Acknowledge one message. Raises RemoteError NO_MESSAGE (208) when it was handed out again already."""
     request = RemotingCommand(RequestCode.ACK_MESSAGE.value, _message_fields(group, message))
-    await session.invoke_broker(message.place.broker_name, message.topic, request)
+    await session.invoke_broker(message.pop_queue.broker_name, message.topic, request)
 
 
 async def ack_all(session: Session, group: str, messages: Iterable[PoppedMessage]) -> None:
@@ -98,7 +98,7 @@ async def ack_all(session: Session, group: str, messages: Iterable[PoppedMessage
     """
     by_broker: dict[str, list[PoppedMessage]] = {}
     for message in messages:
-        by_broker.setdefault(message.place.broker_name, []).append(message)
+        by_broker.setdefault(message.pop_queue.broker_name, []).append(message)
     outcomes = await asyncio.gather(
         *(
             ack(session, group, held[0]) if len(held) == 1 else _ack_batch(session, group, name, held)
@@ -153,7 +153,7 @@ async def change_invisible(
         "suspend": boolean_text(suspend),
     }
     request = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME.value, fields)
-    answer = await session.invoke_broker(message.place.broker_name, message.topic, request)
+    answer = await session.invoke_broker(message.pop_queue.broker_name, message.topic, request)
     handle = message.handle
     message.handle = replace(
         handle,
@@ -186,11 +186,11 @@ async def query_assignment(
     pulled: set[MessageQueue] = set()
     popped: set[MessageQueue] = set()
     for entry in json_fields.objects(fields, "messageQueueAssignments"):
-        place = json_fields.mapping(entry, "messageQueue")
+        fields_of_queue = json_fields.mapping(entry, "messageQueue")
         queue = MessageQueue(
-            json_fields.text(place, "topic"),
-            json_fields.text(place, "brokerName"),
-            json_fields.integer(place, "queueId"),
+            json_fields.text(fields_of_queue, "topic"),
+            json_fields.text(fields_of_queue, "brokerName"),
+            json_fields.integer(fields_of_queue, "queueId"),
         )
         if not queue.topic or not queue.broker_name:
             raise MalformedFrame(f"an assignment of {address} names a queue without topic or broker")

@@ -3,7 +3,7 @@
 Follows DefaultMQPushConsumerImpl.popMessage and ConsumeMessagePopConcurrentlyService (RocketMQ). Returning means
 consumed: the message is acknowledged. Raising means: again later; the invisible time is changed to when. After the
 group's last try, or with Reject, the message goes to the dead letters. A handler that is not done when the invisible
-time is over is let go on, but its message is another member's by then: give the group enough time.
+time has expired continues, but another member may have its message by then: give the group enough time.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ log = logging.getLogger(__name__)
 
 # When a message comes again after its n-th failure, s (popDelayLevel of RocketMQ's client).
 DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-CACHED_MAX = (
-    96  # messages of one place that wait for a handler; above it is not popped (popThresholdForQueue)
-)
+CACHED_MAX = 96  # pending messages of one source; above it no pop is sent (popThresholdForQueue)
 PAUSE_AFTER_ERROR_S = 1.0
 BUSY_PAUSE_S = 0.05
 
 Handler = Callable[[Any], Any]
 
 
-class _Place:
+class _Source:
     """One (topic, broker, queue or any) that is popped."""
 
     def __init__(self, queue: MessageQueue) -> None:
@@ -51,7 +49,7 @@ class _Place:
 
 
 class PopPush:
-    """Pops the places that it owns and runs one handler for all of them."""
+    """Pops the queues that it owns and runs one handler for all of them."""
 
     def __init__(
         self,
@@ -78,10 +76,10 @@ class PopPush:
         self._count_max = min(32, count_max)
         self._retries = retries
         self._from_begin = from_begin
-        self._places: dict[MessageQueue, _Place] = {}
+        self._sources: dict[MessageQueue, _Source] = {}
         # Its own tasks: at the end popping stops first, and what runs may still acknowledge.
         self._tasks = Tasks()
-        self._pool: WorkerPool[tuple[_Place, list[PoppedMessage]]] = WorkerPool(
+        self._pool: WorkerPool[tuple[_Source, list[PoppedMessage]]] = WorkerPool(
             self._tasks, one_by_one(self._run), concurrency=concurrency
         )
         self._paused = False
@@ -90,19 +88,19 @@ class PopPush:
 
     @property
     def owned(self) -> frozenset[MessageQueue]:
-        """The places that are popped; queue id -1 stands for any queue of the broker."""
-        return frozenset(self._places)
+        """The popped queues; queue id -1 stands for any queue of the broker."""
+        return frozenset(self._sources)
 
     def own(self, topic: str, queues: frozenset[MessageQueue]) -> None:
         """Make `queues` the ones of a topic that are popped."""
-        for queue in [queue for queue in self._places if queue.topic == topic and queue not in queues]:
-            task = self._places.pop(queue).task
+        for queue in [queue for queue in self._sources if queue.topic == topic and queue not in queues]:
+            task = self._sources.pop(queue).task
             if task is not None:
                 task.cancel()
         for queue in sorted(queues):
-            if queue not in self._places:
-                place = self._places[queue] = _Place(queue)
-                place.task = self._tasks.spawn(self._keep_popping(place), f"pop-{queue.broker_name}")
+            if queue not in self._sources:
+                source = self._sources[queue] = _Source(queue)
+                source.task = self._tasks.spawn(self._keep_popping(source), f"pop-{queue.broker_name}")
 
     def pause(self) -> None:
         self._paused = True
@@ -112,10 +110,10 @@ class PopPush:
 
     async def stop(self, drain_s: float) -> None:
         """Pop no more and let running handlers end; what waits for one comes again when its time runs out."""
-        for place in self._places.values():
-            if place.task is not None:
-                place.task.cancel()
-        self._places.clear()
+        for source in self._sources.values():
+            if source.task is not None:
+                source.task.cancel()
+        self._sources.clear()
         if not await self._pool.stop(drain_s):
             log.warning(
                 "%d handler calls of group %s still run after %.1f s: their messages come again",
@@ -125,18 +123,18 @@ class PopPush:
             )
         await self._tasks.close()
 
-    async def _keep_popping(self, place: _Place) -> None:
+    async def _keep_popping(self, source: _Source) -> None:
         clock = self._session.clock
         while True:
-            if self._paused or place.cached >= CACHED_MAX:
+            if self._paused or source.cached >= CACHED_MAX:
                 await clock.sleep(BUSY_PAUSE_S)
                 continue
-            subscription = self._subscription(place.queue.topic)
+            subscription = self._subscription(source.queue.topic)
             try:
                 taken = await pop(
                     self._session,
                     self._group,
-                    place.queue,
+                    source.queue,
                     subscription,
                     count_max=self._count_max,
                     invisible_ms=self._invisible_ms,
@@ -145,23 +143,23 @@ class PopPush:
                 )
             except AerobeeError as error:
                 self._session.peers.trouble(
-                    log, error, "group %s pops %s: %s", self._group, place.queue, error
+                    log, error, "group %s pops %s: %s", self._group, source.queue, error
                 )
                 await clock.sleep(PAUSE_AFTER_ERROR_S)
                 continue
-            strangers = [message for message in taken if not subscription.wants(message.tag)]
-            if strangers:
-                self._tasks.spawn(ack_all(self._session, self._group, strangers), "pop-ack-strangers")
+            collisions = [message for message in taken if not subscription.wants(message.tag)]
+            if collisions:
+                self._tasks.spawn(ack_all(self._session, self._group, collisions), "pop-ack-collisions")
                 taken = [message for message in taken if subscription.wants(message.tag)]
-            place.cached += len(taken)
+            source.cached += len(taken)
             size = self._batch_size
-            self._pool.submit([(place, taken[at : at + size]) for at in range(0, len(taken), size)])
+            self._pool.submit([(source, taken[at : at + size]) for at in range(0, len(taken), size)])
 
     # --- one handler call
 
-    async def _run(self, work: tuple[_Place, list[PoppedMessage]]) -> None:
-        place, messages = work
-        place.cached -= len(messages)
+    async def _run(self, work: tuple[_Source, list[PoppedMessage]]) -> None:
+        source, messages = work
+        source.cached -= len(messages)
         if messages[0].left_s(self._session.clock.monotonic()) <= 0:
             log.info("%s waited longer for a handler than it is invisible: it comes again", messages[0])
             return
@@ -197,9 +195,9 @@ class PopPush:
 
     async def _failed(self, message: PoppedMessage, verdict: GiveBack, after_s: float | None) -> None:
         tries = message.reconsume_times + 1
-        place = message.place
-        if verdict.is_dead or tries > await self._retries.bound(place.broker_name, place.topic):
-            reason = verdict.reason or f"not consumed in {plural(tries, 'try', 'tries')}"
+        source = message.pop_queue
+        if verdict.is_dead or tries > await self._retries.bound(source.broker_name, source.topic):
+            reason = verdict.reason or f"failed in {plural(tries, 'try', 'tries')}"
             dead = GiveBack(-1, reason, verdict.error, tries)
             await send_back(self._session, self._group, message, dead)
             await ack(self._session, self._group, message)

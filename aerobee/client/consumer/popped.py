@@ -34,13 +34,13 @@ class PoppedMessage(ReceivedMessage):
     towards its broker, and is another one after its invisible time was changed.
     """
 
-    __slots__ = ("arrived_s", "handle", "place", "times_before")
+    __slots__ = ("arrived_s", "handle", "pop_queue", "times_before")
 
     def __init__(
         self,
         message: ReceivedMessage,
         handle: Handle,
-        place: MessageQueue,
+        pop_queue: MessageQueue,
         times_before: int,
         arrived_s: float = 0.0,
     ) -> None:
@@ -56,7 +56,7 @@ class PoppedMessage(ReceivedMessage):
             message.sys_flag,
         )
         self.handle = handle
-        self.place = place
+        self.pop_queue = pop_queue
         self.times_before = times_before
         self.arrived_s = arrived_s
 
@@ -113,8 +113,8 @@ def decode_popped(
                 f"a pop answer of {broker_name} holds message {offset} of {topic} queue {queue_id} without a handle"
             )
         times = counts.get((NORMAL, f"qo{queue_id}%{offset}"), counts.get((NORMAL, str(queue_id)), 0))
-        place = MessageQueue(real_topic(topic, group, handle.retry), broker_name, queue_id)
-        found.append(PoppedMessage(message, handle, place, times, arrived_s))
+        pop_queue = MessageQueue(real_topic(topic, group, handle.retry), broker_name, queue_id)
+        found.append(PoppedMessage(message, handle, pop_queue, times, arrived_s))
     return found
 
 

@@ -136,9 +136,9 @@ class PullConsumer:
 
     @property
     def failures(self) -> tuple[AerobeeError, ...]:
-        """Why nothing comes: the newest failure of each heartbeat, topic to share and queue that is tried again now.
+        """Why no messages arrive: the newest failure of each heartbeat, rebalance of a topic and pull that is being retried.
 
-        The consumer goes on with all of them: whoever cannot wait decides by their types.
+        The consumer retries all of them; the application may decide by their types.
         """
         pulls = (pull.failure for pull in self._pulls.values() if pull.failure is not None)
         shares = self._rebalancer.failures.values()
@@ -222,7 +222,7 @@ class PullConsumer:
         version = self._clock.now_ms()
         for topic in sorted({queue.topic for queue in wanted}):
             if topic.startswith(LMQ_PREFIX):
-                # An LMQ stands in no route; its broker registers a topic of its own name.
+                # An LMQ has no route; its broker registers a topic named like the broker.
                 for queue in wanted:
                     await self._session.routes.get(queue.broker_name)
             else:
@@ -368,7 +368,7 @@ class PullConsumer:
             # The first offset not handed out, which lies beyond messages that the subscription did not want.
             position = ready[0].queue_offset if ready else process.next_offset
             self._positions[queue] = self._uncommitted[queue] = position
-            pull.room_made()
+            pull.space_freed()
         return messages
 
     def _auto_commit(self) -> None:
@@ -386,7 +386,7 @@ class PullConsumer:
         return self._positions.get(queue)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at an offset. One outside of the queue is corrected by the broker at the next pull."""
+        """Continue at an offset. The broker corrects one outside of the queue at the next pull."""
         offset = check_whole_number(offset, "offset", OFFSET)
         if offset < 0:
             raise UsageError(f"offset {offset} of {queue}: offsets begin with 0")
@@ -399,7 +399,7 @@ class PullConsumer:
         pull.restart(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
-        """Go on at the first stored message."""
+        """Continue at the first stored message."""
         self._owned(queue)
         offset = await begin_offset(self._session, queue)
         self._seek(self._owned(queue), offset)
@@ -411,7 +411,7 @@ class PullConsumer:
         self._seek(self._owned(queue), offset)
 
     async def seek_to_time(self, queue: MessageQueue, timestamp_ms: int) -> None:
-        """Go on at the first message stored at or after a time."""
+        """Continue at the first message stored at or after a time."""
         self._owned(queue)
         timestamp_ms = check_whole_number(timestamp_ms, "timestamp_ms", MOMENT)
         offset = await offset_for_time(self._session, queue, timestamp_ms)

@@ -29,8 +29,8 @@ from aerobee.client.consumer.consumption import Consumption, Handler
 from aerobee.client.consumer.first_offset import FirstOffset, begin_at_end
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.group_retries import GroupRetries
+from aerobee.client.consumer.local_directory import DEFAULT_INSTANCE, LocalDirectory
 from aerobee.client.consumer.local_offsets import LocalOffsets
-from aerobee.client.consumer.local_place import DEFAULT_INSTANCE, LocalPlace
 from aerobee.client.consumer.message_stream import MessageStream
 from aerobee.client.consumer.offset_store import OffsetStore, RemoteOffsets
 from aerobee.client.consumer.ordered_consumption import OrderedConsumption
@@ -120,7 +120,7 @@ class PushConsumer:
         self._paused = False
         self._offsets: OffsetStore = RemoteOffsets(self._session, group)
         self._first = FirstOffset(self._session, self.config.consume_from, self.config.consume_timestamp_ms)
-        self._place: LocalPlace | None = None
+        self._directory: LocalDirectory | None = None
         self._retries = GroupRetries(self._session, group, self.config.retry_count_max)
         gives_back = GivesBack(self._session, group, retries=self._retries)
         self._ordering: OrderedOwnership | None = None
@@ -254,8 +254,10 @@ class PushConsumer:
             if self._broadcasting:
                 # Not the client id, which is another one in each run unless an instance is named.
                 name = "@".join([session.client_ip, session.config.instance or DEFAULT_INSTANCE])
-                self._place = LocalPlace.claim(Path(self.config.local_offsets_directory), name, self.group)
-                self._offsets = LocalOffsets(self._place.directory)
+                self._directory = LocalDirectory.claim(
+                    Path(self.config.local_offsets_directory), name, self.group
+                )
+                self._offsets = LocalOffsets(self._directory.directory)
             session.join_producer(INNER_PRODUCER_GROUP)
             session.join_consumer(self.group, self._heartbeat_entry)
             session.routes.on_change(self._route_changed)
@@ -281,12 +283,12 @@ class PushConsumer:
                 await self._tracer.start()
         except BaseException:
             await session.close()
-            self._leave_place()
+            self._release_directory()
             raise
 
-    def _leave_place(self) -> None:
-        if self._place is not None:
-            self._place.close()
+    def _release_directory(self) -> None:
+        if self._directory is not None:
+            self._directory.close()
 
     async def _check_expressions(self) -> None:
         """Have a broker of each topic parse what is not a list of tags, so that a fault shows now and not later."""
@@ -322,7 +324,7 @@ class PushConsumer:
             self._pulls.clear()
             self._threads.close()
             await self._session.close()
-            self._leave_place()
+            self._release_directory()
             if self._tracer is not None:
                 await self._tracer.close()
 
@@ -364,7 +366,7 @@ class PushConsumer:
             pull.resume()
 
     def rebalance_now(self) -> None:
-        """Look at once which queues this member should own."""
+        """Check immediately which queues this member should own."""
         self._rebalancer.wake()
 
     def _heartbeat_entry(self) -> ConsumerData:
@@ -405,7 +407,7 @@ class PushConsumer:
         gained = sorted(wanted - owned)
         complete = True
         if ordering is not None:
-            # Where to begin is known only under the lock: until then its owner goes on.
+            # The first offset is known only under the lock: until then the previous owner continues.
             locked = await ordering.take(gained)
             complete = len(locked) == len(gained) and not ordering.is_releasing(wanted)
             gained = sorted(locked)
@@ -492,7 +494,7 @@ class PushConsumer:
             await self._offsets.save(offsets)
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on at these offsets in queues that this member owns; what is cached of them is forgotten."""
+        """Continue at these offsets in queues that this member owns, and drop their cached messages."""
         pulls = {queue: self._pulls[queue] for queue in offsets if queue in self._pulls}
         await asyncio.gather(*(pull.halt() for pull in pulls.values()))
         mine = {queue: offsets[queue] for queue, pull in pulls.items() if self._pulls.get(queue) is pull}

@@ -1,8 +1,8 @@
 """Takes, renews and gives back the locks of an ordered consumer at their brokers. Shell around QueueLocks.
 
 Follows RebalanceImpl.lock, lockAll and unlock (RocketMQ): LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42, renewed at two thirds of
-the lease. A lock that a broker refuses to renew, or that could not be renewed until its lease was over, is lost: `lost` is
-told, and nothing of that queue is done or committed any more, for somebody else may have it.
+the lease. A lock that a broker refuses to renew, or that could not be renewed before its lease expired, is lost: `lost` is
+called, and no message of that queue is handled or committed any more, because another member may have it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class QueueLocking:
             await asyncio.gather(*(self._renew(*part) for part in self._by_broker(self.locks.held)))
 
     async def give_back(self, queues: Collection[MessageQueue]) -> None:
-        """Unlock queues, one-way. A broker that cannot be told keeps them locked until the lease is over."""
+        """Unlock queues, one-way. An unreachable broker keeps them locked until the lease expires."""
         for broker_name, part in self._by_broker(queues):
             for queue in part:
                 self.locks.forget(queue)
@@ -100,7 +100,7 @@ class QueueLocking:
     async def _renew(self, broker_name: str, queues: list[MessageQueue]) -> None:
         granted = await self._ask(broker_name, queues)
         if granted is None:
-            return  # the lease says how long this may go on
+            return  # the lease bounds how long this may continue
         for queue in queues:
             if queue not in granted and self.locks.renewed_at(queue) is not None:
                 self._lose(queue, "its broker gave it to another member")

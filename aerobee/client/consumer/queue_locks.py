@@ -2,8 +2,8 @@
 
 Follows the lock bookkeeping of ProcessQueue and RebalanceImpl (RocketMQ). A broker keeps a lock for a time after its last
 renewal (60 s; Aerobee's brokers as long as the client asks for, see `lease_s`). A client trusts its lock for `lease_s`
-after it *asked* for it, which is earlier than the broker's clock began to run: when the broker may give the queue to
-somebody else, this client has stopped.
+after it *requested* it, which is earlier than the start of the lease at the broker: when the broker may give the queue to
+another member, this client has stopped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from aerobee.message import MessageQueue
 
-RENEWALS_PER_LEASE = 1.5  # a lease of 30 s is renewed each 20 s, as RocketMQ's clients do
+RENEWALS_PER_LEASE = 1.5  # a lease of 30 s is renewed every 20 s, as RocketMQ's clients do
 
 
 class QueueLocks:
@@ -33,7 +33,7 @@ class QueueLocks:
         return sorted(self._ends)
 
     def granted(self, queues: Iterable[MessageQueue], *, asked_at: float) -> None:
-        """A broker granted locks that were asked for at `asked_at`."""
+        """A broker granted locks that were requested at `asked_at`."""
         for queue in queues:
             end = asked_at + self.lease_s
             if end > self._ends.get(queue, end - 1.0):
@@ -51,11 +51,11 @@ class QueueLocks:
         return end is not None and now < end
 
     def renewed_at(self, queue: MessageQueue) -> float | None:
-        """When the lock was last asked for with success."""
+        """Time of the last successful lock request."""
         return self._renewed.get(queue)
 
     def lapsed(self, now: float) -> list[MessageQueue]:
-        """Queues whose lease is over: somebody else may have them by now."""
+        """Queues whose lease has expired: another member may have them by now."""
         return sorted(queue for queue, end in self._ends.items() if now >= end)
 
     @property

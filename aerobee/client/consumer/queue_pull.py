@@ -1,7 +1,7 @@
 """Pulls one queue: a long poll after the other, as fast as its messages are worked off.
 
 Follows PullMessageService and PullAPIWrapper for one queue. One pull is on its way at a time; while more is cached
-than the bounds allow, none is. Whoever owns it finishes messages at `process` and calls `room_made()`.
+than the bounds allow, none is. Whoever owns it finishes messages at `process` and calls `space_freed()`.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class QueuePull:
         deliver: Deliver,
         moved: Moved,
     ) -> None:
-        """`deliver` gets messages that the subscription wants, already put into `process`. `moved` is told when
-        the broker says that the offset is not there and where to go on instead."""
+        """`deliver` gets messages that match the subscription, already in `process`. `moved` is called when
+        the broker reports that the offset does not exist and names the offset to continue at."""
         self.queue = queue
         self.process = ProcessQueue(next_offset)
         self.last_pull_ms = 0
@@ -88,12 +88,12 @@ class QueuePull:
         self._broker_id = MASTER_ID
         self._paused = False
         self.failure: AerobeeError | None = None  # of the newest pull; None since one succeeds
-        # Whether the broker's last answer knew messages behind it: the next pull is answered at once.
+        # Whether the broker had messages behind its last reply: it answers the next pull immediately.
         self._has_more = False
-        # Done when the pull with an offset that grows is answered.
+        # Done when the pull with a growing offset is answered.
         self._carrying: asyncio.Future[None] | None = None
         self._ending = False
-        self.room: asyncio.Future[None] | None = None  # set while room_made() would have somebody to wake
+        self.space: asyncio.Future[None] | None = None  # set while a pull waits for space
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -117,7 +117,7 @@ class QueuePull:
             self._task.cancel()
 
     def restart(self, next_offset: int) -> None:
-        """Forget what is cached and go on at `next_offset`."""
+        """Drop the cached messages and continue at `next_offset`."""
         self.stop()
         self.process = ProcessQueue(next_offset)
         self._has_more = self._ending = False
@@ -132,12 +132,12 @@ class QueuePull:
 
     def resume(self) -> None:
         self._paused = False
-        self.room_made()
+        self.space_freed()
 
-    def room_made(self) -> None:
-        """Messages were finished: a pull that waits for room looks again."""
-        if self.room is not None and not self.room.done() and not self._must_wait():
-            self.room.set_result(None)
+    def space_freed(self) -> None:
+        """Messages were finished: a pull that waits for space checks again."""
+        if self.space is not None and not self.space.done() and not self._must_wait():
+            self.space.set_result(None)
 
     def _must_wait(self) -> bool:
         settings = self._settings
@@ -155,9 +155,9 @@ class QueuePull:
         clock = self._session.clock
         while True:
             while self._must_wait():
-                self.room = asyncio.get_running_loop().create_future()
-                await self.room
-                self.room = None
+                self.space = asyncio.get_running_loop().create_future()
+                await self.space
+                self.space = None
             try:
                 pause_s = await self._pull()
                 if self.failure is not None:
@@ -227,7 +227,7 @@ class QueuePull:
                 else f"it is not there ({answer.remark})"
             )
             log.warning(
-                "%s: not going on at offset %d, %s, but at %d",
+                "%s: cannot continue at offset %d, %s; continuing at %d",
                 self.queue,
                 process.next_offset,
                 why,
@@ -282,7 +282,7 @@ class QueuePull:
 
         RocketMQ's brokers commit it in one of the threads that serve pulls, before they answer or hold the pull, so
         that it may be applied after an UPDATE_CONSUMER_OFFSET that left later. Hence only an offset that stays the
-        same while this pull is unanswered, or one whose answer comes at once: halt() waits for that.
+        same while this pull is unanswered, or one that is answered immediately: halt() waits for that.
         """
         if commit_offset == self.process.next_offset:
             return True
@@ -295,7 +295,7 @@ class QueuePull:
         messages = self._session.codec.decode_messages(answer.body, self.queue)
         delta = answer.integer("offsetDelta", 0)
         if delta:
-            # A part of a logical queue: its records have offsets of their own.
+            # A part of a logical queue: its records have physical queue offsets.
             for message in messages:
                 message.queue_offset += delta
         wanted = process.put_all(messages)

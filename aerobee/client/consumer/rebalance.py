@@ -1,6 +1,6 @@
 """Decides again and again which queues this member of a group owns.
 
-Follows RebalanceImpl and RebalanceService: every 20 s, at once when a broker says that members changed, and after a
+Follows RebalanceImpl and RebalanceService: every 20 s, immediately when a broker notifies of changed members, and after a
 second when the last round could not be finished. Members ask one broker of the topic who is there, and each computes
 the same split. Or a broker computes it (client_rebalance=False): it says of each queue whether to pull or to pop it.
 """
@@ -59,11 +59,11 @@ class Rebalancer:
         self.failures: dict[str, AerobeeError] = {}  # by topic, of the newest try
 
     def wake(self) -> None:
-        """Run a round as soon as the present one is over."""
+        """Run a round as soon as the present one has ended."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Rounds for ever; the first at once."""
+        """Run rounds until cancelled; the first immediately."""
         while True:
             self._wanted.clear()
             balanced = await self.round()
@@ -84,11 +84,11 @@ class Rebalancer:
                 self.failures.pop(topic, None)
             except TopicNotExist:
                 self.failures.pop(topic, None)
-                # The retry topic appears after the first heartbeat, others when somebody creates them: the route
+                # The retry topic appears after the first heartbeat, others when they are created: the route
                 # refresh finds them and wakes us.
                 await self._apply(topic, frozenset())
             except AerobeeError as error:
-                # What is owned stays owned: nobody knows better at the moment.
+                # Keep the owned queues: no better allocation is known at the moment.
                 balanced = False
                 self.failures[topic] = error
                 if self._session.is_open:  # brokers forget a member that leaves before it stops asking
@@ -98,7 +98,7 @@ class Rebalancer:
                     else:
                         self._warnings.warn(topic, text)
             except Exception:
-                # The edge of the user's code: an allocation of their own may raise anything.
+                # The edge of the user's code: a custom allocation may raise anything.
                 log.exception("allocation of topic %s in group %s failed", topic, self._group)
                 balanced = False
         return balanced

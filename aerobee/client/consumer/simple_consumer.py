@@ -1,4 +1,4 @@
-"""A consumer without queues of its own: receive(), then acknowledge each message, or have it come back.
+"""A consumer that owns no queues: receive(), then acknowledge each message, or have it redelivered.
 
 Follows SimpleConsumer of RocketMQ 5 and its POP calls. Every member of the group may get any message; a message that is
 received stays invisible to the others until its time runs out, it is acknowledged, or its time is changed. No
@@ -155,31 +155,31 @@ class SimpleConsumer:
         if invisible_ms <= 0 or wait_ms < 0:
             raise UsageError("invisible_s must be above 0, wait_s must not be negative")
         end = self._session.clock.monotonic() + wait_ms / 1000
-        places = await self._places(topic, end)
-        taken = self._arrived(places)
+        sources = await self._sources(topic, end)
+        taken = self._arrived(sources)
         if taken:
             return taken
         # Each receive() begins at another broker; only when none has anything all of them are waited at.
         self._turn += 1
-        places = places[self._turn % len(places) :] + places[: self._turn % len(places)]
-        if len(places) == 1:
-            return await self._pop_until(places[0], count_max, invisible_ms, end)
+        sources = sources[self._turn % len(sources) :] + sources[: self._turn % len(sources)]
+        if len(sources) == 1:
+            return await self._pop_until(sources[0], count_max, invisible_ms, end)
         failure: AerobeeError | None = None
         failed_count = 0
-        for place in places:
-            if place in self._waiting:
+        for source in sources:
+            if source in self._waiting:
                 continue
             try:
-                taken = await self._pop(place, count_max, invisible_ms, 0)
+                taken = await self._pop(source, count_max, invisible_ms, 0)
             except AerobeeError as error:
                 failure = error
                 failed_count += 1
-                self._trouble(place, error)
+                self._trouble(source, error)
             if taken:
                 return taken
         if wait_ms:
-            return await self._wait(places, count_max, invisible_ms, end)
-        if failure is not None and failed_count == len(places):
+            return await self._wait(sources, count_max, invisible_ms, end)
+        if failure is not None and failed_count == len(sources):
             raise failure
         return []
 
@@ -204,7 +204,7 @@ class SimpleConsumer:
     async def change_invisible(
         self, message: PoppedMessage, invisible_s: float, *, count_try: bool = True
     ) -> None:
-        """Have the message come back `invisible_s` seconds from now, 0: at once.
+        """Redeliver the message `invisible_s` seconds from now, 0: immediately.
 
         Longer than before: more time to work on it. `count_try` false leaves its reconsume_times as they are (Aerobee,
         RocketMQ from 5.5). Raises RemoteError (code 208) when it was handed out again already.
@@ -229,8 +229,8 @@ class SimpleConsumer:
 
     # --- where
 
-    async def _places(self, topic: str | None, end: float) -> list[MessageQueue]:
-        """One place (topic, broker, any queue) a readable master of each topic. Waits until `end` for the first master."""
+    async def _sources(self, topic: str | None, end: float) -> list[MessageQueue]:
+        """One entry (topic, broker, any queue) for each readable master of each topic. Waits until `end` for the first master."""
         topics = [topic] if topic is not None else list(self._subscriptions)
         clock, pause_s = self._session.clock, MASTER_PAUSE_FIRST_S
         while True:
@@ -253,51 +253,51 @@ class SimpleConsumer:
         )
 
     async def _pop_until(
-        self, place: MessageQueue, count_max: int, invisible_ms: int, end: float
+        self, source: MessageQueue, count_max: int, invisible_ms: int, end: float
     ) -> list[PoppedMessage]:
         """As _pop(), waiting until `end`; at the new master when the broker is lost, or is none any more."""
         clock, pause_s = self._session.clock, MASTER_PAUSE_FIRST_S
         while True:
             left_s = max(0.0, end - clock.monotonic())
             try:
-                return await self._pop(place, count_max, invisible_ms, round(left_s * 1000))
+                return await self._pop(source, count_max, invisible_ms, round(left_s * 1000))
             except AerobeeError as error:
                 left_s = end - clock.monotonic()
                 if left_s <= 0 or not error.retriable:
                     raise
                 if pause_s == MASTER_PAUSE_FIRST_S:
-                    self._trouble(place, error)
+                    self._trouble(source, error)
             # The failed call has the route read again; a master may be elected only in a moment.
             await clock.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, MASTER_PAUSE_MAX_S)
 
-    def _trouble(self, place: MessageQueue, error: AerobeeError) -> None:
+    def _trouble(self, source: MessageQueue, error: AerobeeError) -> None:
         self._session.peers.trouble(
-            log, error, "group %s, %s at %s: %s", self.group, place.topic, place.broker_name, error
+            log, error, "group %s, %s at %s: %s", self.group, source.topic, source.broker_name, error
         )
 
     async def _pop(
-        self, place: MessageQueue, count_max: int, invisible_ms: int, wait_ms: int
+        self, source: MessageQueue, count_max: int, invisible_ms: int, wait_ms: int
     ) -> list[PoppedMessage]:
-        subscription = self._subscriptions[place.topic]
+        subscription = self._subscriptions[source.topic]
         taken = await pop(
             self._session,
             self.group,
-            place,
+            source,
             subscription,
             count_max=count_max,
             invisible_ms=invisible_ms,
             wait_ms=wait_ms,
             from_begin=self.config.from_begin,
         )
-        # The broker compares hashes of tags: what has another tag of the same hash is not ours.
-        strangers = [message for message in taken if not subscription.wants(message.tag)]
-        if strangers:
-            self._session.tasks.spawn(ack_all(self._session, self.group, strangers), "pop-ack-strangers")
+        # The broker compares hashes of tags: a message with another tag of the same hash does not match.
+        collisions = [message for message in taken if not subscription.wants(message.tag)]
+        if collisions:
+            self._session.tasks.spawn(ack_all(self._session, self.group, collisions), "pop-ack-collisions")
             taken = [message for message in taken if subscription.wants(message.tag)]
         if not any(message.reconsume_times for message in taken):
             return taken
-        bound = await self._retries.bound(place.broker_name, place.topic)
+        bound = await self._retries.bound(source.broker_name, source.topic)
         return [
             message
             for message in taken
@@ -316,37 +316,37 @@ class SimpleConsumer:
         return True
 
     async def _wait(
-        self, places: list[MessageQueue], count_max: int, invisible_ms: int, end: float
+        self, sources: list[MessageQueue], count_max: int, invisible_ms: int, end: float
     ) -> list[PoppedMessage]:
-        """Wait at all places; what comes after the first answer is kept for the next receive()."""
-        for place in places:
-            if place not in self._waiting:
-                self._waiting[place] = self._session.tasks.spawn(
-                    self._pop_until(place, count_max, invisible_ms, end), "pop-wait", awaited=True
+        """Wait at all brokers; messages after the first reply are kept for the next receive()."""
+        for source in sources:
+            if source not in self._waiting:
+                self._waiting[source] = self._session.tasks.spawn(
+                    self._pop_until(source, count_max, invisible_ms, end), "pop-wait", awaited=True
                 )
         while True:
             left_s = end - self._session.clock.monotonic()
-            tasks = [self._waiting[place] for place in places if place in self._waiting]
+            tasks = [self._waiting[source] for source in sources if source in self._waiting]
             if not tasks or left_s <= 0:
                 return []
             await asyncio.wait(tasks, timeout=left_s + 1, return_when=asyncio.FIRST_COMPLETED)
-            taken = self._arrived(places)
+            taken = self._arrived(sources)
             if taken:
                 return taken
 
-    def _arrived(self, places: Sequence[MessageQueue]) -> list[PoppedMessage]:
+    def _arrived(self, sources: Sequence[MessageQueue]) -> list[PoppedMessage]:
         """What a pop that was waited for brought meanwhile, unless its time is nearly over."""
         found: list[PoppedMessage] = []
-        for place in places:
-            task = self._waiting.get(place)
+        for source in sources:
+            task = self._waiting.get(source)
             if task is None or not task.done() or found:
                 continue
-            del self._waiting[place]
+            del self._waiting[source]
             if task.cancelled():
                 continue
             error = task.exception()
             if isinstance(error, AerobeeError):
-                self._trouble(place, error)
+                self._trouble(source, error)
             elif error is not None:
                 raise error
             else:

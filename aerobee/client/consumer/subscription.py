@@ -40,7 +40,7 @@ class Subscription:
     expression_type: str = "TAG"
 
     def wants(self, tag: str | None) -> bool:
-        """True for a message that the group asked for."""
+        """True for a message that matches the subscription."""
         return not self.tags or tag in self.tags
 
     def to_data(self) -> SubscriptionData:

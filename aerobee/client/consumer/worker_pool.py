@@ -1,6 +1,6 @@
-"""Runs handler calls, at most so many at a time, without a task for each.
+"""Runs handler calls with bounded concurrency, without a task for each.
 
-Workers are started when there is work that nobody takes, up to the bound. A worker that takes an item wakes at most
+Workers are started when there is work without an idle worker, up to the bound. A worker that takes an item wakes at most
 one other when more is waiting: a burst whose handlers never wait is done by one worker in one go, and a burst whose
 handlers wait is spread over all of them.
 """
@@ -104,7 +104,7 @@ class WorkerPool(Generic[T]):
         try:
             await self._work()
         finally:
-            # A handler that cancels the task it runs in ends a worker: another one takes its place.
+            # A handler that cancels the task it runs in ends a worker: another one replaces it.
             self._worker_count -= 1
 
     async def stop(self, timeout_s: float) -> bool:

@@ -3,7 +3,7 @@
     from aerobee.client.dedup import deduplicated
     from aerobee.client.dedup.sql import SqlDedup
 
-The stores are imported by their modules, so that nobody needs the library of another store.
+Import a store from its module, so that only the library of this store is required.
 """
 
 from aerobee.client.dedup.handler import DedupStore, KeyOf, deduplicated, key_of

@@ -69,7 +69,7 @@ def deduplicated(
     """Return a handler for a consumer of `group` that runs `handler(message, connection)` once for each key.
 
     `key` names what is to happen once: one send by default, or a business key such as `lambda m: m.keys[0]`. With
-    `batch_size` above 1 the messages of a list are handled one after the other, each in a transaction of its own.
+    `batch_size` above 1 the messages of a list are handled one after the other, each in a separate transaction.
     """
     if not store.is_async and inspect.iscoroutinefunction(handler):
         raise UsageError(

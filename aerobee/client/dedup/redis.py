@@ -27,7 +27,7 @@ from aerobee.errors import UsageError
 
 PREFIX = "aerobee:dedup:"
 WEEK_S = 7 * 86_400.0
-TRIES_MAX = 10  # a lost race is decided at the next look, unless the winner's key is removed at once
+TRIES_MAX = 10  # a lost race is decided at the next try, unless the winner's key is removed immediately
 
 
 class RedisDedup:

@@ -1,4 +1,4 @@
-"""Deduplication in SQLite or PostgreSQL, through SQLAlchemy: the keys lie beside the handler's own tables.
+"""Deduplication in SQLite or PostgreSQL, through SQLAlchemy: the keys are in the same database as the handler's tables.
 
     store = SqlDedup("sqlite:///orders.db")
     PushConsumer(..., handler=deduplicated(store, "billing", charge))

@@ -1,6 +1,6 @@
 """Which brokers a producer should leave alone for a while. Pure: time comes in.
 
-Source: MQFaultStrategy. A latency of at least the threshold makes the broker unavailable for the duration beside it;
+Source: MQFaultStrategy. A latency of at least the threshold makes the broker unavailable for the associated duration;
 a failure counts as ten seconds of latency.
 """
 

@@ -1,7 +1,7 @@
 """Sends messages: awaited, one-way, in batches; over several brokers inside one deadline.
 
-Follows DefaultMQProducerImpl. A send takes a queue in turn, and after a failure that another try can mend goes on at
-another broker. It costs no task and no timer of its own; at most `in_flight_max` wait for an answer, further callers
+Follows DefaultMQProducerImpl. A send takes a queue in turn, and after a retriable failure continues at
+another broker. It needs no task and no timer per send; at most `in_flight_max` wait for an answer, further callers
 wait for their turn. "At least once": a send whose answer was lost is repeated, so a message can be stored twice.
 """
 
@@ -251,7 +251,7 @@ class Producer(RequestReplyCalls):
                 or (message.delay_level and message.delay_level > self._delay_level_max)
             ):
                 return await self._send_in_tries(message, None, deadline)
-            # An ordinary message. The first try, without a coroutine and a timer of its own:
+            # A message eligible for the fast path. The first try, without a coroutine and a timer:
             turn = info.turn + 1
             chosen, target = info.choices[turn % len(info.choices)]
             connection = None if target is None else self._connections.get(target.address)
@@ -287,7 +287,7 @@ class Producer(RequestReplyCalls):
         """The deadline passed before the send's turn came: nothing of it has left."""
         return SendFailed(
             f"a message for topic {topic} was not sent: for {timeout_s or self.config.send_timeout_s:g} s, all its time, it waited "
-            f"for its turn behind {plural(self._in_flight.count_max, 'send')} without an answer (in_flight_max). Send fewer at once, "
+            f"for its turn behind {plural(self._in_flight.count_max, 'send')} without an answer (in_flight_max). Send fewer concurrently, "
             f"or give a send more time (send_timeout_s)",
             retriable=True,
         )
@@ -570,7 +570,7 @@ class Producer(RequestReplyCalls):
         return await self._tries.run(topic, queue, deadline, attempt)
 
     def _split(self, messages: list[Message]) -> list[tuple[str, list[int], list[str], int, bytes]]:
-        """Cut a list of messages into requests: (topic, places in the list, ids, flag, body)."""
+        """Cut a list of messages into requests: (topic, positions in the list, ids, flag, body)."""
         if not messages:
             raise UsageError("the batch is empty: give at least one message")
         now_ms = self._clock.now_ms()
@@ -623,7 +623,7 @@ class Producer(RequestReplyCalls):
                 "at the last; deliver_after=… names any time (producer.delay_level_max, where messageDelayLevel has more)"
             )
         if message.topic in NOT_SENDABLE:
-            raise UsageError(f"topic {message.topic} belongs to the broker: nobody sends to it")
+            raise UsageError(f"topic {message.topic} belongs to the broker: clients cannot send to it")
 
     def _prepare(self, message: Message) -> tuple[bytes, int]:
         """Check a message; return its body as it travels and the sys_flag bits that say so."""

@@ -69,8 +69,8 @@ class PublishInfo:
                 self.turn += offset
                 return queue
         if faults is not None:
-            everybody = {self.broker_of(queue) for queue in queues}
-            best = faults.first_back(sorted(everybody.difference(avoid) or everybody))
+            all_brokers = {self.broker_of(queue) for queue in queues}
+            best = faults.first_back(sorted(all_brokers.difference(avoid) or all_brokers))
             own = [queue for queue in queues if self.broker_of(queue) == best]
             return own[self.turn % len(own)]
         return queues[self.turn % count]

@@ -1,6 +1,6 @@
-"""Where a producer sends: the routes of its topics in the form that sends need, fetched when first asked for.
+"""Where a producer sends: the routes of its topics in the form that sends need, fetched at their first use.
 
-Follows the topicPublishInfoTable of DefaultMQProducerImpl. What is known is dropped when a route changes and made anew
+Follows the topicPublishInfoTable of DefaultMQProducerImpl. An entry is dropped when its route changes and recreated
 at the next send. A topic that does not exist is sent to by the route of the template from which a broker will create it.
 """
 
@@ -33,7 +33,7 @@ class PublishInfoTable:
         self._config = config
         self.known: dict[str, PublishInfo] = {}
         self.once_known: set[str] = set()  # topics that this producer could send to at some time
-        self._refreshing: set[str] = set()  # topics whose route is asked for behind a send that failed
+        self._refreshing: set[str] = set()  # topics whose route is refreshed after a failed send
         session.routes.on_change(self._route_changed)
 
     async def info(self, topic: str, deadline: float | None = None) -> PublishInfo:
@@ -127,7 +127,7 @@ class PublishInfoTable:
         return info
 
     def _route_changed(self, route: TopicRoute) -> None:
-        # Looked up anew at the next send: a route without a queue to write is then an error of that send.
+        # Looked up again at the next send: a route without a queue to write is then an error of that send.
         self.known.pop(route.topic, None)
         if route.topic == self._config.default_topic:
             for topic, info in tuple(self.known.items()):
@@ -145,7 +145,7 @@ class PublishInfoTable:
             log.info("route of topic %s is not refreshed: %s", topic, error)
 
     def refresh_behind(self, topic: str) -> None:
-        """Ask for the route again while nobody waits for it, once at a time and REFRESH_PAUSE_S apart."""
+        """Refresh the route in the background, one refresh at a time and REFRESH_PAUSE_S apart."""
         if topic not in self._refreshing:
             self._refreshing.add(topic)
             self._session.tasks.spawn(self._refresh_once(topic), f"stale-route-{topic}")

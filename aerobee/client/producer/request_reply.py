@@ -53,12 +53,12 @@ def is_request(message: ReceivedMessage) -> bool:
 
 
 def reply_message(request: ReceivedMessage, body: bytes, tag: str | None = None) -> Message:
-    """The message that answers `request`. Raises UsageError when nobody waits for a reply."""
+    """The message that replies to `request`. Raises UsageError when no client waits for a reply."""
     properties = request.properties
     missing = [name for name in (CLUSTER, REPLY_TO_CLIENT, CORRELATION_ID, TTL) if name not in properties]
     if missing:
         raise UsageError(
-            f"{request} lacks {', '.join(missing)}: it was not sent with request(), so nobody waits for a reply"
+            f"{request} lacks {', '.join(missing)}: it was not sent with request(), so no client waits for a reply"
         )
     return Message(
         reply_topic(properties[CLUSTER]),
@@ -76,7 +76,7 @@ def reply_message(request: ReceivedMessage, body: bytes, tag: str | None = None)
 def not_handed_over(request: ReceivedMessage, attempts: Sequence[tuple[str, BaseException]]) -> SendFailed:
     """The error of a reply that no broker could hand to the client that waits for it."""
     tries = "; ".join(
-        f"{place}: {error.remark if isinstance(error, RemoteError) else error}" for place, error in attempts
+        f"{where}: {error.remark if isinstance(error, RemoteError) else error}" for where, error in attempts
     )
     client_id = request.properties.get(REPLY_TO_CLIENT, "")
     return SendFailed(
@@ -137,7 +137,7 @@ class PendingRequests:
         self._random = random
         self._slots = asyncio.Semaphore(count_max)
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
-        self.unmatched_count = 0  # replies that came too late, or that nobody asked for
+        self.unmatched_count = 0  # replies that arrived too late, or without a request
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -155,12 +155,12 @@ class PendingRequests:
         self._slots.release()
 
     def arrived(self, _peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
-        """326: a broker brings a reply. One that nobody waits for any more is dropped, with code 0 as RocketMQ's."""
+        """326: a broker brings a reply. A late one is dropped, with code 0 as in RocketMQ."""
         message = decode_reply(request)
         future = self._waiting.get(message.properties.get(CORRELATION_ID, ""))
         if future is None or future.done():
             self.unmatched_count += 1
-            log.info("a reply that nobody waits for: %s", message)
+            log.info("late reply dropped: %s", message)
         else:
             future.set_result(message)
         return None if request.is_oneway else request.reply()

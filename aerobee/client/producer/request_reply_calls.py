@@ -132,7 +132,7 @@ class RequestReplyCalls:
         """Answer a message that was sent with request(), here or in any client of RocketMQ.
 
         The reply goes to the broker that the request came from, then to others of its cluster. Raises UsageError for
-        a message that nobody waits for, SendFailed when no broker could hand the reply over: the requester is gone.
+        a message without a waiting client, SendFailed when no broker could deliver the reply: the requester is gone.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()

@@ -1,7 +1,7 @@
 """How many sends of one producer may wait for an answer at a time; further ones wait here, first come first served.
 
 asyncio.Semaphore costs 0.5 us for a send that need not wait. Here such a send counts `taken` up and down itself, and calls
-nothing as long as nobody waits.
+nothing as long as no send waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class SendSemaphore:
     """`taken` never passes `count_max`. Belongs to one event loop.
 
     Taking: `taken += 1` while it is below `count_max`, else wait(). Giving back: `taken -= 1` while not `is_watched`, else
-    give_back(). While somebody waits all are taken: a slot that is given back goes to him and is never free in between.
+    give_back(). While a send waits, all are taken: a slot that is given back goes to it and is never free in between.
     """
 
     __slots__ = ("_emptied", "_waiters", "count_max", "is_watched", "taken")

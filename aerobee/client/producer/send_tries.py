@@ -1,12 +1,12 @@
 """The tries of one send: which failures another try may mend, where it goes, and when there is none left. Follows
 DefaultMQProducerImpl.sendDefaultImpl.
 
-The first try of an ordinary send is made by Producer.send itself, without a coroutine of its own; only what became of it
-comes here when it failed. Beyond RocketMQ, whose three tries are over within milliseconds:
+The first try of a fast-path send is made by Producer.send itself, without a coroutine; only a failed one
+comes here. Beyond RocketMQ, whose three tries end within milliseconds:
 
     may be stored     no answer, an answer that leaves it open     a try; after 1 + retry_count_max of them the send fails
-    surely not        nobody listens, no master, 14, 501, 1500     no try: the other brokers at once, then all of them again
-                                                                   with pauses between, until the send's time is over
+    surely not        unreachable, no master, 14, 501, 1500        no try: the other brokers immediately, then all of them again
+                                                                   with pauses between, until the send times out
     no such queue     29, and the queue was in the route           no try: the route is read until it is another one, and the
                                                                    queue is chosen again among those that it has
 
@@ -63,7 +63,7 @@ BUSY_PAUSE_S = (
     0.25  # before the first repeat at the only broker when it is busy; each further one waits longer
 )
 GO_AWAY_TRIES_MAX = (
-    3  # repeats at brokers that shut down, or lead a queue no more, at once; they do not count as tries
+    3  # immediate repeats at brokers that shut down, or no longer lead a queue; they do not count as tries
 )
 # What surely left nothing at a broker. 14: a slave, a master without a lease, a store that takes no messages.
 NOT_STORED = (ConnectFailed, ServiceNotAvailable, GoAway, NotLeaderForQueue)
@@ -80,9 +80,9 @@ _SURELY_NOT_STORED = (
 )
 # Between two rounds over all brokers, none of which took the message: short at first, for a handing over takes no longer.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.2
-# A host that is gone, or cut off, does not even refuse: what a connection to it, or the question to a NameServer for another,
-# may take of what is left of a send's time, but for a floor.
-CONNECT_TIMEOUT_S, SHARE, SHARE_FLOOR_S = 3.0, 1 / 3, 0.5
+# An unreachable host drops packets: the part of a send's remaining time that a connection to it, or a NameServer's request
+# for another broker, may take, with a minimum.
+CONNECT_TIMEOUT_S, SHARE, SHARE_S_MIN = 3.0, 1 / 3, 0.5
 # A topic that was shrunk: how often its route is read until the nameserver knows, and how often that may happen to one send.
 QUEUE_GONE_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
 QUEUE_GONE_TRIES_MAX = 3
@@ -94,13 +94,13 @@ def connect_s(remaining_s: float, *, is_only_try: bool = False) -> float:
     """Seconds that a try waits for its connection: a share of what is left (3 s at most, 0.5 s at least when there are so
     many), for another broker may take the message; with `is_only_try` all of it, up to 3 s.
 
-    The attempt itself goes on (RemotingClient.connect), so a later try finds what became of it.
+    The attempt itself continues (RemotingClient.connect), so a later try finds its result.
     """
     return min(CONNECT_TIMEOUT_S, remaining_s if is_only_try else _share_s(remaining_s))
 
 
 def _share_s(remaining_s: float) -> float:
-    return min(remaining_s, max(remaining_s * SHARE, SHARE_FLOOR_S))
+    return min(remaining_s, max(remaining_s * SHARE, SHARE_S_MIN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class _Send:
         self._refused_by: frozenset[str] = frozenset()  # who surely did not store it, since the last pause
         self._next_pause_s = PAUSE_FIRST_S
 
-    def failed_at(self, place: str, failure: AerobeeError) -> None:
+    def failed_at(self, where: str, failure: AerobeeError) -> None:
         """Remember one try."""
         self.attempt_count += 1
         failure.__traceback__ = None  # it holds the frames of the try
@@ -156,8 +156,8 @@ class _Send:
             # Of what surely was not stored: a try that may have been is what the sender has to know.
             surely = (n for n, (_, each) in enumerate(self.attempts) if isinstance(each, _SURELY_NOT_STORED))
             del self.attempts[next((n for n in surely if n >= ATTEMPTS_MAX // 2), ATTEMPTS_MAX // 2)]
-        self.attempts.append((place, failure))
-        text = f"{place}: {failure}"
+        self.attempts.append((where, failure))
+        text = f"{where}: {failure}"
         if text in self.texts or len(self.texts) < TEXTS_MAX:
             self.texts[text] += 1
 
@@ -168,7 +168,7 @@ class _Send:
         return info is None or self.fixed is not None or self._refused_by.issuperset(info.targets)
 
     async def pause(self) -> None:
-        """Wait, each time longer, and begin anew with all brokers."""
+        """Wait, each time longer, and start again with all brokers."""
         self._refused_by = self.avoid = frozenset()
         pause_s, self._next_pause_s = self._next_pause_s, min(2 * self._next_pause_s, PAUSE_MAX_S)
         await asyncio.sleep(max(0.0, min(pause_s, self.deadline - _now())))
@@ -300,7 +300,7 @@ class SendTries:
         broker_name: str,
         target: Target | None,
     ) -> None:
-        """Return when the next try may begin. `target` None: no broker was asked. Raises what the send raises when there is none."""
+        """Return when the next try may begin. `target` None: no request was sent. Raises what the send raises when there is none."""
         now = _now()
         is_busy = isinstance(failure, SystemBusy)
         is_sent_elsewhere = (
@@ -318,10 +318,10 @@ class SendTries:
         is_final = target is not None and not is_retried(failure)
         if is_final and not send.may_be_stored:
             raise failure
-        place = (
+        where = (
             f"{target.broker_name} at {target.address}" if target is not None else broker_name or "nameserver"
         )
-        send.failed_at(place, failure)
+        send.failed_at(where, failure)
         if is_final:
             raise send.failed() from failure
         if self._faults is not None and target is not None:

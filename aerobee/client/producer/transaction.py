@@ -49,8 +49,8 @@ _CODES = {
 class TransactionResult:
     """How sending in a transaction ended.
 
-    `state` is what the broker was told. `confirmed`: it answered that it did so; otherwise it will ask, or refused because
-    somebody else, an operator or the checker of another process, decided otherwise before. `error` is what the local
+    `state` is the state sent to the broker. `confirmed`: the broker confirmed it; otherwise it will check, or refused because
+    an operator or the checker of another process decided otherwise before. `error` is what the local
     work raised.
     """
 

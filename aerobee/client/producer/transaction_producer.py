@@ -3,7 +3,7 @@
 Follows TransactionMQProducer. When the end is lost, or this process dies, the broker asks any live producer of the group
 and the checker answers. So the checker must find out from lasting data, as the database, what became of the local work.
 
-    async def checker(message):      # any process of the group is asked
+    async def checker(message):      # called in any process of the group
         return TransactionState.COMMIT if await orders.has(message.keys[0]) else TransactionState.ROLLBACK
 
     async with TransactionProducer("127.0.0.1:9876", "orders", checker=checker) as producer:
@@ -142,7 +142,7 @@ class TransactionProducer(Producer):
             self._threads.close()
 
     async def _join_brokers(self) -> None:
-        """Fetch the route; new brokers in it get a heartbeat at once. The periodic refresh tries again."""
+        """Fetch the route; new brokers in it get a heartbeat immediately. The periodic refresh tries again."""
         try:
             await self._session.routes.refresh(self.config.default_topic)
         except AerobeeError as error:

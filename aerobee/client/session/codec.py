@@ -1,7 +1,7 @@
 """Which backend makes and reads what a client sends and gets: the native one (module aerobee_native) or the Python one.
 
-As with the broker's fast path (aerobee/broker/fastpath/choice.py) the Python codec is the definition and is always there, and
-the native one is taken when it is installed and has this version. AEROBEE_CLIENT_CODEC=python or =native forces one.
+As with the broker's fast path (aerobee/broker/fastpath/choice.py) the Python codec is the reference implementation and always available, and
+the native one is used when it is installed and has this version. AEROBEE_CLIENT_CODEC=python or =native forces one.
 
     ids               unique_id.py     UniqueIds
     frames of sends   send_header.py   SendTemplate

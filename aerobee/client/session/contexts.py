@@ -13,9 +13,9 @@ The file is `~/.config/aerobee/client.toml` ($XDG_CONFIG_HOME/aerobee/client.tom
     access_key = "alice"
     secret_key = "…"
 
-The nearer wins: an option, a context that was named by an option, the environment, the file's current context, the
-defaults. A context is one cluster: whoever names another nameserver than its own, by option or environment, does not get
-the TLS settings of the current context, unless that was asked for by name.
+Sources in order of precedence: an option, a context named by an option, the environment, the file's current context, the
+defaults. A context is one cluster: a command with another NameServer, by option or environment, does not get
+the TLS settings of the current context, unless the context is named explicitly.
 """
 
 from __future__ import annotations
@@ -194,18 +194,18 @@ def _toml(value: str | bool) -> str:
     return text
 
 
-def _context_of(table: object, place: str) -> Context:
+def _context_of(table: object, where: str) -> Context:
     if not isinstance(table, dict):
-        raise ConfigError(f"{place} is not a table")
+        raise ConfigError(f"{where} is not a table")
     known = {each.name for each in fields(Context)}
     for key, value in table.items():
         if key not in known:
-            raise ConfigError(f"{place}: unknown key {key}; known are {', '.join(sorted(known))}")
+            raise ConfigError(f"{where}: unknown key {key}; known are {', '.join(sorted(known))}")
         wanted = bool if key == "tls" else str
         if not isinstance(value, wanted):
             said = "no text" if key in SECRET_KEYS else repr(value)
             raise ConfigError(
-                f"{place}: {key} is {said}, must be {'true or false' if wanted is bool else 'text'}"
+                f"{where}: {key} is {said}, must be {'true or false' if wanted is bool else 'text'}"
             )
     return Context(**table)
 

@@ -1,6 +1,6 @@
 """The nameservers that a client knows, asked one after the other until one answers.
 
-They hold the same table and never talk to each other, so any one will do. The one that answered last is asked first;
+They have the same table and never communicate, so any of them will do. The client first uses the one that answered last;
 a client keeps working while all but one are down. Source: NettyRemotingClient.getAndCreateNameserverChannel.
 """
 
@@ -20,7 +20,7 @@ from aerobee.remoting.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
-TRY_S_MIN = 0.3  # a nameserver gets at least this long before the next one is asked
+TRY_S_MIN = 0.3  # a NameServer gets at least this time before the client tries the next one
 # What every NameServer of any version answers: a peer that does not know these is something else, mostly a broker.
 BASIC_REQUESTS = frozenset(
     {
@@ -47,7 +47,7 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class Nameservers:
-    """Asks one nameserver; goes on to the next one when it does not answer."""
+    """Sends requests to one NameServer, and to the next one when it does not answer."""
 
     def __init__(self, addresses: Sequence[str], *, remoting: RemotingClient, random: Random) -> None:
         self.addresses = tuple(addresses)

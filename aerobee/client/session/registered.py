@@ -45,7 +45,7 @@ class RegisteredBrokers:
         return {name: sorted(data.broker_addrs) for name, data in info.broker_addr_table.items()}
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Brokers and queues of a topic. Raises as ids(), and TopicNotExist while nobody has registered it."""
+        """Brokers and queues of a topic. Raises as ids(), and TopicNotExist while no broker has registered it."""
         return TopicRouteData.decode(await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}))
 
     async def _ask(self, code: RequestCode, ext: dict[str, str] | None = None) -> bytes:

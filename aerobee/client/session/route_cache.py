@@ -1,6 +1,6 @@
-"""Routes by topic: asked for once, refreshed each 30 s, and at once when one proves stale.
+"""Routes by topic: fetched once, refreshed every 30 s, and immediately when one proves stale.
 
-Source: MQClientInstance.updateTopicRouteInfoFromNameServer. Whoever depends on a route registers for its changes.
+Source: MQClientInstance.updateTopicRouteInfoFromNameServer. Users of routes register for changes.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class RouteCache:
         except asyncio.CancelledError:
             current = asyncio.current_task()
             if fetching.task.cancelled() and current is not None and not current.cancelling():
-                raise UsageError("this client was closed while it asked for a route") from None
+                raise UsageError("this client was closed while it fetched a route") from None
             raise
 
     async def _fetch(self, topic: str) -> TopicRoute:

@@ -61,7 +61,7 @@ def properties_text(message: Message, unique_id: str) -> str:
 
 
 def check_properties(message: Message) -> None:
-    """Raise UsageError for a property that has a field of its own in Message."""
+    """Raise UsageError for a property that a field of Message sets."""
     if not RESERVED_PROPERTIES.isdisjoint(message.properties):
         name = sorted(RESERVED_PROPERTIES & message.properties.keys())[0]
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Answers to sends, a whole read at once: frames in, finished futures out. Pure.
+"""Replies to sends, a whole read at a time: frames in, finished futures out. Pure.
 
 A burst hook (remoting/connection.py). It takes the frames that are ordinary answers to sends which Producer.send began,
 and stops at the first frame that is anything else: a failure, another call's response, a request, half a frame, bytes

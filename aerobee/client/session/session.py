@@ -1,7 +1,7 @@
 """One client id towards a cluster: connections, nameservers, routes, heartbeats, and the calls that brokers make.
 
 Follows MQClientInstance. Each Producer, PushConsumer, PullConsumer and Admin owns one. What always holds: a broker
-that a cached route names has been sent a heartbeat, or one is on its way, as long as somebody joined.
+that a cached route names has been sent a heartbeat, or one is in flight, as long as a producer or consumer has joined.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Session:
             is_here = False
         if not is_here:
             raise UsageError(
-                "this client was opened in another event loop, which it belongs to: keep all of its life in one "
-                "asyncio.run(), give each thread a client of its own, or take the client without await (SyncProducer and its like)"
+                "this client belongs to another event loop, in which it was opened: use it within one "
+                "asyncio.run(), use one client per thread, or use a synchronous client (SyncProducer and similar)"
             )
 
     async def close(self) -> None:
@@ -229,7 +229,7 @@ class Session:
             self._beating_now.discard(address)
 
     def _connected(self, connection: Connection) -> None:
-        # A broker forgets a client with its connection: a new one needs a heartbeat of its own.
+        # A broker removes a client with its connection: a new connection needs another heartbeat.
         if not self.is_open or not (self._producer_groups or self._consumers):
             return
         for address in self._targets():
@@ -252,7 +252,7 @@ class Session:
             self.tasks.spawn(self.heartbeat(), "client-heartbeat-now")
 
     async def _unregister(self) -> None:
-        """Say goodbye to every broker that knows us, so that the others rebalance at once."""
+        """Unregister at every broker that knows this client, so that the other members rebalance immediately."""
         leaving = [
             {"clientID": self.client_id, "producerGroup": group} for group in self._producer_groups
         ] + [{"clientID": self.client_id, "consumerGroup": group} for group in self._consumers]
@@ -356,7 +356,7 @@ class Session:
         try:
             return await self.invoke(address, command)
         except AerobeeError as error:
-            # An LMQ stands in no route: its broker has a topic of its own name.
+            # An LMQ has no route: its broker has a topic named like the broker.
             topic = queue.broker_name if queue.topic.startswith(LMQ_PREFIX) else queue.topic
             if not is_not_executed(error) or not await self._refreshed(topic):
                 raise

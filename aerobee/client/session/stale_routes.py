@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 # Between two readings for one address. A broker that stays away must not make a client ask for routes all the time.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.2, 5.0
-ADDRESSES_MAX = 1_024  # with a pause of their own
+ADDRESSES_MAX = 1_024  # each with a separate pause
 # What brokers answer that are no master any more, or have fewer queues than the route says. Some of these codes have other
 # causes too; then the route is read once more than needed.
 STALE_CODES = frozenset(

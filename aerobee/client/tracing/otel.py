@@ -5,7 +5,7 @@
     PushConsumer(..., observers=[telemetry])
 
 A send is a span of kind PRODUCER; its context travels in the properties `traceparent` and `tracestate` (whatever the
-configured propagator writes), so a consumer in any language can go on with it. A handler call is a span of kind
+configured propagator writes), so a consumer in any language can continue the trace. A handler call is a span of kind
 CONSUMER, the child of the send, and the current span while the handler runs; one for several messages (`batch_size`
 above 1) has a link to each of them instead. Names and attributes follow the semantic conventions of messaging. Nothing
 of Aerobee imports this module by itself.

@@ -44,7 +44,7 @@ TIMER_NAMES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 class TraceSender(Protocol):
-    """What sends the trace messages: a Producer of its own."""
+    """The sender of the trace messages: a separate Producer."""
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-// Who may do what in the cluster, and a placement plan.
+// Users and permissions of the cluster, and a placement plan.
 
 import { act } from "./action.js";
 import { get, plan } from "./api.js";
@@ -15,27 +15,27 @@ export async function access(parameters, place) {
   const again = () => access(parameters, place);
   const everywhere = Math.max(0, ...found.users.map((row) => row.at.length));
   const where = (row) => (row.at.length === everywhere ? "every server" : h("span", { class: "warn" }, `only ${row.at.join(", ")}`));
-  const change = (row, text, fields, options = {}) => act("admin", text, `${text.replace(" …", "")} ${row.user}`, "user-update", { user: row.user, ...fields }, { done: again, ...options });
+  const change = (row, text, fields, options = {}) => act("admin", text, `${text} ${row.user}`, "user-update", { user: row.user, ...fields }, { done: again, ...options });
   place.replaceChildren(
     h("h1", {}, "Access"),
-    h("p", {}, "Who proves by a key who he is, and what he may do. Nothing said is no."),
+    h("p", {}, "Users of the cluster's access control and their permissions. Actions without a permission are denied."),
     table(counted(found.users.length, "user"), [
       ["User", (row) => row.user], ["Kind", (row) => (row.is_super ? "administrator" : "normal")],
-      ["State", (row) => (row.is_enabled ? h("span", { class: "good" }, "let in") : h("span", { class: "bad" }, "not let in"))], ["Known at", where],
-      ["Do", (row) => h("div", { class: "bar" },
-        change(row, row.is_enabled ? "Disable …" : "Enable …", { is_enabled: !row.is_enabled }, { danger: row.is_enabled }),
-        change(row, row.is_super ? "Make normal …" : "Make administrator …", { is_super: !row.is_super }),
-        act("admin", "Delete …", `Delete user ${row.user}`, "user-delete", { user: row.user }, { danger: true, confirm: row.user, done: again }))],
-    ], found.users, "There is no user."),
-    h("h2", {}, "A new user, or another secret key"), userForm(again),
-    h("h2", {}, "What users may do"),
-    table(counted(found.policies.length, "sentence"), [
+      ["State", (row) => (row.is_enabled ? h("span", { class: "good" }, "enabled") : h("span", { class: "bad" }, "disabled"))], ["Known at", where],
+      ["Actions", (row) => h("div", { class: "bar" },
+        change(row, row.is_enabled ? "Disable" : "Enable", { is_enabled: !row.is_enabled }, { danger: row.is_enabled }),
+        change(row, row.is_super ? "Make normal" : "Make administrator", { is_super: !row.is_super }),
+        act("admin", "Delete", `Delete user ${row.user}`, "user-delete", { user: row.user }, { danger: true, confirm: row.user, done: again }))],
+    ], found.users, "There are no users."),
+    h("h2", {}, "Create a user or change a secret key"), userForm(again),
+    h("h2", {}, "Permissions"),
+    table(counted(found.policies.length, "permission"), [
       ["User", (row) => row.user], ["Resource", (row) => row.resource],
       ["Decision", (row) => (row.is_allowed ? h("span", { class: "good" }, "allow") : h("span", { class: "bad" }, "deny"))],
       ["Actions", (row) => row.actions.join(", ")], ["From", (row) => row.source_ips.join(", ") || "everywhere"], ["Policy", (row) => row.policy], ["Known at", where],
-      ["Do", (row) => act("admin", "Take back …", `Take back what is said of ${row.resource}`, "acl-delete", { user: row.user, resource: row.resource, policy: row.policy }, { danger: true, done: again })],
-    ], found.policies, "Nothing is said of anybody: only administrators may do something."),
-    h("h2", {}, "Say what a user may do"), policyForm(found.users, again),
+      ["Change", (row) => act("admin", "Delete permission", `Delete permission on ${row.resource}`, "acl-delete", { user: row.user, resource: row.resource, policy: row.policy }, { danger: true, done: again })],
+    ], found.policies, "There are no permissions: only administrators may use the cluster."),
+    h("h2", {}, "Set permissions"), policyForm(found.users, again),
   );
 }
 
@@ -44,23 +44,23 @@ function userForm(done) {
   const secret = h("input", { type: "password", autocomplete: "new-password" });
   const isSuper = h("input", { type: "checkbox" });
   return h("div", { class: "bar" }, field("User", name), field("Secret key", secret), field("Administrator", isSuper),
-    act("admin", "Create …", "Create a user", "user-create", () => ({ user: name.value, secret_key: secret.value, is_super: isSuper.checked }), { done }),
-    act("admin", "Change key …", "Change a secret key", "user-update", () => ({ user: name.value, secret_key: secret.value }), { done }));
+    act("admin", "Create", "Create a user", "user-create", () => ({ user: name.value, secret_key: secret.value, is_super: isSuper.checked }), { done }),
+    act("admin", "Change key", "Change a secret key", "user-update", () => ({ user: name.value, secret_key: secret.value }), { done }));
 }
 
 function policyForm(users, done) {
   const user = h("input", { type: "text", list: "users" });
   const resource = h("input", { type: "text", value: "Topic:", "aria-describedby": "resource-help" });
   const boxes = ACTIONS.map((name) => h("input", { type: "checkbox", value: name }));
-  const decision = h("select", {}, h("option", { value: "allow" }, "may"), h("option", { value: "deny" }, "may not"));
+  const decision = h("select", {}, h("option", { value: "allow" }, "allow"), h("option", { value: "deny" }, "deny"));
   const sources = h("input", { type: "text", placeholder: "everywhere" });
   const policy = h("select", {}, h("option", {}, "Custom"), h("option", {}, "Default"));
   return h("div", {},
     h("datalist", { id: "users" }, users.map((row) => h("option", { value: row.user }))),
     h("div", { class: "bar" }, field("User", user), field("Decision", decision), field("Resource", resource), field("From", sources), field("Policy", policy)),
     h("fieldset", { class: "bar" }, h("legend", {}, "Actions"), boxes.map((box, at) => h("label", { class: "row" }, box, ACTIONS[at]))),
-    h("p", { id: "resource-help", class: "soft" }, "Topic:orders, Group:billing*, Cluster:*, or * for everything. From: 10.0.0.7, 10.0.0.0/8. Default counts where Custom says nothing."),
-    act("admin", "Look …", "Say what a user may do", "acl-put", () => ({
+    h("p", { id: "resource-help", class: "soft" }, "Topic:orders, Group:billing*, Cluster:*, or * for everything. From: 10.0.0.7, 10.0.0.0/8. The Default policy applies where Custom has no entry."),
+    act("admin", "Preview", "Set permissions", "acl-put", () => ({
       user: user.value, resource: resource.value, actions: boxes.filter((box) => box.checked).map((box) => box.value).join(","),
       is_allowed: decision.value === "allow", source_ips: sources.value, policy: policy.value,
     }), { done }));
@@ -74,11 +74,11 @@ export async function placement(parameters, place) {
     try { shown.replaceChildren(...planParts(await plan(await file.files[0].text()))); } catch (error) { shown.replaceChildren(failure(error)); }
   } });
   place.replaceChildren(h("h1", {}, "Placement"),
-    h("p", {}, "A plan says which queues of topics go to other brokers. It is shown here and compared with the cluster; the command line carries it out, for that takes as long as groups need to read."),
-    h("div", { class: "bar" }, field("Plan, a file", file)), shown);
+    h("p", {}, "A plan moves queues of topics to other brokers. This page shows it and compares it with the cluster. The command line executes it, because that takes until consumer groups have read the moved queues."),
+    h("div", { class: "bar" }, field("Plan file", file)), shown);
   const found = await get("placement");
   shown.replaceChildren(...(found.file ? planParts(found) : [
-    h("p", { class: "soft" }, "The console was started without --plan. Make a plan, then choose it here:"),
+    h("p", { class: "soft" }, "The console was started without --plan. Create a plan, then choose its file here:"),
     command("aerobee spark placement --history /data/load --sample 60 --every 60 --plan plan.json"),
   ]));
 }
@@ -88,18 +88,18 @@ function planParts(found) {
   const queues = (counts) => Object.entries(counts).map(([name, each]) => `${name} ${each}`).join(", ") || "none";
   return [
     h("p", {}, `${found.file}, made ${moment(found.made_at_ms)}${found.is_begun ? ", begun" : ""}`),
-    found.trouble ? failure(new Error(found.trouble)) : h("p", { class: found.steps_left ? null : "good" }, found.steps_left ? `${counted(found.steps_left, "step")} are left.` : "Nothing is left to do."),
+    found.trouble ? failure(new Error(found.trouble)) : h("p", { class: found.steps_left ? null : "good" }, found.steps_left ? `${counted(found.steps_left, "step")} left.` : "No steps left."),
     ...found.warnings.map((text) => h("p", { class: "warn" }, text)),
     h("h2", {}, "Forecast"),
-    table("Imbalance, 1 is even", [["Of", (row) => row.resource], ["Before", (row) => even(row.before), "number"], ["After", (row) => even(row.after), "number"]], found.forecast, "There are no brokers in it."),
+    table("Imbalance (1 = even)", [["Resource", (row) => row.resource], ["Before", (row) => even(row.before), "number"], ["After", (row) => even(row.after), "number"]], found.forecast, "The plan has no brokers."),
     h("h2", {}, "Changes"),
     table(counted(found.changes.length, "topic"), [["Topic", (row) => row.topic], ["Queues now", (row) => queues(row.before)], ["Queues then", (row) => queues(row.after)],
-      ["Keys that move", (row) => (row.moved_keys === null ? "–" : `${Math.round(row.moved_keys * 100)} %`), "number"]], found.changes, "The plan changes nothing."),
-    h("h2", {}, "Phases that are left"),
+      ["Moved keys", (row) => (row.moved_keys === null ? "–" : `${Math.round(row.moved_keys * 100)} %`), "number"]], found.changes, "The plan changes nothing."),
+    h("h2", {}, "Remaining phases"),
     table("Steps of each kind", [["Phase", (row) => row.phase], ["Steps", (row) => row.steps, "number"]], found.phases, "None."),
     h("details", {}, h("summary", {}, `Steps${found.steps.length < found.steps_left ? `, the first ${found.steps.length}` : ""}`),
-      table("In their order, topic by topic", [["Phase", (row) => row.phase], ["Step", (row) => row.step]], found.steps, "None.")),
+      table("In order, topic by topic", [["Phase", (row) => row.phase], ["Step", (row) => row.step]], found.steps, "None.")),
     h("h2", {}, "On the command line"),
-    h("h3", {}, "Show the steps and do none"), command(found.commands.look), h("h3", {}, "Carry it out, or go on"), command(found.commands.apply), h("h3", {}, "Take it back"), command(found.commands.revert),
+    h("h3", {}, "Show the steps only"), command(found.commands.look), h("h3", {}, "Apply or continue"), command(found.commands.apply), h("h3", {}, "Revert"), command(found.commands.revert),
   ];
 }

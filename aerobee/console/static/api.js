@@ -1,4 +1,4 @@
-// Calls of the console's own server.
+// Requests to the console's server.
 
 export const session = { csrf: "", role: "viewer", read_only: false, has_login: false, user: "", nameserver: "" };
 const RANK = { viewer: 1, operator: 2, admin: 3 };
@@ -9,9 +9,9 @@ export function may(role) {
 
 async function answer(response) {
   let document = {};
-  try { document = await response.json(); } catch { /* said below, by the status */ }
+  try { document = await response.json(); } catch { /* the status below tells the error */ }
   if (!response.ok) {
-    const error = new Error(document.error || `the console answered ${response.status}`);
+    const error = new Error(document.error || `the console replied with status ${response.status}`);
     error.status = response.status;
     throw error;
   }

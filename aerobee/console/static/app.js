@@ -1,4 +1,4 @@
-// Which page is shown, what it is told, who is logged in.
+// Routing, updates of the current page, and login.
 
 import { begin, post, session } from "./api.js";
 import { failure, field, h, route } from "./parts.js";
@@ -23,7 +23,7 @@ function where() {
 }
 
 async function show() {
-  if (location.hash && !location.hash.startsWith("#/")) return; // a place on the page: the skip link
+  if (location.hash && !location.hash.startsWith("#/")) return; // an anchor on the page: the skip link
   const [name, parameters] = where();
   const page = PAGES.find((each) => each[0] === name);
   const [above, draw] = page ? [name, page[2]] : BELOW[name] || ["overview", pages.overview];
@@ -56,7 +56,7 @@ function listen() {
   stream = new EventSource("/api/stream");
   stream.onmessage = async (event) => {
     const look = JSON.parse(event.data);
-    // Not under somebody's fingers: a page is drawn again only when nothing in it has the focus.
+    // Redraw a page only while none of its elements has the focus, so that input is not lost.
     if (current.update && !(main.contains(document.activeElement) && document.activeElement !== main)) {
       const number = current.number;
       try { await current.update(look); } catch (error) { if (current.number === number) main.append(failure(error)); }
@@ -98,14 +98,14 @@ function theme(name) {
 }
 
 function wanted() {
-  try { const kept = localStorage.getItem("theme"); if (kept) return kept; } catch { /* storage may be forbidden: what the system says */ }
+  try { const kept = localStorage.getItem("theme"); if (kept) return kept; } catch { /* storage may be forbidden: use the system's preference */ }
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
 document.getElementById("theme").addEventListener("click", () => {
   const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   theme(next);
-  try { localStorage.setItem("theme", next); } catch { /* it holds until the page is loaded again */ }
+  try { localStorage.setItem("theme", next); } catch { /* the choice then lasts until the next load of the page */ }
 });
 document.getElementById("nav").append(...PAGES.map(([name, title]) => h("a", { href: route(name), "data-page": name }, title)));
 addEventListener("hashchange", async () => { await show(); if (location.hash.startsWith("#/")) main.focus(); });

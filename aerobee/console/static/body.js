@@ -2,7 +2,7 @@
 
 import { counted, h, link, moment } from "./parts.js";
 
-// Topics of one group: what it is to get again, and what it has given up.
+// Retry and dead-letter topics of a group.
 const OF_A_GROUP = /^%(?:RETRY|DLQ)%(.+)$/;
 
 function why(message) {
@@ -47,18 +47,18 @@ export function messageCard(message) {
   } }, name));
   const facts = [
     ["Topic", link(message.topic, "topic", { name: message.topic })],
-    ["Place", `${message.broker} / queue ${message.queue_id} / offset ${message.queue_offset}`],
+    ["Position", `${message.broker} / queue ${message.queue_id} / offset ${message.queue_offset}`],
     ["Id", h("code", {}, message.message_id)],
     ["Stored", `${moment(message.store_timestamp)} from ${message.born_host}`],
     ["Tag and keys", [message.tag, ...message.keys].filter(Boolean).join(" · ") || "–"],
     ["Earlier deliveries", String(message.reconsume_times)],
-    ["Look further", [link("trace", "trace", { id: message.message_id }), " · ", why(message)]],
+    ["See also", [link("trace", "trace", { id: message.message_id }), " · ", why(message)]],
   ];
   const properties = Object.entries(message.properties);
   return h("article", { class: "card message" },
     h("dl", {}, facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     h("details", {}, h("summary", {}, `${counted(properties.length, "property", "properties")}`), h("dl", {}, properties.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))),
-    message.damage ? h("p", { class: "bad" }, `Shown as it is stored: ${message.damage}`) : "",
-    h("p", { class: "bar" }, `Body: ${counted(message.body_bytes, "byte")}${message.is_cut ? ", the first 65,536 are shown" : ""}`, buttons),
+    message.damage ? h("p", { class: "bad" }, `Damaged, shown as stored: ${message.damage}`) : "",
+    h("p", { class: "bar" }, `Body: ${counted(message.body_bytes, "byte")}${message.is_cut ? ", showing the first 65,536" : ""}`, buttons),
     pre);
 }

@@ -1,4 +1,4 @@
-// Pages that look: overview, brokers, topics, groups, messages, trace, why. Each is (parameters, place) -> update?
+// Read-only pages: overview, brokers, topics, groups, messages, trace, why. Each is (parameters, element) -> update?
 
 import { act } from "./action.js";
 import { get } from "./api.js";
@@ -15,9 +15,9 @@ const topicColumns = [
 const groupColumns = [
   ["Group", (row) => link(row.name, "group", { name: row.name })],
   ["State", (row) => state(row.state, row.reason)],
-  ["Not consumed", (row) => count(row.lag), "number"],
-  ["Late by", (row) => span(row.late_ms), "number"],
-  ["Worked off in", (row) => (row.drain_s === null ? "–" : span(row.drain_s * 1000)), "number"],
+  ["Lag", (row) => count(row.lag), "number"],
+  ["Lag time", (row) => span(row.late_ms), "number"],
+  ["Time to drain", (row) => (row.drain_s === null ? "–" : span(row.drain_s * 1000)), "number"],
   ["Out", (row) => rate(row.tps), "number"],
   ["Members", (row) => row.members, "number"],
 ];
@@ -26,10 +26,10 @@ const brokerColumns = [
   ["Role", (row) => row.role],
   ["Id", (row) => row.id, "number"],
   ["Address", (row) => row.address],
-  ["State", (row) => (row.error ? h("span", { class: "bad" }, row.error) : h("span", { class: "good" }, "answers"))],
+  ["State", (row) => (row.error ? h("span", { class: "bad" }, row.error) : h("span", { class: "good" }, "up"))],
   ["In", (row) => rate(row.in_tps), "number"],
   ["Out", (row) => rate(row.out_tps), "number"],
-  ["Sends, 99 %", (row) => (row.put_p99_ms === null || row.put_p99_ms === undefined ? "–" : `${row.put_p99_ms.toFixed(2)} ms`), "number"],
+  ["Send p99", (row) => (row.put_p99_ms === null || row.put_p99_ms === undefined ? "–" : `${row.put_p99_ms.toFixed(2)} ms`), "number"],
   ["Disk", (row) => (row.disk === null || row.disk === undefined || row.disk < 0 ? "–" : `${Math.round(row.disk * 100)} %`), "number"],
   ["Since", (row) => moment(row.boot_ms)],
 ];
@@ -41,19 +41,19 @@ export async function overview(parameters, place) {
       h("h1", {}, "Overview"),
       ...(look.error ? [failure(new Error(look.error))] : []),
       tiles(
-        ["Health", look.error ? "not reached" : isWell ? "well" : "look below", isWell ? "good" : "bad"],
+        ["Health", look.error ? "unreachable" : isWell ? "healthy" : "needs attention", isWell ? "good" : "bad"],
         ["In", rate(look.in_tps)], ["Out", rate(look.out_tps)],
-        ["Not consumed", count(look.lag)],
+        ["Lag", count(look.lag)],
         ["Brokers", count(look.brokers.length)], ["Topics", count(look.topic_count)], ["Groups", count(look.group_count)],
       ),
-      h("h2", {}, "Groups that need somebody"),
-      table("Groups that are not OK", groupColumns, look.not_ok, "Every group is OK, or was not watched for long enough."),
-      h("h2", {}, "Groups that are furthest behind"),
-      table("By the age of the first message that is not consumed", groupColumns, look.late, "No group has anything left to do."),
+      h("h2", {}, "Needs attention"),
+      table("Consumer groups whose state is not OK", groupColumns, look.not_ok, "Every consumer group is OK or not yet observed for long enough."),
+      h("h2", {}, "Highest lag"),
+      table("Consumer groups by lag time", groupColumns, look.late, "No lag."),
       h("h2", {}, "Busiest topics"),
-      table("By messages a second", topicColumns, look.busy, "There is no topic yet."),
+      table("By messages per second", topicColumns, look.busy, "There are no topics yet."),
       h("h2", {}, "Brokers"),
-      table("Brokers", brokerColumns, look.brokers, "No broker is known."),
+      table("Brokers", brokerColumns, look.brokers, "No broker is registered."),
     );
   };
   draw(await get("overview"));
@@ -62,19 +62,19 @@ export async function overview(parameters, place) {
 
 export async function brokers(parameters, place) {
   const columns = [...brokerColumns, ["Settings", (row) => link("settings", "settings", { broker: row.address })]];
-  const draw = (look) => place.replaceChildren(h("h1", {}, "Brokers"), table("Brokers, their roles and rates", columns, look.brokers, "No broker is known."));
+  const draw = (look) => place.replaceChildren(h("h1", {}, "Brokers"), table("Brokers, their roles and rates", columns, look.brokers, "No broker is registered."));
   draw(await get("overview"));
   return draw;
 }
 
 export async function topics(parameters, place) {
-  const list = await paged("Filter", (query) => get("topics", query), (rows, total) => table(counted(total, "topic"), topicColumns, rows, "No topic has such a name."), parameters.filter || "");
+  const list = await paged("Filter", (query) => get("topics", query), (rows, total) => table(counted(total, "topic"), topicColumns, rows, "No topic matches the filter."), parameters.filter || "");
   const name = h("input", { type: "text", required: true });
   const queues = h("input", { type: "number", min: "1", max: "1024", value: "8" });
   place.replaceChildren(h("h1", {}, "Topics"), list.element,
-    h("h2", {}, "A new topic"),
+    h("h2", {}, "Create a topic"),
     h("div", { class: "bar" }, field("Name", name), field("Queues at each broker", queues),
-      act("admin", "Create …", "Create a topic", "topic-create", () => ({ topic: name.value, queues: queues.value }))));
+      act("admin", "Create", "Create a topic", "topic-create", () => ({ topic: name.value, queues: queues.value }))));
   return list.update;
 }
 
@@ -83,12 +83,12 @@ export async function topic(parameters, place) {
   place.replaceChildren(
     h("h1", {}, `Topic ${found.name}`),
     h("div", { class: "bar" }, link("Send and watch", "send", { topic: found.name }), link("Find messages", "messages", { topic: found.name }),
-      act("admin", "Delete …", `Delete topic ${found.name}`, "topic-delete", { topic: found.name }, { danger: true, confirm: found.name, done: () => { location.hash = route("topics"); } })),
+      act("admin", "Delete", `Delete topic ${found.name}`, "topic-delete", { topic: found.name }, { danger: true, confirm: found.name, done: () => { location.hash = route("topics"); } })),
     table("Queues", [
       ["Broker", (row) => row.broker], ["Queue", (row) => row.queue_id, "number"], ["First", (row) => count(row.min_offset), "number"],
       ["End", (row) => count(row.max_offset), "number"], ["Stored", (row) => count(row.max_offset - row.min_offset), "number"], ["Last message", (row) => moment(row.last_ms)],
     ], found.queues),
-    h("h2", {}, "Groups that consume it"),
+    h("h2", {}, "Consumer groups"),
     h("p", {}, found.groups.length ? found.groups.map((name, at) => [at ? ", " : "", link(name, "group", { name })]) : "none"),
     h("h2", {}, "Settings"),
     table("At each broker", [
@@ -99,7 +99,7 @@ export async function topic(parameters, place) {
 }
 
 export async function groups(parameters, place) {
-  const list = await paged("Filter", (query) => get("groups", query), (rows, total) => table(counted(total, "group"), groupColumns, rows, "No group has such a name or state."), parameters.filter || "");
+  const list = await paged("Filter", (query) => get("groups", query), (rows, total) => table(counted(total, "group"), groupColumns, rows, "No group matches the filter."), parameters.filter || "");
   place.replaceChildren(h("h1", {}, "Groups"), list.element);
   return list.update;
 }
@@ -112,27 +112,27 @@ export async function group(parameters, place) {
   const to = h("input", { type: "text", value: "earliest", "aria-describedby": "to-help" });
   place.replaceChildren(
     h("h1", {}, `Group ${name}`),
-    found.look ? h("p", {}, state(found.look.state), " ", found.look.reason) : h("p", {}, "It is looked at for the first time."),
+    found.look ? h("p", {}, state(found.look.state), " ", found.look.reason) : h("p", {}, "The state of this group is not known yet."),
     h("div", { class: "bar" }, link("Why?", "why", { group: name }), link("Dead letters", "dlq", { group: name })),
-    found.conflicts.length ? failure(new Error(`Members subscribe to different things, so messages are lost to them: ${found.conflicts.map((each) => `${each.client_id} asks for ${each.expression} of ${each.topic}, ${each.other_client_id} for ${each.other_expression}`).join("; ")}`)) : h("span"),
-    table("Queues and who owns them", [
+    found.conflicts.length ? failure(new Error(`Members have different subscriptions, so they miss messages: ${found.conflicts.map((each) => `${each.client_id} subscribes to ${each.expression} of ${each.topic}, ${each.other_client_id} to ${each.other_expression}`).join("; ")}`)) : h("span"),
+    table("Queues and their owners", [
       ["Topic", (row) => link(row.topic, "topic", { name: row.topic })], ["Broker", (row) => row.broker], ["Queue", (row) => row.queue_id, "number"],
-      ["Committed", (row) => count(row.committed), "number"], ["End", (row) => count(row.end), "number"], ["Not consumed", (row) => count(row.lag), "number"],
-      ["Filter takes", (row) => count(row.wanted), "number"], ["Late by", (row) => span(row.late_ms), "number"], ["Owner", (row) => row.owner || "nobody says"],
-    ], found.queues, "It never consumed: there is no offset."),
+      ["Committed", (row) => count(row.committed), "number"], ["End", (row) => count(row.end), "number"], ["Lag", (row) => count(row.lag), "number"],
+      ["Filtered lag", (row) => count(row.wanted), "number"], ["Lag time", (row) => span(row.late_ms), "number"], ["Owner", (row) => row.owner || "none"],
+    ], found.queues, "The group has no committed offsets: it never consumed."),
     h("h2", {}, "Members"),
     table(found.model ? `Connected, ${found.model.toLowerCase()}` : "Connected", [
       ["Member", (row) => row.client_id], ["Address", (row) => row.address], ["Language", (row) => row.language], ["Version", (row) => row.version, "number"],
     ], found.members, "No member is online."),
     h("h2", {}, "Subscriptions"),
-    table("What members ask for", [["Topic", (row) => row.topic], ["Expression", (row) => row.expression], ["Type", (row) => row.type]], found.subscriptions, "Nobody subscribes now."),
-    found.locks.length ? table("Ordered queues that somebody holds", [
+    table("Subscriptions of the members", [["Topic", (row) => row.topic], ["Expression", (row) => row.expression], ["Type", (row) => row.type]], found.subscriptions, "No member has a subscription."),
+    found.locks.length ? table("Locks of ordered queues", [
       ["Topic", (row) => row.topic], ["Queue", (row) => row.queue_id, "number"], ["Holder", (row) => row.client_id], ["Held for", (row) => span(row.held_ms), "number"], ["Renewed", (row) => `${span(row.age_ms)} ago`, "number"],
     ], found.locks) : h("span"),
-    h("h2", {}, "Move it to another place"),
+    h("h2", {}, "Reset offsets"),
     h("div", { class: "bar" }, field("Topic", topicInput), field("To", to),
-      act("operator", "Look …", `Move group ${name}`, "reset", () => ({ group: name, topic: topicInput.value, to: typedMoment(to.value) }))),
-    h("p", { id: "to-help", class: "soft" }, "earliest, latest, offset:120, +100 or -100 messages from here, 2026-11-21T10:00:00 (", timeZone(), "), or 15m for 15 minutes ago"),
+      act("operator", "Preview", `Reset offsets of ${name}`, "reset", () => ({ group: name, topic: topicInput.value, to: typedMoment(to.value) }))),
+    h("p", { id: "to-help", class: "soft" }, "earliest, latest, offset:120, +100 or -100 (relative to the committed offset), 2026-11-21T10:00:00 (", timeZone(), "), or 15m for 15 minutes ago"),
   );
 }
 
@@ -163,11 +163,11 @@ export async function trace(parameters, place) {
   if (!parameters.id) return;
   const { events } = await get("trace", { id: parameters.id });
   if (!events.length) {
-    found.append(h("p", {}, "There is no trace of it: clients record only with trace=True (Java: enableMsgTrace), and records arrive some seconds later."));
+    found.append(h("p", {}, "No trace found: clients record traces only with trace=True (Java: enableMsgTrace), and the records arrive some seconds later."));
     return;
   }
-  found.append(h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Picture of the trace" }, picture(events)),
-    table("What clients recorded", [["Time", (row) => moment(row.time)], ["What", (row) => row.what], ["Group", (row) => row.group], ["Client", (row) => row.client_host], ["Topic", (row) => row.topic || "–"]], events));
+  found.append(h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Diagram of the trace" }, picture(events)),
+    table("Records of the clients", [["Time", (row) => moment(row.time)], ["What", (row) => row.what], ["Group", (row) => row.group], ["Client", (row) => row.client_host], ["Topic", (row) => row.topic || "–"]], events));
 }
 
 function picture(events) {
@@ -185,7 +185,7 @@ function picture(events) {
   const width = 900, left = 200, right = 30, high = 46;
   const x = (time) => left + ((time - first) / (last - first)) * (width - left - right);
   const height = 40 + lanes.length * high;
-  const root = svg("svg", { class: "trace", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `The way of the message over ${span(last - first)}: ${events.map((event) => event.what).join("; ")}` });
+  const root = svg("svg", { class: "trace", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Trace of the message over ${span(last - first)}: ${events.map((event) => event.what).join("; ")}` });
   lanes.forEach((lane, row) => {
     const y = 40 + row * high;
     root.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: y, y2: y }), svg("text", { x: 8, y: y + 4 }, lane.slice(0, 28)));
@@ -195,7 +195,7 @@ function picture(events) {
     if (!(event.time > 0)) return;
     const y = 40 + lanes.indexOf(`${event.group}`) * high;
     const kind = event.kind === "Pub" ? "sent" : event.success === false ? "failed" : "ok";
-    // The record of an end has the time at which consumption ended, less its cost.
+    // The record of a consumption's end has the end time minus the duration.
     const wide = Math.max(6, x(event.time + (event.cost_ms || 0)) - x(event.time));
     const mark = svg("rect", { class: kind, x: x(event.time) - 3, y: y - 7, width: wide, height: 14, rx: 4 });
     mark.append(svg("title", {}, event.what));
@@ -209,11 +209,11 @@ export async function why(parameters, place) {
   const topicInput = h("input", { type: "text", value: parameters.topic || "" });
   const message = h("input", { type: "text", value: parameters.message || "" });
   const found = h("div");
-  place.replaceChildren(h("h1", {}, "Why?"), h("p", {}, "Why has a group not consumed a message, why is it late, why did a message come twice?"),
+  place.replaceChildren(h("h1", {}, "Why?"), h("p", {}, "Explains why a group did not consume a message, lags, or consumed a message twice."),
     h("form", { onsubmit: (event) => {
       event.preventDefault();
       location.hash = route("why", { group: groupInput.value, topic: topicInput.value, message: message.value });
-    } }, field("Group", groupInput), field("Topic, if one", topicInput), field("Message id, if one", message), h("button", { class: "main" }, "Ask")), found);
+    } }, field("Group", groupInput), field("Topic (optional)", topicInput), field("Message id (optional)", message), h("button", { class: "main" }, "Explain")), found);
   if (!parameters.group) {
     if (parameters.topic) found.replaceChildren(...(await askedOf(parameters)));
     return;
@@ -222,7 +222,7 @@ export async function why(parameters, place) {
   found.replaceChildren(h("ol", { class: "findings" }, findings.map((each, at) => h("li", {}, at === 0 ? h("strong", {}, each.text) : each.text))));
 }
 
-// Each group that consumes the topic has its own reason.
+// The reason differs between the groups that consume the topic.
 async function askedOf(parameters) {
   const { groups: names } = await get("topic", { name: parameters.topic });
   if (!names.length) return [h("p", {}, `No group consumes ${parameters.topic}.`)];

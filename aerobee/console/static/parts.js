@@ -1,4 +1,4 @@
-// What pages are made of. Text of strangers becomes text nodes only, never markup.
+// Building blocks of pages. Untrusted text becomes text nodes only, never markup.
 
 export function h(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -69,7 +69,7 @@ export function state(value, reason) {
 
 // columns: [title, row => content, "number"?]
 export function table(caption, columns, rows, empty) {
-  if (!rows.length) return h("p", { class: "soft" }, empty || "Nothing here.");
+  if (!rows.length) return h("p", { class: "soft" }, empty || "None.");
   const head = columns.map(([title, , kind]) => h("th", { scope: "col", class: kind }, title));
   const body = rows.map((row) => h("tr", {}, columns.map(([, cell, kind]) => h("td", { class: kind }, cell(row)))));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
@@ -107,12 +107,12 @@ export function say(text) {
 
 export function command(text) {
   const copy = h("button", { type: "button", onclick: async () => {
-    try { await navigator.clipboard.writeText(text); say("copied"); } catch { say("the browser does not let this page copy"); }
+    try { await navigator.clipboard.writeText(text); say("copied"); } catch { say("the browser does not allow copying"); }
   } }, "Copy");
-  return h("div", { class: "command" }, h("pre", { tabindex: "0", "aria-label": "The same on the command line" }, text), copy);
+  return h("div", { class: "command" }, h("pre", { tabindex: "0", "aria-label": "Equivalent command" }, text), copy);
 }
 
-// A list that may be long: a filter, and at most `shown` rows until more are asked for.
+// A long list: a filter, and `shown` rows until the user requests more.
 export function filtered(title, rows, name, draw, initial = "") {
   let shown = 200;
   const place = h("div");
@@ -131,15 +131,15 @@ export function filtered(title, rows, name, draw, initial = "") {
   };
 }
 
-// A list of which the server sends a hundred rows at a time: a filter, and the way to the other rows.
+// A list that the server sends in pages of a hundred rows, with a filter and buttons for the previous and next page.
 export async function paged(title, ask, draw, initial = "") {
   let offset = 0;
   let asked = 0;
   const place = h("div");
   const where = h("p", { class: "soft", role: "status" });
   const turn = (text, by) => h("button", { type: "button", onclick: () => { offset = Math.max(0, offset + by); redraw(); } }, text);
-  const back = turn("Back", -PAGE_ROWS);
-  const on = turn("Further", PAGE_ROWS);
+  const back = turn("Previous", -PAGE_ROWS);
+  const on = turn("Next", PAGE_ROWS);
   let typing = 0;
   const input = h("input", { type: "search", value: initial, oninput: () => { offset = 0; clearTimeout(typing); typing = setTimeout(redraw, 150); } });
   const redraw = async () => {
@@ -147,7 +147,7 @@ export async function paged(title, ask, draw, initial = "") {
     const mine = asked;
     try {
       const found = await ask({ filter: input.value.trim(), offset, count: PAGE_ROWS });
-      if (mine !== asked) return; // an older question, answered late
+      if (mine !== asked) return; // the late reply to an older request
       if (offset >= found.total && offset > 0) { offset = 0; redraw(); return; }
       place.replaceChildren(draw(found.rows, found.total));
       where.textContent = found.total > found.rows.length ? `${count(offset + 1)} to ${count(offset + found.rows.length)} of ${count(found.total)}` : "";

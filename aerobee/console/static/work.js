@@ -1,4 +1,4 @@
-// Pages that change something: dead letters, transactions, timers, settings, send and watch.
+// Pages with changes: dead letters, transactions, timers, settings, send and watch.
 
 import { act } from "./action.js";
 import { get } from "./api.js";
@@ -6,30 +6,30 @@ import { messageCard } from "./body.js";
 import { count, counted, failure, field, filtered, h, link, moment, route, span, table } from "./parts.js";
 
 export async function dlq(parameters, place) {
-  if (parameters.group) return letters(parameters.group, place);
+  if (parameters.group) return deadLetters(parameters.group, place);
   const { groups } = await get("dlq");
-  place.replaceChildren(h("h1", {}, "Dead letters"), table("Groups that have given up messages", [
-    ["Group", (row) => link(row.group, "dlq", { group: row.group })], ["Stored", (row) => count(row.letters), "number"], ["Not sent again", (row) => count(row.waiting), "number"],
-    ["Do", (row) => act("operator", "Redrive …", `Send the dead letters of ${row.group} again`, "redrive", { group: row.group })],
-  ], groups, "There are no dead letters."));
+  place.replaceChildren(h("h1", {}, "Dead letters"), table("Groups with dead-letter messages", [
+    ["Group", (row) => link(row.group, "dlq", { group: row.group })], ["Stored", (row) => count(row.dead_letters), "number"], ["Not redriven", (row) => count(row.waiting), "number"],
+    ["Actions", (row) => act("operator", "Redrive", `Redrive dead letters of ${row.group}`, "redrive", { group: row.group })],
+  ], groups, "There are no dead-letter messages."));
   return undefined;
 }
 
-async function letters(group, place) {
-  const found = await get("letters", { group });
+async function deadLetters(group, place) {
+  const found = await get("dead-letters", { group });
   const chosen = new Set();
-  const boxes = (row) => h("input", { type: "checkbox", "aria-label": `choose ${row.message_id}`, onchange: (event) => (event.target.checked ? chosen.add(row.message_id) : chosen.delete(row.message_id)) });
+  const boxes = (row) => h("input", { type: "checkbox", "aria-label": `select ${row.message_id}`, onchange: (event) => (event.target.checked ? chosen.add(row.message_id) : chosen.delete(row.message_id)) });
   const detail = h("div");
   place.replaceChildren(
     h("h1", {}, `Dead letters of ${group}`),
     h("div", { class: "bar" },
-      act("operator", "Redrive all that wait …", `Send the dead letters of ${group} again`, "redrive", { group }),
-      act("operator", "Redrive chosen …", `Send chosen dead letters of ${group} again`, "redrive", () => ({ group, ids: [...chosen] })),
+      act("operator", "Redrive all", `Redrive dead letters of ${group}`, "redrive", { group }),
+      act("operator", "Redrive selected", `Redrive selected dead letters of ${group}`, "redrive", () => ({ group, ids: [...chosen] })),
       link("All groups", "dlq")),
-    table(`${counted(found.letters.length, "letter")}${found.is_cut ? ", the oldest" : ""}`, [
-      ["Choose", boxes], ["Died", (row) => moment(row.died_ms)], ["Topic", (row) => row.topic || "–"], ["Reason", (row) => row.reason || row.error || "–"], ["Tries", (row) => row.tries, "number"],
-      ["Message", (row) => h("button", { type: "button", onclick: () => { detail.replaceChildren(h("h2", {}, "The letter"), messageCard(row.message)); detail.scrollIntoView(); } }, row.message_id)],
-    ], found.letters, "It has no dead letters."),
+    table(`${counted(found.dead_letters.length, "message")}${found.is_cut ? " (the oldest)" : ""}`, [
+      ["Select", boxes], ["Died", (row) => moment(row.died_ms)], ["Topic", (row) => row.topic || "–"], ["Reason", (row) => row.reason || row.error || "–"], ["Tries", (row) => row.tries, "number"],
+      ["Message", (row) => h("button", { type: "button", onclick: () => { detail.replaceChildren(h("h2", {}, "Message"), messageCard(row.message)); detail.scrollIntoView(); } }, row.message_id)],
+    ], found.dead_letters, "The group has no dead-letter messages."),
     detail,
   );
 }
@@ -42,11 +42,11 @@ export async function transactions(parameters, place) {
   place.replaceChildren(
     h("h1", {}, "Transactions"),
     h("div", { class: "bar" }, link("Open", "transactions", { state: "open" }), link("Given up", "transactions", { state: "given-up" })),
-    found.unsupported ? failure(new Error(found.unsupported)) : table(`${count(found.total)} ${chosen === "open" ? "open" : "given up"}, the oldest first`, [
+    found.unsupported ? failure(new Error(found.unsupported)) : table(`${count(found.total)} ${chosen === "open" ? "open" : "given up"}, oldest first`, [
       ["Id", (row) => h("code", {}, row.id)], ["Producer group", (row) => row.group], ["Topic", (row) => row.topic], ["Age", (row) => span(row.age_ms), "number"],
-      ["Asked", (row) => `${row.checks} of ${row.checks_max}`, "number"], ["Producers online", (row) => row.producers, "number"], ["Keys", (row) => row.keys.join(" ") || "–"],
-      ["Do", (row) => h("div", { class: "bar" }, button(row, "commit", "Commit"), button(row, "rollback", "Roll back"), button(row, "check", "Ask"))],
-    ], found.transactions, chosen === "open" ? "No transaction is open." : "None was given up."),
+      ["Checks", (row) => `${row.checks} of ${row.checks_max}`, "number"], ["Producers online", (row) => row.producers, "number"], ["Keys", (row) => row.keys.join(" ") || "–"],
+      ["Actions", (row) => h("div", { class: "bar" }, button(row, "commit", "Commit"), button(row, "rollback", "Roll back"), button(row, "check", "Check"))],
+    ], found.transactions, chosen === "open" ? "No transaction is open." : "No transaction was given up."),
   );
 }
 
@@ -56,14 +56,14 @@ export async function timers(parameters, place) {
   const after = h("input", { type: "text", value: "15m", "aria-describedby": "after-help" });
   place.replaceChildren(
     h("h1", {}, "Timers"),
-    found.unsupported ? failure(new Error(found.unsupported)) : h("div", {}, h("p", {}, `${counted(found.pending, "message")} ${found.pending === 1 ? "waits for its" : "wait for their"} time.`), table("The first due first", [
+    found.unsupported ? failure(new Error(found.unsupported)) : h("div", {}, h("p", {}, `${counted(found.pending, "pending message")}.`), table("By delivery time", [
       ["Due", (row) => moment(row.due_ms)], ["In", (row) => span(Math.max(0, row.in_ms)), "number"], ["Topic", (row) => link(row.topic, "topic", { name: row.topic })], ["Id", (row) => h("code", {}, row.id)],
       ["Keys", (row) => row.keys.join(" ") || "–"], ["Bytes", (row) => count(row.body_bytes), "number"],
-      ["Do", (row) => (row.handle ? h("div", { class: "bar" },
-        act("operator", "Put off …", "Give a message another time", "reschedule", () => ({ handle: row.handle, after: after.value }), { done: again }),
-        act("operator", "Recall …", "Take a message back", "recall", { handle: row.handle }, { danger: true, done: again })) : "no handle")],
-    ], found.timers, "No message waits."),
-    h("div", { class: "bar" }, field("Put off: deliver in", after)), h("p", { id: "after-help", class: "soft" }, "90s, 15m, 2h from now; 0s is at once")),
+      ["Actions", (row) => (row.handle ? h("div", { class: "bar" },
+        act("operator", "Reschedule", "Reschedule a message", "reschedule", () => ({ handle: row.handle, after: after.value }), { done: again }),
+        act("operator", "Recall", "Recall a message", "recall", { handle: row.handle }, { danger: true, done: again })) : "no handle")],
+    ], found.timers, "No message is pending."),
+    h("div", { class: "bar" }, field("Reschedule: deliver in", after)), h("p", { id: "after-help", class: "soft" }, "90s, 15m, 2h from now; 0s: immediately")),
   );
 }
 
@@ -71,7 +71,7 @@ export async function settings(parameters, place) {
   const look = await get("overview");
   const broker = parameters.broker || (look.brokers[0] && look.brokers[0].address);
   if (!broker) {
-    place.replaceChildren(h("h1", {}, "Settings"), h("p", {}, "No broker is known."));
+    place.replaceChildren(h("h1", {}, "Settings"), h("p", {}, "No broker is registered."));
     return;
   }
   const chooser = h("select", { onchange: (event) => { location.hash = route("settings", { broker: event.target.value }); } },
@@ -82,11 +82,11 @@ export async function settings(parameters, place) {
   const list = filtered("Filter", found.settings, (row) => `${row.key} ${row.meaning}`, (rows) => table(counted(rows.length, "setting"), [
     ["Key", (row) => h("code", {}, row.key)], ["Value", (row) => (row.value === row.default || row.default === "" ? row.value : h("strong", {}, row.value))],
     ["Default", (row) => row.default || "–"], ["Meaning", (row) => row.meaning || "–"],
-  ], rows, "No setting has such a name."));
+  ], rows, "No setting matches the filter."));
   place.replaceChildren(h("h1", {}, "Settings"), h("div", { class: "bar" }, field("Broker", chooser)),
-    h("h2", {}, "Change one while it runs"),
+    h("h2", {}, "Change a setting at runtime"),
     h("div", { class: "bar" }, field("Key", key), field("New value", value), h("datalist", { id: "keys" }, found.settings.map((row) => h("option", { value: row.key }))),
-      act("admin", "Look …", "Change a setting", "setting", () => ({ broker, key: key.value, value: value.value }), { done: () => settings(parameters, place) })),
+      act("admin", "Preview", "Change a setting", "setting", () => ({ broker, key: key.value, value: value.value }), { done: () => settings(parameters, place) })),
     list.element);
 }
 
@@ -96,7 +96,7 @@ export async function send(parameters, place) {
   const keys = h("input", { type: "text" });
   const body = h("textarea", {});
   const shown = h("div", { role: "log", "aria-label": "New messages", tabindex: "0" });
-  const passed = h("p", { class: "soft" }, "Nothing has come yet.");
+  const passed = h("p", { class: "soft" }, "No message has arrived yet.");
   let source = null;
   let passedCount = 0;
   const watch = h("button", { type: "button", "aria-pressed": "false", onclick: () => {
@@ -104,13 +104,13 @@ export async function send(parameters, place) {
     if (!topicInput.value.trim()) { topicInput.reportValidity(); return; }
     source = new EventSource(`/api/tail?topic=${encodeURIComponent(topicInput.value.trim())}`);
     watch.textContent = "Stop watching";
-    passed.textContent = "Looking up where the topic ends.";
+    passed.textContent = "Reading the end offsets of the topic.";
     watch.setAttribute("aria-pressed", "true");
     source.onmessage = (event) => {
       const news = JSON.parse(event.data);
-      if (news.watching) passed.textContent = "Watching. Nothing has come since.";
+      if (news.watching) passed.textContent = "Watching. No message has arrived since.";
       if (news.error) passed.textContent = news.error;
-      if (news.passed) { passedCount += news.passed; passed.textContent = `${counted(passedCount, "message")} came too fast to be shown.`; }
+      if (news.passed) { passedCount += news.passed; passed.textContent = `${counted(passedCount, "message")} skipped: the rate is too high to show all.`; }
       if (news.message) {
         if (!passedCount) passed.textContent = "";
         shown.prepend(messageCard(news.message));
@@ -122,13 +122,13 @@ export async function send(parameters, place) {
     if (source) source.close();
     source = null;
     watch.textContent = "Watch the topic";
-    if (!shown.children.length && !passedCount) passed.textContent = "Nothing has come yet.";
+    if (!shown.children.length && !passedCount) passed.textContent = "No message has arrived yet.";
     watch.setAttribute("aria-pressed", "false");
   };
   place.replaceChildren(h("h1", {}, "Send and watch"),
     h("div", { class: "bar" }, field("Topic", topicInput), field("Tag", tag), field("Keys", keys)),
     h("div", { class: "bar" }, field("Body", body)),
-    h("div", { class: "bar" }, act("operator", "Send …", "Send a message", "send", () => ({ topic: topicInput.value, tag: tag.value, keys: keys.value, body: body.value })), watch),
+    h("div", { class: "bar" }, act("operator", "Send", "Send a message", "send", () => ({ topic: topicInput.value, tag: tag.value, keys: keys.value, body: body.value })), watch),
     h("h2", {}, "New messages"), passed, shown);
   return { leave: stop };
 }

@@ -1,4 +1,4 @@
-"""`aerobee acl`: list, allow, deny, delete, copy. Twins of mqadmin's createAcl and its siblings."""
+"""`aerobee acl`: list, allow, deny, delete, copy. Equivalents of mqadmin's createAcl, updateAcl, deleteAcl, listAcl and copyAcl."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aerobee.ops.terminal.run import Stop, run
 from aerobee.words import plural
 
 app = typer.Typer(
-    name="acl", help="What users may do: list, allow, deny, delete, copy.", no_args_is_help=True
+    name="acl", help="Permissions of users: list, allow, deny, delete, copy.", no_args_is_help=True
 )
 Resources = Annotated[
     list[str],
@@ -33,15 +33,22 @@ Actions = Annotated[
         "--action",
         "-a",
         metavar="ACTIONS",
-        help="Pub, Sub, Create, Update, Delete, Get, List, with commas; All.",
+        help="Actions, separated by commas: Pub, Sub, Create, Update, Delete, Get, List, or All.",
     ),
 ]
 Sources = Annotated[
-    str | None, typer.Option("--from", metavar="ADDRESSES", help="From here only: 10.0.0.0/8, with commas.")
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="ADDRESSES",
+        help="Client addresses, separated by commas: 10.0.0.0/8 (default: all).",
+    ),
 ]
 AsDefault = Annotated[
     bool,
-    typer.Option("--default", help="In the Default policy, which counts where the Custom one says nothing."),
+    typer.Option(
+        "--default", help="Set the Default policy, which applies where the Custom policy has no entry."
+    ),
 ]
 
 Replace = Annotated[
@@ -53,13 +60,13 @@ Replace = Annotated[
 @app.command("list")
 def list_policies(
     user: Annotated[
-        str, typer.Argument(metavar="[USER]", help="Users whose name holds this; all unless set.")
+        str, typer.Argument(metavar="[USER]", help="Only users whose name contains this text (default: all).")
     ] = "",
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List what users may do and may not."""
+    """List the permissions of users."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -78,7 +85,7 @@ def list_policies(
             for each in entries
         ]
         shown = {"user": "user", "resource": "resource", "decision": "decision", "actions": "actions", "from": "from", "policy": "policy", "at": "known at"}  # fmt: skip
-        out.table(rows, shown, empty="nothing is said of anybody")
+        out.table(rows, shown, empty="no user has a permission")
 
     run(command)
 
@@ -215,29 +222,33 @@ def _put(
 @app.command("delete")
 def delete(
     user: UserArgument,
-    resource: Annotated[str | None, typer.Argument(metavar="[RESOURCE]", help="Of this one only.")] = None,
+    resource: Annotated[
+        str | None, typer.Argument(metavar="[RESOURCE]", help="This resource only (default: all).")
+    ] = None,
     default: Annotated[
-        bool, typer.Option("--default/--custom", help="Of the Default policy, not of the Custom one.")
+        bool, typer.Option("--default/--custom", help="Policy to change: Default or Custom.")
     ] = False,
     yes: Yes = False,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Take back what was said of a resource, or all that was said of a user."""
+    """Delete a user's permissions on one resource, or all permissions of the user."""
     out = Output(as_json)
     name = str(parse_resource(resource)) if resource is not None else None
     if name is None and default:
-        raise UsageError("--default is of one RESOURCE: without one all is taken back, of both policies")
+        raise UsageError(
+            "--default needs a RESOURCE: without one, the permissions of both policies are deleted"
+        )
     policy = DEFAULT if default else CUSTOM
-    about = f"about {name or 'everything'} of user {user}" + (f" in the {policy} policy" if name else "")
-    ask(f"Take back what is said {about}?", yes)
+    about = f"of user {user} on {name} in the {policy} policy" if name else f"of user {user} on all resources"
+    ask(f"Delete the permissions {about}?", yes)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             addresses = await admin.delete_policy(user, name, policy=policy, cluster=cluster)
         out.document(
-            {"user": user, "resource": name, "at": list(addresses)}, f"nothing is said any more {about}"
+            {"user": user, "resource": name, "at": list(addresses)}, f"deleted the permissions {about}"
         )
 
     run(command)
@@ -245,15 +256,18 @@ def delete(
 
 @app.command("copy")
 def copy(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="HOST:PORT of the server that knows it.")],
-    target: Annotated[
-        str, typer.Argument(metavar="TO", help="HOST:PORT of the one that does not, for it is new.")
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="HOST:PORT of the server to copy permissions from.")
     ],
-    user: Annotated[str | None, typer.Option("--user", help="What is said of this user only.")] = None,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TO", help="HOST:PORT of the server to copy them to, for example a new one."),
+    ],
+    user: Annotated[str | None, typer.Option("--user", help="Permissions of this user only.")] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Say at one server what another one says. Users are not copied, for no server tells a secret key: `aerobee user create --at`."""
+    """Copy permissions from one server to another. Users are not copied, because no server reveals a secret key: use `aerobee user create --at`."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -262,7 +276,7 @@ def copy(
             for address in (source, target):
                 if address not in known:
                     raise NotFound(
-                        f"{address} is no server of this cluster: there are {', '.join(sorted(known))}"
+                        f"{address} is not a server of this cluster; its servers: {', '.join(sorted(known))}"
                     )
             entries = await admin.copy_policies(source, target, user)
         out.document(
@@ -272,7 +286,7 @@ def copy(
                 "entries": len(entries),
                 "users": sorted({each.user for each in entries}),
             },
-            f"{plural(len(entries), 'entry', 'entries')} of {source} are at {target}, too",
+            f"copied {plural(len(entries), 'entry', 'entries')} from {source} to {target}",
         )
 
     run(command)

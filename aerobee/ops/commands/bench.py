@@ -1,9 +1,9 @@
-"""`aerobee bench produce|consume`: rates and latencies from the user's seat, with RocketMQ's letters.
+"""`aerobee bench produce|consume`: rates and latencies at the client, with the short options of RocketMQ's benchmarks.
 
-    -t topic   -w sends under way at a time   -s body bytes   -n nameserver
+    -t topic   -w concurrent sends   -s body bytes   -n nameserver
 
-Each rate is printed with the ack level of the brokers: a rate without it compares nothing. The client shares the
-machine's cores with whatever runs there, and is itself the limit when it uses a whole core, which is said.
+Each rate is printed with the ack level of the brokers, because rates are comparable only at the same level. The client
+shares the cores of its machine; when it uses a whole core, it is the limit, and the command prints a note.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import seconds as span
 from aerobee.words import plural
 
-TOPIC = "aerobee-bench"  # RocketMQ's BenchmarkTest has 1,024 queues, whose files would be what is measured
+TOPIC = "aerobee-bench"  # not RocketMQ's BenchmarkTest: the run would measure the files of its 1,024 queues
 QUEUE_COUNT = 8
 REPORT_EVERY_S = 0.5
 SECONDS = 10.0
-ERRORS_MAX = 100  # then the run ends: a broken cluster gives no rate
-CLIENT_BOUND = 0.9  # share of a core above which the client is taken for the limit
+ERRORS_MAX = 100  # the run ends after this many errors: the rate of a broken cluster means nothing
+CLIENT_BOUND = 0.9  # share of a core above which the client counts as the limit
 
-NameServersLetter = Annotated[
+NameServers = Annotated[
     str,
     typer.Option(
         "--nameserver",
         "-n",
         envvar=["AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR"],
         metavar="HOST:PORT[;…]",
-        help="Where the NameServers listen.",
+        help="Addresses of the NameServers.",
     ),
 ]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
@@ -68,25 +68,29 @@ app.command("probe")(probe)
 @app.command("produce")
 def produce(
     workers: Annotated[
-        int, typer.Option("--workers", "-w", min=1, max=10_000, help="Sends under way at a time.")
+        int, typer.Option("--workers", "-w", min=1, max=10_000, help="Number of concurrent sends.")
     ] = 64,
-    size: Annotated[int, typer.Option("--size", "-s", min=0, max=4_194_304, help="Body bytes.")] = 128,
+    size: Annotated[
+        int, typer.Option("--size", "-s", min=0, max=4_194_304, help="Body size in bytes.")
+    ] = 128,
     topic: Topic = TOPIC,
-    nameserver: NameServersLetter = NAMESERVER_DEFAULT,
-    count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages.")] = 0,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    count: Annotated[int, typer.Option("--count", min=0, help="Number of messages; 0: no limit.")] = 0,
     seconds: Annotated[
         float | None,
         typer.Option(
             "--seconds",
             parser=span,
             metavar="SPAN",
-            help="End after this time: 30, 5m; 0: until Ctrl-C. 10 s unless --count is given.",
+            help="Duration of the run: 30, 5m; 0: until Ctrl-C (default 10 s, without --count).",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Messages in one request.")] = 1,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, max=10_000, help="Number of messages in one request.")
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Send as fast as the answers come."""
+    """Measure the send rate and the latency of a producer."""
     out = Output(as_json)
     run(
         lambda stop: _produce(
@@ -98,21 +102,21 @@ def produce(
 @app.command("consume")
 def consume(
     topic: Topic = TOPIC,
-    nameserver: NameServersLetter = NAMESERVER_DEFAULT,
-    count: Annotated[int, typer.Option("--count", min=0, help="End after so many messages.")] = 0,
+    nameserver: NameServers = NAMESERVER_DEFAULT,
+    count: Annotated[int, typer.Option("--count", min=0, help="Number of messages; 0: no limit.")] = 0,
     seconds: Annotated[
         float | None,
         typer.Option(
             "--seconds",
             parser=span,
             metavar="SPAN",
-            help="End after this time: 30, 5m; 0: until Ctrl-C. 10 s unless --count is given.",
+            help="Duration of the run: 30, 5m; 0: until Ctrl-C (default 10 s, without --count).",
         ),
     ] = None,
-    first: Annotated[bool, typer.Option("--from-first", help="Read what is stored already.")] = False,
+    first: Annotated[bool, typer.Option("--from-first", help="Start at the first stored message.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read as fast as messages come; the latency is from the sender's clock to here."""
+    """Measure the rate of a consumer and the latency from the born time to the receipt."""
     out = Output(as_json)
     run(lambda stop: _consume(stop, out, topic, nameserver, count, _limit(seconds, count), first))
 
@@ -162,12 +166,12 @@ async def _produce(
     ) as producer:
         first = await producer.send(
             message
-        )  # the route, the connection, and a topic that may have to be created
+        )  # opens the connection, fetches the route and creates the topic before the measurement
         brokers.add(first.queue.broker_name)
         meter.add(meter.take(1))
         meter.body_bytes += size
         ack = await ack_of(nameserver, brokers)
-        out.note(f"sending {plural(size, 'byte')} to {topic}, {workers} under way; {ack}")
+        out.note(f"sending {plural(size, 'byte')} to {topic}, {workers} concurrent sends; {ack}")
         meter.begin()
 
         async def all_workers() -> None:
@@ -204,7 +208,7 @@ async def _consume(
                 messages = await consumer.poll(timeout_s=REPORT_EVERY_S)
                 now_ms = time.time() * 1000
                 for message in messages:
-                    # What waited before this run says nothing about delivery.
+                    # The age of messages stored before this run is not a delivery latency.
                     if message.born_timestamp >= began_ms:
                         histogram.add((now_ms - message.born_timestamp) / 1000)
                     meter.body_bytes += len(message.stored_body)
@@ -214,11 +218,11 @@ async def _consume(
         await _run_with_progress(stop, out, read(), meter, histogram, "received")
     _report(out, meter, histogram, "received", {"topic": topic, "queues": len(queues)}, ack)
     if not meter.done and not first:
-        out.note("nothing came in while this ran; --from-first reads what is stored already")
+        out.note("no message arrived during the run; --from-first reads the stored messages")
 
 
 class _Meter:
-    """When a run ends, and what it did."""
+    """The end condition of a run, and its counts."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self._count = count
@@ -237,13 +241,13 @@ class _Meter:
         self._cpu_began = time.process_time()
 
     def take(self, most: int) -> int:
-        """How many of the messages that are wanted a worker may send now, at most `most`; 0 when all are on their way."""
+        """Reserve up to `most` of the remaining messages for a worker; 0 when all are reserved."""
         share = min(most, self._count - self._taken) if self._count else most
         self._taken += share
         return share
 
     def give_back(self, share: int) -> None:
-        """They were not sent: somebody else may."""
+        """Return a reservation whose send failed, for any worker."""
         self._taken -= share
 
     def add(self, count: int) -> None:
@@ -256,12 +260,12 @@ class _Meter:
 
     @property
     def busy_s(self) -> float:
-        """From begin() to the last message: a reader that has caught up waits, which is no slowness."""
+        """Seconds from begin() to the last message: the wait of a reader that has caught up does not count."""
         return max(self._last - self._began, 1e-9)
 
     @property
     def cpu_share(self) -> float:
-        """Of one core, used by this process since begin()."""
+        """Share of one core that this process used since begin()."""
         return (time.process_time() - self._cpu_began) / max(self.elapsed_s, 1e-9)
 
     @property
@@ -271,12 +275,12 @@ class _Meter:
         return bool(self._seconds) and self.elapsed_s >= self._seconds
 
     def fail(self, error: BaseException) -> None:
-        """Count a failure; raises when there are too many to go on."""
+        """Count a failure. Raises UnhealthyError at ERRORS_MAX failures."""
         self.errors += 1
         self.last_error = error
         if self.errors >= ERRORS_MAX:
             raise UnhealthyError(
-                f"{plural(self.errors, 'send')} failed, the last: {explain(error).sentence}"
+                f"{plural(self.errors, 'send')} failed, the last with: {explain(error).sentence}"
             ) from error
 
 
@@ -328,6 +332,8 @@ def _report(
     }
     out.facts(document)
     if meter.last_error is not None:
-        out.note(f"{meter.errors} failed, the last: {explain(meter.last_error).sentence}", style="yellow")
+        out.note(
+            f"{meter.errors} failed, the last with: {explain(meter.last_error).sentence}", style="yellow"
+        )
     if meter.cpu_share > CLIENT_BOUND:
-        out.note("this client used a whole core: the brokers may be able to do more")
+        out.note("this client used a whole core: the brokers may be faster than this rate")

@@ -1,4 +1,4 @@
-"""`aerobee bench probe`: how long one send takes to each queue, nothing else under way. Twin of mqadmin's checkMsgSendRT, clusterRT and
+"""`aerobee bench probe`: latency of single sends to each broker. Equivalent of mqadmin's checkMsgSendRT, clusterRT and
 sendMsgStatus."""
 
 from __future__ import annotations
@@ -27,16 +27,23 @@ SIZE_MAX = 4_194_304
 
 def probe(
     topic: Annotated[
-        str, typer.Option("--topic", "-t", help="Send here; made with one queue a broker unless it exists.")
+        str,
+        typer.Option(
+            "--topic",
+            "-t",
+            help="Topic of the messages; the default one is created, with one queue per broker.",
+        ),
     ] = TOPIC,
-    count: Annotated[int, typer.Option("--count", min=1, max=100_000, help="Messages to each broker.")] = 20,
-    size: Annotated[int, typer.Option("--size", "-s", min=0, max=SIZE_MAX, help="Body bytes.")] = 128,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=100_000, help="Number of messages to each broker.")
+    ] = 20,
+    size: Annotated[int, typer.Option("--size", "-s", min=0, max=SIZE_MAX, help="Body size in bytes.")] = 128,
     broker: AtBroker = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Send one message at a time to each broker, and show how long the answers took."""
+    """Send one message at a time to each broker, and show the latencies."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -47,7 +54,7 @@ def probe(
         message = Message(topic, os.urandom(size))
         rows = []
         async with open_producer(nameserver, "aerobee-probe") as producer:
-            await producer.send(message)  # the route and a first connection
+            await producer.send(message)  # fetches the route and opens the first connection
             known = await producer.queues(topic)
             for name in sorted(names):
                 queues = [queue for queue in known if queue.broker_name == name]
@@ -81,9 +88,9 @@ def probe(
         if trouble:
             raise UnhealthyError(
                 "; ".join(
-                    f"{row['broker']}: {row['failed']} of {plural(count, 'send')} failed, the last: {row['last_error']}"
+                    f"{row['broker']}: {row['failed']} of {plural(count, 'send')} failed, the last with: {row['last_error']}"
                     if row["failed"]
-                    else f"{row['broker']} takes no messages of topic {topic}"
+                    else f"{row['broker']} has no writable queue of topic {topic}"
                     for row in trouble
                 )
             )

@@ -1,4 +1,4 @@
-"""`aerobee cluster`: list the brokers, describe each."""
+"""`aerobee cluster`: list and describe; cluster_change.py, cluster_copy.py and drain.py add the other commands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ app.command("import")(import_cluster)
 def list_clusters(
     cluster: ClusterName = None, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """List the brokers that are registered, with their rates."""
+    """List the registered brokers with their rates."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -68,7 +68,7 @@ def list_clusters(
 def describe_cluster(
     cluster: ClusterName = None, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Show each broker's state: rates, disk, log, and what its acknowledgement means."""
+    """Show each broker's state: rates, disk, log, and the durability of its acknowledgements."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -123,7 +123,7 @@ async def _row(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
 
 
 def _replication(runtime: Mapping[str, str]) -> dict[str, str]:
-    """Role, epoch, lag, who is in sync and why somebody is not; nothing for brokers that do not say (RocketMQ's)."""
+    """Role, epoch, lag, the in-sync replicas and why others are not in sync; empty for brokers without these values (RocketMQ's)."""
     names = {
         "haRole": "role",
         "haRoleReason": "role_reason",

@@ -1,4 +1,4 @@
-"""`aerobee cluster stop-writes`, `allow-writes`, `clean`, `producers`: twins of mqadmin's wipeWritePerm, addWritePerm,
+"""`aerobee cluster stop-writes`, `allow-writes`, `clean`, `producers`: equivalents of mqadmin's wipeWritePerm, addWritePerm,
 deleteExpiredCommitLog, cleanExpiredCQ, cleanUnusedTopic, producer and producerConnection."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aerobee.ops.terminal.times import moment_text
 from aerobee.words import plural
 
 BrokerName = Annotated[
-    str, typer.Argument(metavar="BROKER_NAME", help="The name that a group of brokers shares.")
+    str, typer.Argument(metavar="BROKER_NAME", help="Broker name, shared by a master and its replicas.")
 ]
 AtBroker = Annotated[
     str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
@@ -27,14 +27,14 @@ AtBroker = Annotated[
 def stop_writes(
     broker: BrokerName, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Have the NameServers send producers elsewhere, until allow-writes or the broker's next start; consumers go on."""
+    """Remove a broker from producers' routes until allow-writes or its next start; consumers continue."""
     _permit(broker, nameserver, Output(as_json), is_allowed=False)
 
 
 def allow_writes(
     broker: BrokerName, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Have the NameServers name a broker to producers again."""
+    """Return a broker to producers' routes."""
     _permit(broker, nameserver, Output(as_json), is_allowed=True)
 
 
@@ -45,10 +45,10 @@ def _permit(broker: str, nameserver: str, out: Output, *, is_allowed: bool) -> N
             name = found.broker_name
             change = admin.add_write_perm if is_allowed else admin.wipe_write_perm
             count = await change(name)
-        verb = "are named to producers again" if is_allowed else "are no longer named to producers"
+        verb = "accept writes again" if is_allowed else "accept no writes any more"
         out.document(
             {"broker": name, "is_writable": is_allowed, "topics": count},
-            f"{plural(count, 'topic')} of {name} {verb}, who learn it with their next route",
+            f"{plural(count, 'topic')} of {name} {verb}; producers learn it with their next route refresh",
         )
 
     run(command)
@@ -57,20 +57,20 @@ def _permit(broker: str, nameserver: str, out: Output, *, is_allowed: bool) -> N
 def clean(
     files: Annotated[
         bool,
-        typer.Option("--files", help="Files of the log and of queues that are older than fileReservedTime."),
+        typer.Option("--files", help="Delete commit log and queue files older than fileReservedTime."),
     ] = False,
     queues: Annotated[
-        bool, typer.Option("--queues", help="Queues of topics that the broker does not know any more.")
+        bool, typer.Option("--queues", help="Delete queues of topics that the broker does not know any more.")
     ] = False,
     broker: AtBroker = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have brokers delete now what they would delete by themselves at their hour (deleteWhen)."""
+    """Delete expired files or unused queues now, instead of at the brokers' daily deletion (deleteWhen)."""
     out = Output(as_json)
     if not files and not queues:
-        raise UsageError("say what: --files, --queues or both")
+        raise UsageError("no target is given: use --files, --queues or both")
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
@@ -96,7 +96,7 @@ def producers(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List the producers that are connected, and when each was last heard of."""
+    """List the connected producers and the time of each one's last heartbeat."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -117,7 +117,7 @@ def producers(
             ]
         out.table(
             rows,
-            {"group": "group", "client_id": "producer", "address": "address", "language": "language", "broker": "at broker", "seen": "last heard of"},
+            {"group": "group", "client_id": "producer", "address": "address", "language": "language", "broker": "at broker", "seen": "last heartbeat"},
             empty="no producer is connected" if group is None else f"no producer of group {group} is connected",
         )  # fmt: skip
 

@@ -1,9 +1,10 @@
-"""`aerobee cluster export`, `import`: topics and groups of brokers in a file, and from a file into a cluster.
+"""`aerobee cluster export`, `import`: write topics and groups of brokers to a file, and create them from a file.
 
     {"brokers": {"broker-a": {"topics": [TopicConfig, …], "groups": [SubscriptionGroupConfig, …], "settings": {…}}}}
 
-Names of fields are RocketMQ's. import takes that form, and what mqadmin's exportMetadata writes (topicConfigTable,
-subscriptionGroupTable) and its updateTopicList and updateSubGroupList read (lists): those are of every broker.
+Field names are RocketMQ's. import also reads the output of mqadmin's exportMetadata (topicConfigTable,
+subscriptionGroupTable) and the lists that mqadmin's updateTopicList and updateSubGroupList read: entries of these
+files apply to every broker.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.words import plural
 
 FILE_BYTES_MAX = 256 << 20
-EVERY = "*"  # the broker name under which a file has what is of all brokers
+EVERY = "*"  # the broker name for entries that apply to every broker
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What one broker has, or is to have."""
+    """Current or wanted topics and groups of one broker."""
 
     topics: tuple[TopicConfig, ...]
     groups: tuple[SubscriptionGroupConfig, ...]
 
 
 def export_cluster(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write; it must not be there yet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create; it must not exist.")],
     broker: AtBroker = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Write the topics, groups and settings of every master to a file. Offsets and messages are not in it."""
+    """Write the topics, groups and settings of every master to a file, without offsets and messages."""
     out = Output(as_json)
     if file.exists():
-        raise UsageError(f"{file} is there already: name another file, or remove it")
+        raise UsageError(f"{file} exists already: choose another file, or remove it")
 
     async def command(stop: Stop) -> None:
         document: dict[str, dict[str, Any]] = {}
@@ -73,14 +74,14 @@ def export_cluster(
         groups = len({each["groupName"] for one in document.values() for each in one["groups"]})
         out.document(
             {"file": str(file), "brokers": sorted(document), "topics": topics, "groups": groups},
-            f"{plural(topics, 'topic')} and {plural(groups, 'group')} of {', '.join(sorted(document))} are in {file}",
+            f"exported {plural(topics, 'topic')} and {plural(groups, 'group')} of {', '.join(sorted(document))} to {file}",
         )
 
     run(command)
 
 
 def _write_new(file: Path, text: str) -> None:
-    """For its owner alone: settings say how a broker can be reached and where its keys are. Raises UsageError."""
+    """Create the file with mode 0600, because settings contain addresses and key paths. Raises UsageError."""
     try:
         with open(
             file, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, 0o600)
@@ -91,21 +92,25 @@ def _write_new(file: Path, text: str) -> None:
 
 
 def import_cluster(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of `aerobee cluster export`, or of mqadmin.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Output of `aerobee cluster export` or of mqadmin.")
+    ],
     source: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="BROKER_NAME", help="Give every master what this broker of the file has."
+            "--from",
+            metavar="BROKER_NAME",
+            help="Create the topics and groups of this broker in the file on every master.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     broker: AtBroker = None,
     yes: Yes = False,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Create the topics and groups of a file, and make those that exist as the file says. Nothing is deleted; settings are left."""
+    """Create or update topics and groups from a file. Deletes nothing and changes no broker settings."""
     out = Output(as_json)
     tables = read_tables(file)
 
@@ -130,22 +135,22 @@ def import_cluster(
         out.table(
             rows,
             {"broker": "broker", "kind": "kind", "name": "name", "change": "would be" if dry_run else "was"},
-            empty="everything is as the file says",
+            empty="nothing to change: all topics and groups match the file",
         )
 
     run(command)
 
 
 def read_tables(file: Path) -> dict[str, Tables]:
-    """Broker name, or EVERY -> what the file says of it. Raises UsageError."""
+    """Broker name, or EVERY -> its topics and groups in the file. Raises UsageError."""
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
-            raise UsageError(f"{file} has more than {FILE_BYTES_MAX} bytes")
+            raise UsageError(f"{file} is larger than {FILE_BYTES_MAX} bytes")
         tree = fastjson.loads(file.read_bytes(), fastjson.TRUSTED_BYTES_MAX)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error}") from error
     except MalformedFrame as error:
-        raise UsageError(f"{file} is no JSON: {error}") from error
+        raise UsageError(f"{file} is not JSON: {error}") from error
     try:
         return _read_tree(tree)
     except (MalformedFrame, UsageError) as error:
@@ -153,10 +158,10 @@ def read_tables(file: Path) -> dict[str, Tables]:
 
 
 def _read_tree(tree: object) -> dict[str, Tables]:
-    if isinstance(tree, list):  # what updateTopicList and updateSubGroupList read
+    if isinstance(tree, list):  # the format of updateTopicList and updateSubGroupList
         rows = [json_fields.as_object(row, "an entry") for row in tree]
         if any(("topicName" in row) == ("groupName" in row) for row in rows):
-            raise MalformedFrame("an entry has either a topicName or a groupName")
+            raise MalformedFrame("an entry must have either a topicName or a groupName")
         return {
             EVERY: _tables_of(
                 [row for row in rows if "topicName" in row], [row for row in rows if "groupName" in row]
@@ -176,22 +181,22 @@ def _read_tree(tree: object) -> dict[str, Tables]:
             for table, field in (("topicConfigTable", "topicName"), ("subscriptionGroupTable", "groupName"))
         )
         return {EVERY: _tables_of(topics, groups)}
-    raise MalformedFrame("it has neither brokers nor topicConfigTable nor subscriptionGroupTable")
+    raise MalformedFrame("the file has neither brokers nor topicConfigTable nor subscriptionGroupTable")
 
 
 def _named_rows(document: Mapping[str, Any], table: str, field: str) -> list[dict[str, Any]]:
-    """The entries of a table whose keys are names. Raises MalformedFrame for one that says another name than its key."""
+    """The entries of a table whose keys are names. Raises MalformedFrame when an entry's name differs from its key."""
     rows = []
     for name, entry in json_fields.mapping(document, table).items():
         row = {field: name, **json_fields.as_object(entry, name)}
         if row[field] != name:
-            raise MalformedFrame(f"{table} has {row[field]!r:.335} under the name {name!r:.335}")
+            raise MalformedFrame(f"{table} has the entry {row[field]!r:.335} under the key {name!r:.335}")
         rows.append(row)
     return rows
 
 
 def _tables_of(topics: Iterable[Mapping[str, Any]], groups: Iterable[Mapping[str, Any]]) -> Tables:
-    """Raises MalformedFrame, UsageError: before anything is changed anywhere, which a broker's refusal would not be."""
+    """Raises MalformedFrame, UsageError: the check precedes all changes, while a broker would refuse after some of them."""
     found = Tables(
         tuple(TopicConfig.from_dict(row) for row in topics),
         tuple(SubscriptionGroupConfig.from_dict(row) for row in groups),
@@ -207,25 +212,25 @@ def _tables_of(topics: Iterable[Mapping[str, Any]], groups: Iterable[Mapping[str
     for kind, names in (("topic", topic_names), ("group", group_names)):
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
-            raise MalformedFrame(f"{kind} {twice[0]} is there twice")
+            raise MalformedFrame(f"{kind} {twice[0]} occurs twice")
     return found
 
 
 def _wanted(tables: Mapping[str, Tables], name: str, source: str | None, file: Path) -> Tables:
-    """What the file has for a broker. Raises UsageError."""
+    """The topics and groups of the file for a broker. Raises UsageError."""
     if source is not None and source not in tables:
-        raise UsageError(f"{file} has no broker {source}: it has {', '.join(sorted(tables)) or 'none'}")
+        raise UsageError(f"{file} has no broker {source}; its brokers: {', '.join(sorted(tables)) or 'none'}")
     found = tables.get(source or name, tables.get(EVERY))
     if found is None:
         raise UsageError(
-            f"{file} says nothing of broker {name}, but of {', '.join(sorted(tables)) or 'none'}: "
-            f"--from BROKER_NAME gives every master what that one has"
+            f"{file} has no broker {name}; its brokers: {', '.join(sorted(tables)) or 'none'}; "
+            f"--from BROKER_NAME applies one of them to every master"
         )
     return found
 
 
 def changes(wanted: Tables, there: Tables) -> Tables:
-    """What of `wanted` is not there, or otherwise."""
+    """The entries of `wanted` that do not exist in `there` or differ."""
     topics = {each.topic_name: each for each in there.topics}
     groups = {each.group_name: each for each in there.groups}
     return Tables(
@@ -244,7 +249,7 @@ def _described(plan: Tables, there: Tables) -> Iterable[tuple[str, str, str]]:
 
 
 async def _tables(admin: Admin, address: str) -> Tables:
-    """Topics and groups of users. Retry and dead-letter topics come with their groups, the others with the broker."""
+    """Topics and groups of users. A broker creates system topics, and the retry and dead-letter topics of a group, itself."""
     system = set(await admin.system_topics())
     topics = await admin.topic_table(address)
     groups = await admin.group_table(address)

@@ -1,7 +1,8 @@
 """`aerobee config`: the settings of running brokers, NameServers and controllers: show, set.
 
-The twin of mqadmin's getBrokerConfig, updateBrokerConfig and their siblings. A change is read back: what a server did not take is a
-failure that says why, also at RocketMQ's servers, which say nothing.
+Equivalents of mqadmin's getBrokerConfig, updateBrokerConfig and the commands for NameServers and controllers. After a
+change the command reads the settings again: a value that a server ignored is a failure with its reason, also at
+RocketMQ's servers, which ignore values without an error.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ Where = Annotated[
     str,
     typer.Argument(
         metavar="WHERE",
-        help="A broker's name or HOST:PORT; brokers: every master; nameservers: every one; controllers: those of --controller.",
+        help="A broker's name or HOST:PORT; brokers: all masters; nameservers: all NameServers; "
+        "controllers: those of --controller.",
     ),
 ]
 
@@ -66,7 +68,7 @@ class Server:
         return await admin.broker_config(self.address)
 
     async def change(self, admin: Admin, values: Mapping[str, str]) -> None:
-        """Ask for a change. Raises RemoteError for what is refused; what is passed over in silence is seen by read()."""
+        """Request a change. Raises RemoteError when the server refuses it; read() shows whether the server ignored it."""
         if self.kind == NAMESERVERS:
             await admin.update_nameserver_config(self.address, values)
         elif self.kind == CONTROLLERS:
@@ -79,17 +81,18 @@ class Server:
 def show(
     where: Where,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[WORD]…", help="Settings with one of these in their name.")
+        list[str] | None,
+        typer.Argument(metavar="[WORD]…", help="Only settings whose name contains one of these words."),
     ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only those that are not at their default.")
+        bool, typer.Option("--changed", help="Only settings that differ from their default.")
     ] = False,
     controllers: Controllers = CONTROLLER_DEFAULT,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show settings in force, what each means, and from when a change of it counts."""
+    """Show the effective settings, their meaning, and when a change takes effect."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -105,14 +108,14 @@ def show(
             "setting": "setting",
             "value": "value",
             "default": "default",
-            "counts": "a change counts",
+            "counts": "change takes effect",
             "meaning": "meaning",
         }
         if len({row["server"] for row in shown}) > 1:
             columns = {"server": "server", **columns}
-        asked = f" with {' or '.join(words)} in its name" if words else ""
+        named = f" with {' or '.join(words)} in its name" if words else ""
         out.table(
-            shown, columns, empty=f"no setting{asked} {'is not at its default' if changed else 'is there'}"
+            shown, columns, empty=f"no setting{named} {'differs from its default' if changed else 'exists'}"
         )
 
     run(command)
@@ -121,13 +124,13 @@ def show(
 @app.command("set")
 def set_values(
     where: Where,
-    assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE…", help="What is to be in force.")],
+    assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE…", help="Settings to change.")],
     controllers: Controllers = CONTROLLER_DEFAULT,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings while the servers run. They are written to their configuration files, too, where they have any."""
+    """Change settings of running servers. Servers with a configuration file also write the change to it."""
     out = Output(as_json)
     values = _assigned(assignments)
 
@@ -166,7 +169,7 @@ def _assigned(assignments: Sequence[str]) -> dict[str, str]:
     for text in assignments:
         key, equals, value = text.partition("=")
         if not equals or not key.strip() or "\n" in text or "\r" in text:
-            raise UsageError(f"{text!r} is not KEY=VALUE on one line")
+            raise UsageError(f"{text!r} is not of the form KEY=VALUE on one line")
         if key.strip() in values:
             raise UsageError(f"{key.strip()} is given twice")
         values[key.strip()] = value.strip()
@@ -174,13 +177,13 @@ def _assigned(assignments: Sequence[str]) -> dict[str, str]:
 
 
 async def _servers(admin: Admin, where: str, controllers: str, cluster: str | None) -> list[Server]:
-    """The servers that are meant. Raises NotFound, UsageError."""
+    """The chosen servers. Raises NotFound, UsageError."""
     if where == NAMESERVERS:
         return [Server(NAMESERVERS, address) for address in admin.nameserver_addresses]
     if where == CONTROLLERS:
         addresses = [part.strip() for part in controllers.split(";") if part.strip()]
         if not addresses:
-            raise UsageError("no controller is named: give --controller HOST:PORT[;HOST:PORT]")
+            raise UsageError("no controller is given: use --controller HOST:PORT[;HOST:PORT]")
         return [Server(CONTROLLERS, address) for address in addresses]
     if where != BROKERS:
         slaves = [info.address for info in await admin.brokers(cluster) if info.address == where]
@@ -197,13 +200,13 @@ def _row(server: Server, key: str, value: str) -> dict[str, str]:
         "setting": key,
         "value": value,
         "default": known.default if known else "",
-        "counts": ("at once" if known.is_live else "with the next start") if known else "",
+        "counts": ("immediately" if known.is_live else "at the next start") if known else "",
         "meaning": known.meaning if known else "",
     }
 
 
 def _check_known(server: Server, before: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Raise UsageError for a setting that the server does not have, or that counts with its next start only."""
+    """Raise UsageError for a setting that the server does not have."""
     for key in values:
         known = server.meanings.get(key)
         if known is None and key not in before:
@@ -213,19 +216,19 @@ def _check_known(server: Server, before: Mapping[str, str], values: Mapping[str,
 
 
 def _check_taken(server: Server, after: Mapping[str, str], values: Mapping[str, str]) -> None:
-    """Raise UnhealthyError for what is not in force although nothing was refused."""
+    """Raise UnhealthyError for a value that is not in effect although the server refused nothing."""
     kept = sorted(key for key, value in values.items() if not _is_same(after.get(key, ""), value))
     if kept:
         start_only = [key for key in kept if key in server.meanings and not server.meanings[key].is_live]
         why = (
-            "a change of it counts with the next start only: set it in the configuration file and restart"
+            "the setting takes effect at the next start only: set it in the configuration file and restart"
             if start_only
-            else "the server did not take it"
+            else "the server ignored the change"
         )
         was = ", ".join(f"{key} is {after.get(key, '') or 'not set'}" for key in kept)
         raise UnhealthyError(f"not changed at {server.address}: {was}; {why}")
 
 
 def _is_same(found: str, wanted: str) -> bool:
-    """RocketMQ and this product write a value back in their own form: True as true."""
+    """RocketMQ and Aerobee return a value in their own spelling: True as true."""
     return found == wanted or found.lower() == wanted.lower()

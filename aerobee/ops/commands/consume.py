@@ -1,9 +1,9 @@
-"""`aerobee consume`: print messages as they come, with a group that keeps its place or without one.
+"""`aerobee consume`: print messages as they arrive, with a consumer group that commits offsets or without a group.
 
-Without --group every queue of the topic is read and nothing is kept at the broker: like `tail -f`. With --group this
-process becomes a member: queues are shared with the other members, and the place is committed after the printing, so
-that a message is printed at least once. The place also passes messages that --tags or --sql leaves out. With --pop as
-well the broker hands out message by message (docs/pop.md): each is acknowledged after the printing.
+Without --group the command reads every queue of the topic and commits nothing, like `tail -f`. With --group the
+process joins the group: members share the queues, and the offset is committed after the printing, so that each message
+is printed at least once. The offset also passes messages that --tags or --sql filters out. With --group and --pop the
+broker hands out single messages (docs/pop.md); each is acknowledged after the printing.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from aerobee.ops.terminal.terminal import shown
 from aerobee.ops.terminal.times import moment_ms, moment_text
 from aerobee.words import plural
 
-GROUPLESS = "TOOLS_CONSUMER"  # known to every broker, so that nothing is created by looking
+GROUPLESS = "TOOLS_CONSUMER"  # exists at every broker, so that reading without a group creates none
 POLL_S = 1.0
 POP_COUNT = 32  # messages of one pop
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: "first", "last", "time" with ms, or "offset" with an offset."""
+    """Where to start: "first", "last", "time" with ms, or "offset" with a queue offset."""
 
     kind: str
     value: int = 0
@@ -78,19 +78,21 @@ def consume(
     """Print the bodies of a topic's messages, one a line, as they arrive."""
     out = Output(as_json)
     if (raw or form is not None) + as_json + verbose > 1 or (raw and form is not None):
-        raise UsageError("give one of --raw, --format, --verbose and --json: each is a form of its own")
+        raise UsageError(
+            "--raw, --format, --verbose and --json are mutually exclusive: choose one output format"
+        )
     write = _writer(raw, form)
     begin = parse_start(start, time.time_ns() // 1_000_000)
     if group is not None and (queue is not None or begin.kind == "offset"):
-        raise UsageError("a group shares all queues: --queue and --from offset:N go without --group")
+        raise UsageError("a group shares all queues: --queue and --from offset:N exclude --group")
     if sql is not None and tags != "*":
         raise UsageError(
-            "--sql can look at the tag itself: \"TAGS = 'A' AND price > 5\", so give one of --tags and --sql"
+            "--tags and --sql are mutually exclusive: --sql can test the tag, \"TAGS = 'A' AND price > 5\""
         )
     wanted = tags if sql is None else Sql(sql)
     if pop:
         if group is None or begin.kind == "time" or trace:
-            raise UsageError("--pop needs --group, goes with --from first or last, and not with --trace")
+            raise UsageError("--pop needs --group, supports --from first and last only, and excludes --trace")
         config = SimpleConsumerConfig(invisible_s=invisible_s, from_begin=begin.kind == "first")
         reader = _Reader(out, verbose=verbose, limit=count, write=write)
         run(lambda stop: _pop(stop, nameserver, topic, group, wanted, config, reader, follow))
@@ -123,8 +125,8 @@ def _writer(raw: bool, form: str | None) -> Callable[[ReceivedMessage], bytes] |
 
 
 def parse_start(text: str, now_ms: int) -> Start:
-    """Raises UsageError saying which forms are taken."""
-    text = {"earliest": "first", "latest": "last"}.get(text, text)  # as `aerobee offset reset` calls them
+    """Parse --from. Raises UsageError that lists the accepted forms."""
+    text = {"earliest": "first", "latest": "last"}.get(text, text)  # the words of `aerobee offset reset`
     if text in ("first", "last"):
         return Start(text)
     if text.startswith("offset:"):
@@ -147,7 +149,7 @@ def message_document(message: ReceivedMessage) -> dict[str, Any]:
 
 
 def shown_document(message: ReceivedMessage) -> dict[str, Any]:
-    """The same of a message that somebody looks at: of a damaged one the body as it is stored, and `damage` says why."""
+    """As message_document; for a damaged message the body as stored, and `damage` with the reason."""
     body, damage = message.body_or_stored()
     return _document(message, body) | ({"damage": damage} if damage else {})
 
@@ -190,12 +192,12 @@ class _Reader:
     ) -> None:
         self._out = out
         self._write = write or self._line
-        # Bodies are bytes of strangers; a terminal must not take orders from them.
+        # Bodies are untrusted bytes: control sequences in them must not reach the terminal.
         self._clean = shown if sys.stdout.isatty() else None
         self._verbose = verbose
         self._limit = limit
         self.printed = 0
-        self.shown = 0  # of the messages that came last
+        self.shown = 0  # messages of the last batch that were within the limit
         self.damaged = 0
 
     @property
@@ -203,20 +205,20 @@ class _Reader:
         return bool(self._limit) and self.printed >= self._limit
 
     def left(self, most: int) -> int:
-        """How many more may be printed, at most `most`."""
+        """The number of messages that may still be printed, at most `most`."""
         return min(most, self._limit - self.printed) if self._limit else most
 
     def end(self) -> None:
-        """Say how many there were. Raises MessageDamaged when some could not be printed."""
+        """Print the number of messages. Raises MessageDamaged when some could not be printed."""
         if not self._out.as_json:
             self._out.note(plural(self.printed, "message"))
         if self.damaged:
-            raise MessageDamaged(f"damaged and passed over: {plural(self.damaged, 'message')}, named above")
+            raise MessageDamaged(f"skipped {plural(self.damaged, 'damaged message')}, named above")
 
     def show(self, messages: Sequence[Received]) -> list[Received]:
-        """Print up to the limit; `shown` is how many of these were. A damaged one is named and passed over.
+        """Print messages up to the limit and return those printed. A damaged message is named and skipped.
 
-        Returns those that were printed.
+        `shown` becomes the number of messages within the limit, damaged ones included.
         """
         self.shown = self.left(len(messages))
         printed = []
@@ -254,14 +256,14 @@ async def _pop(
     reader: _Reader,
     follow: bool,
 ) -> None:
-    """Receive, print, acknowledge. At the limit no more is received than is printed."""
+    """Receive, print, acknowledge. Receives no more messages than the limit allows to print."""
 
     async def receive(consumer: SimpleConsumer) -> None:
         while not reader.done:
             messages = await consumer.receive(reader.left(POP_COUNT), wait_s=POLL_S)
             await consumer.ack_all(
                 reader.show(messages)
-            )  # a damaged one comes again, then to the dead letters
+            )  # a damaged message is redelivered, and finally dead-lettered
             if not messages and not follow:
                 return
 
@@ -297,26 +299,28 @@ async def _read(consumer: PullConsumer, reader: _Reader, *, commit: bool, follow
         messages = await consumer.poll(timeout_s=POLL_S)
         reader.show(messages)
         if commit:
-            places = _places(consumer, messages[reader.shown :])
-            news = {queue: offset for queue, offset in places.items() if committed.get(queue) != offset}
-            if news:
-                await consumer.commit(news)
-            committed = places
+            offsets = _offsets_to_commit(consumer, messages[reader.shown :])
+            changed = {queue: offset for queue, offset in offsets.items() if committed.get(queue) != offset}
+            if changed:
+                await consumer.commit(changed)
+            committed = offsets
         if messages:
             continue
         for failure in consumer.failures:
             if isinstance(failure, NoPermission):
-                raise failure  # nothing comes until somebody changes that
+                raise failure  # no message arrives until an operator grants the permission
         if not follow and await _at_end(consumer):
             return
 
 
-def _places(consumer: PullConsumer, unprinted: Sequence[ReceivedMessage]) -> dict[MessageQueue, int]:
-    """Where the group goes on in each queue: behind what was printed, and behind what it does not want."""
-    places = {queue: consumer.position(queue) for queue in consumer.assigned}
+def _offsets_to_commit(
+    consumer: PullConsumer, unprinted: Sequence[ReceivedMessage]
+) -> dict[MessageQueue, int]:
+    """The next offset of the group in each queue: behind the printed messages and those that the filter left out."""
+    offsets = {queue: consumer.position(queue) for queue in consumer.assigned}
     for message in reversed(unprinted):
-        places[message.queue] = message.queue_offset
-    return {queue: offset for queue, offset in places.items() if offset is not None}
+        offsets[message.queue] = message.queue_offset
+    return {queue: offset for queue, offset in offsets.items() if offset is not None}
 
 
 async def _at_end(consumer: PullConsumer) -> bool:

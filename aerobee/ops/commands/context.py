@@ -1,4 +1,4 @@
-"""`aerobee context`: named clusters in a file, so that no command has to say where they are and how to reach them."""
+"""`aerobee context`: named clusters in a file, with their addresses and connection options."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from aerobee.ops.terminal.failure import LocalRefused
 from aerobee.ops.terminal.output import Output
 
 app = typer.Typer(
-    help="Named clusters: where they are and how to reach them.",
+    help="Named clusters with their addresses and connection options.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def _held_by(variable: str | None, option: str) -> str | None:
-    """What an environment variable holds: a secret is no argument, for other users of the machine see those."""
+    """The value of an environment variable. A secret is not an argument: other users of the machine see arguments."""
     if variable is None:
         return None
     if not os.environ.get(variable):
@@ -41,7 +41,7 @@ def _held_by(variable: str | None, option: str) -> str | None:
 
 def _user_of(access_key: str | None, variable: str | None) -> str | None:
     if access_key is not None and variable is not None:
-        raise UsageError("one of --access-key and --access-key-env says who asks, not both")
+        raise UsageError("--access-key and --access-key-env are mutually exclusive")
     return access_key if variable is None else _held_by(variable, "--access-key-env")
 
 
@@ -72,13 +72,13 @@ def list_contexts(as_json: AsJson = False) -> None:
     out.table(
         shown,
         columns,
-        empty=f"{file.path} has no context; `aerobee context add NAME --nameserver HOST:PORT` makes one",
+        empty=f"{file.path} has no context; `aerobee context add NAME --nameserver HOST:PORT` adds one",
     )
 
 
 @app.command("show")
 def show(as_json: AsJson = False) -> None:
-    """Show what a command that is run here and now would use."""
+    """Show the connection that a command would use now."""
     found = cluster()
     Output(as_json).facts(
         {
@@ -94,27 +94,33 @@ def show(as_json: AsJson = False) -> None:
 
 
 Nameserver = Annotated[
-    str | None, typer.Option("--nameserver", "-n", metavar="HOST:PORT[;…]", help="Its NameServers.")
+    str | None,
+    typer.Option("--nameserver", "-n", metavar="HOST:PORT[;…]", help="Addresses of its NameServers."),
 ]
-Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Encrypt.")]
+Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Connect with TLS.")]
 CaFile = Annotated[
     str | None,
-    typer.Option("--tls-ca-file", "--tls-ca", metavar="PEM", help="Authorities whose servers are accepted."),
+    typer.Option(
+        "--tls-ca-file", "--tls-ca", metavar="PEM", help="Accept only certificates of these authorities."
+    ),
 ]
 CertFile = Annotated[
-    str | None, typer.Option("--tls-cert-file", "--tls-cert", metavar="PEM", help="A certificate of our own.")
+    str | None, typer.Option("--tls-cert-file", "--tls-cert", metavar="PEM", help="Client certificate.")
 ]
-KeyFile = Annotated[str | None, typer.Option("--tls-key-file", "--tls-key", metavar="PEM", help="Its key.")]
+KeyFile = Annotated[
+    str | None,
+    typer.Option("--tls-key-file", "--tls-key", metavar="PEM", help="Key of the client certificate."),
+]
 AccessKey = Annotated[
     str | None,
-    typer.Option("--access-key", metavar="NAME", help="The user, where there is access control."),
+    typer.Option("--access-key", metavar="NAME", help="User name, for clusters with access control."),
 ]
 AccessKeyEnv = Annotated[
     str | None,
     typer.Option(
         "--access-key-env",
         metavar="VARIABLE",
-        help="The environment variable that holds the user's name now.",
+        help="Environment variable to read the user name from now.",
     ),
 ]
 SecretKeyEnv = Annotated[
@@ -122,7 +128,7 @@ SecretKeyEnv = Annotated[
     typer.Option(
         "--secret-key-env",
         metavar="VARIABLE",
-        help="The environment variable that holds its secret key now.",
+        help="Environment variable to read the secret key from now.",
     ),
 ]
 
@@ -140,10 +146,10 @@ def add_context(
     secret_key_env: SecretKeyEnv = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a context that is not there yet. The first one becomes the current one."""
+    """Add a new context. The first context becomes the current one."""
     if name in read_contexts(contexts_path()).contexts:
         raise UsageError(
-            f"context {name} is there already; `aerobee context set {name}` changes it, with the same options"
+            f"context {name} exists already: `aerobee context set {name}` changes it and takes the same options"
         )
     user = _user_of(access_key, access_key_env)
     given = _given(nameserver, tls, (ca_file, cert_file, key_file), user, secret_key_env)
@@ -163,7 +169,7 @@ def set_context(
     secret_key_env: SecretKeyEnv = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a context, or change what is named. The first one becomes the current one."""
+    """Add a context, or change the given values of one. The first context becomes the current one."""
     user = _user_of(access_key, access_key_env)
     given = _given(nameserver, tls, (ca_file, cert_file, key_file), user, secret_key_env)
     _keep(name, given, as_json=as_json)
@@ -176,7 +182,7 @@ def _given(
     user: str | None,
     secret_key_env: str | None,
 ) -> Context:
-    """What the options say; None where they say nothing. `files`: of authorities, a certificate, its key."""
+    """The values of the options; None where not given. `files`: of the authorities, of a certificate, of its key."""
     if nameserver is not None:
         parse_addresses(nameserver)
     paths = [None if path is None else os.path.abspath(os.path.expanduser(path)) for path in files]
@@ -195,7 +201,7 @@ def _keep(name: str, given: Context, *, as_json: bool) -> None:
     file = read_contexts(contexts_path())
     context = given.over(file.contexts.get(name, Context()))
     if context.nameserver is None:
-        raise UsageError(f"context {name} is new: say where it is, --nameserver HOST:PORT")
+        raise UsageError(f"context {name} is new and needs an address: --nameserver HOST:PORT")
     file = replace(file, current=file.current or name, contexts={**file.contexts, name: context})
     _write(file)
     Output(as_json).document(
@@ -204,7 +210,7 @@ def _keep(name: str, given: Context, *, as_json: bool) -> None:
             "current": file.current,
             **{key: value for key, value in context.as_document().items() if key not in SECRET_KEYS},
         },
-        f"context {name} is kept in {file.path}"
+        f"context {name} is saved in {file.path}"
         + ("" if file.current != name else "; it is the current one"),
     )
 
@@ -223,7 +229,7 @@ def use(name: Name, as_json: AsJson = False) -> None:
 
 @app.command("delete")
 def delete(name: Name, as_json: AsJson = False) -> None:
-    """Forget a context."""
+    """Delete a context."""
     file = read_contexts(contexts_path())
     file.get(name)
     left = {other: context for other, context in file.contexts.items() if other != name}

@@ -1,8 +1,8 @@
-"""`aerobee dlq`: dead letters: which groups have some, what is in them and why, sending them again.
+"""`aerobee dlq`: dead-letter messages: groups that have some, their contents and causes, redrive.
 
-A letter that is sent again goes to its group's retry topic, so that no other group gets it a second time, unless --to
-names a topic. The letters stay where they are; how far they were sent again is remembered at the broker, and the next
-redrive goes on from there.
+A redriven message goes to the retry topic of its group, so that no other group receives it a second time, unless --to
+names a topic. The dead-letter messages stay in the DLQ; the broker stores the offset up to which they were redriven,
+and the next redrive continues there.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import moment_ms, moment_text
 from aerobee.words import plural
 
-app = typer.Typer(name="dlq", help="Dead letters: list, show, send again.", no_args_is_help=True)
+app = typer.Typer(name="dlq", help="Dead-letter messages: list, show, redrive.", no_args_is_help=True)
 
 BODY_CHARS = 60  # of a body in a table
 COLUMNS = {
-    "place": "letter",
+    "position": "position",
     "died": "died",
     "topic": "topic",
     "message_id": "message id",
@@ -45,42 +45,48 @@ COLUMNS = {
     "body": "body",
 }
 
-Topic = Annotated[str, typer.Option("--topic", "-t", help="Only letters that came from this topic.")]
-Tag = Annotated[str, typer.Option("--tag", help="Only with this tag.")]
-Key = Annotated[str, typer.Option("--key", help="Only with this key.")]
+Topic = Annotated[str, typer.Option("--topic", "-t", help="Only messages of this original topic.")]
+Tag = Annotated[str, typer.Option("--tag", help="Only messages with this tag.")]
+Key = Annotated[str, typer.Option("--key", help="Only messages with this key.")]
 Ids = Annotated[
     list[str] | None, typer.Option("--id", help="Only this message id (of either kind); may be repeated.")
 ]
-ErrorText = Annotated[str, typer.Option("--error", help="Only where the last error holds this text.")]
-ReasonText = Annotated[str, typer.Option("--reason", help="Only where the reason holds this text.")]
-Since = Annotated[str | None, typer.Option("--since", help="Died after this (2026-11-21T10:00, 15m).")]
-Until = Annotated[str | None, typer.Option("--until", help="Died before this.")]
-Property = Annotated[
-    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="Only with it; may be repeated.")
+ErrorText = Annotated[str, typer.Option("--error", help="Only messages whose last error contains this text.")]
+ReasonText = Annotated[str, typer.Option("--reason", help="Only messages whose reason contains this text.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", help="Only messages dead-lettered after this (2026-11-21T10:00, 15m)."),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
+Until = Annotated[str | None, typer.Option("--until", help="Only messages dead-lettered before this time.")]
+Property = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property", metavar="NAME=VALUE", help="Only messages with this property; may be repeated."
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of messages.")]
 
 
 @app.command("list")
 def list_groups(nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False) -> None:
-    """List the groups that have dead letters, and how many wait to be sent again."""
+    """List the groups that have dead-letter messages, and how many are not redriven yet."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
         rows = []
         async with open_admin(nameserver) as admin:
             for group in await admin.dead_letter_groups():
-                for place in await admin.dead_letter_queues(group):
+                for dlq in await admin.dead_letter_queues(group):
                     newest = None
-                    if place.count:
-                        newest = (await admin.message_at(place.queue, place.end - 1)).store_timestamp
+                    if dlq.count:
+                        newest = (await admin.message_at(dlq.queue, dlq.end - 1)).store_timestamp
                     rows.append(
                         {
                             "group": group,
-                            "broker": place.queue.broker_name,
-                            "queue_id": place.queue.queue_id,
-                            "letters": place.count,
-                            "waiting": place.waiting,
+                            "broker": dlq.queue.broker_name,
+                            "queue_id": dlq.queue.queue_id,
+                            "dead_letters": dlq.count,
+                            "waiting": dlq.waiting,
                             "newest": moment_text(newest or 0),
                         }
                     )
@@ -89,11 +95,11 @@ def list_groups(nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = 
             {
                 "group": "group",
                 "broker": "broker",
-                "letters": "letters",
-                "waiting": "not sent again",
+                "dead_letters": "messages",
+                "waiting": "not redriven",
                 "newest": "newest",
             },
-            empty="there are no dead letters",
+            empty="there are no dead-letter messages",
         )
 
     run(command)
@@ -111,28 +117,30 @@ def show(
     since: Since = None,
     until: Until = None,
     properties: Property = None,
-    waiting: Annotated[bool, typer.Option("--waiting", help="Only those that were not sent again.")] = False,
+    waiting: Annotated[
+        bool, typer.Option("--waiting", help="Only messages that were not redriven yet.")
+    ] = False,
     limit: Limit = 100,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show a group's dead letters: where they came from, why they died, the last error."""
+    """Show a group's dead-letter messages: original topic, reason, last error."""
     out = Output(as_json)
     wanted = _filter(topic, tag, key, ids, error, reason, since, until, properties)
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
-        letters: list[DeadLetter] = []
+        found: list[DeadLetter] = []
         async with open_admin(nameserver) as admin:
-            await _require_letters(admin, group)
-            async for letter in admin.dead_letters(group, wanted, only_waiting=waiting):
-                letters.append(letter)
-                if len(letters) == limit:
+            await _require_dead_letters(admin, group)
+            async for dead in admin.dead_letters(group, wanted, only_waiting=waiting):
+                found.append(dead)
+                if len(found) == limit:
                     break
         out.table(
-            [_document(letter) if as_json else _row(letter) for letter in letters],
+            [_document(dead) if as_json else _row(dead) for dead in found],
             COLUMNS,
-            empty=f"group {group} has no dead letter that fits",
+            empty=f"group {group} has no matching dead-letter message",
         )
 
     run(command)
@@ -140,7 +148,7 @@ def show(
 
 @dataclass(slots=True)
 class _Redrive:
-    """One run: what is sent, and how far the letters of each queue are done without a gap."""
+    """One redrive: its counts, and for each queue the offset up to which all dead-letter messages are redriven."""
 
     admin: Admin
     out: Output
@@ -152,42 +160,42 @@ class _Redrive:
     done: dict[MessageQueue, int] = field(default_factory=dict)
     gap: set[MessageQueue] = field(default_factory=set)
 
-    async def one(self, letter: DeadLetter) -> None:
-        """Send one letter, say what became of it."""
-        target = self.to or f"the retry topic of {letter.group}"
+    async def one(self, dead: DeadLetter) -> None:
+        """Redrive one message and print the result."""
+        target = self.to or f"the retry topic of {dead.group}"
         if self.dry_run:
-            self._say(Redriven(letter, target), "would be sent to")
+            self._say(Redriven(dead, target), "would be sent to")
             self.sent += 1
             return
         try:
-            result = await self.admin.redrive(letter, to=self.to)
+            result = await self.admin.redrive(dead, to=self.to)
         except UsageError as error:
-            result = Redriven(letter, target, error=str(error))
+            result = Redriven(dead, target, error=str(error))
         if result.error:
             self.failed += 1
             self._say(result, "FAILED, not sent to")
-            self.pass_by(letter)
+            self.skip(dead)
         else:
             self.sent += 1
             self._say(result, "sent to")
-            if letter.message.queue not in self.gap:
-                self.done[letter.message.queue] = letter.message.queue_offset + 1
+            if dead.message.queue not in self.gap:
+                self.done[dead.message.queue] = dead.message.queue_offset + 1
 
-    def pass_by(self, letter: DeadLetter) -> None:
-        """A letter that was not sent: what comes behind it counts as waiting, too."""
-        self.gap.add(letter.message.queue)
+    def skip(self, dead: DeadLetter) -> None:
+        """Record that a message was not redriven: it and all later messages of its queue stay "not redriven"."""
+        self.gap.add(dead.message.queue)
 
-    async def remember(self) -> None:
+    async def store_progress(self) -> None:
         for queue, offset in self.done.items():
-            await self.admin.mark_redriven(queue, offset)
+            await self.admin.commit_redriven(queue, offset)
         self.done.clear()
 
     def _say(self, redriven: Redriven, what: str) -> None:
-        letter, result = redriven.letter, redriven.result
+        dead, result = redriven.dead_letter, redriven.result
         document = {
-            "letter": _place(letter),
-            "message_id": letter.message_id,
-            "topic": letter.topic,
+            "position": _position(dead),
+            "message_id": dead.message_id,
+            "topic": dead.topic,
             "target": redriven.target,
             "status": "dry run" if self.dry_run else "failed" if redriven.error else "sent",
             "offset_message_id": result.offset_message_id if result else None,
@@ -196,10 +204,12 @@ class _Redrive:
             "queue_offset": result.queue_offset if result else None,
             "error": redriven.error or None,
         }
-        place = f" {result.queue.broker_name}/{result.queue.queue_id}@{result.queue_offset}" if result else ""
-        trouble = f": {redriven.error}" if redriven.error else ""
+        stored = (
+            f" {result.queue.broker_name}/{result.queue.queue_id}@{result.queue_offset}" if result else ""
+        )
+        reason = f": {redriven.error}" if redriven.error else ""
         self.out.line(
-            document, f"{_place(letter)}  {letter.message_id}  {what} {redriven.target}{place}{trouble}"
+            document, f"{_position(dead)}  {dead.message_id}  {what} {redriven.target}{stored}{reason}"
         )
 
 
@@ -216,19 +226,30 @@ def redrive(
     until: Until = None,
     properties: Property = None,
     to: Annotated[
-        str, typer.Option("--to", metavar="TOPIC|origin", help="A topic, or origin: where each came from.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="TOPIC|origin",
+            help="Target topic, or origin: the original topic of each message (default: the group's retry topic).",
+        ),
     ] = "",
-    all_letters: Annotated[
-        bool, typer.Option("--all", help="Also those that were sent again before.")
+    all_dead: Annotated[
+        bool, typer.Option("--all", help="Include messages that were redriven before.")
     ] = False,
-    rate: Annotated[float, typer.Option("--rate", min=0.01, help="At most so many a second.")] = 100.0,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many; 0: all.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be sent, send nothing.")] = False,
+    rate: Annotated[
+        float, typer.Option("--rate", min=0.01, help="Maximum number of messages per second.")
+    ] = 100.0,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Maximum number of messages; 0: no limit.")
+    ] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be sent and send nothing.")
+    ] = False,
     yes: Yes = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Send dead letters again, each with its own result; ends with 1 when one of them failed."""
+    """Redrive dead-letter messages and print the result of each; exit code 1 when one of them failed."""
     out = Output(as_json)
     wanted = _filter(topic, tag, key, ids, error, reason, since, until, properties)
     check_group_name(group)
@@ -236,37 +257,36 @@ def redrive(
     async def command(stop: Stop) -> int:
         clock = SystemClock()
         async with open_admin(nameserver) as admin:
-            await _require_letters(admin, group)
+            await _require_dead_letters(admin, group)
             if to not in ("", "origin"):
                 await require_topic(admin, to)
             if not dry_run:
-                which = "Every dead letter" if all_letters else "Every dead letter that waits"
-                where = {"": f"group {group} again", "origin": "the topic it came from"}.get(
+                which = (
+                    "all dead-letter messages" if all_dead else "the dead-letter messages not redriven yet"
+                )
+                where = {"": f"the retry topic of group {group}", "origin": "their original topics"}.get(
                     to, f"topic {to}"
                 )
-                ask(f"{which}{'' if wanted.is_empty else ' and fits'} is sent to {where}. Go on?", yes)
+                matching = "" if wanted.is_empty else " that match the filter"
+                ask(f"Send {which}{matching} to {where}?", yes)
             work = _Redrive(admin, out, to, dry_run)
-            stop.taken = True  # the first Ctrl-C ends it between two letters
+            stop.taken = True  # the first Ctrl-C ends the redrive between two messages
             began = clock.monotonic()
             try:
-                async for letter in _chosen(admin, group, wanted, work, only_waiting=not all_letters):
+                async for dead in _chosen(admin, group, wanted, work, only_waiting=not all_dead):
                     if stop or (limit and work.sent + work.failed >= limit):
                         break
-                    work.to = letter.topic if to == "origin" else to
-                    await work.one(letter)
+                    work.to = dead.topic if to == "origin" else to
+                    await work.one(dead)
                     ahead_s = (work.sent + work.failed) / rate - (clock.monotonic() - began)
                     if ahead_s > 0 and not dry_run:
                         await clock.sleep(ahead_s)
             finally:
-                await work.remember()
+                await work.store_progress()
         out.note(
-            f"{plural(work.sent, 'letter')} {'would be sent' if dry_run else 'sent'}, {work.failed} failed, "
-            f"{work.left} left aside by the filter"
-            + (
-                ""
-                if all_letters or work.sent + work.failed
-                else "; --all takes those that were sent before, too"
-            )
+            f"{plural(work.sent, 'message')} {'would be sent' if dry_run else 'sent'}, {work.failed} failed, "
+            f"{work.left} excluded by the filter"
+            + ("" if all_dead or work.sent + work.failed else "; --all includes messages redriven before")
         )
         return ExitCode.REFUSED if work.failed else ExitCode.DONE
 
@@ -276,13 +296,13 @@ def redrive(
 async def _chosen(
     admin: Admin, group: str, wanted: DeadLetterFilter, work: _Redrive, *, only_waiting: bool
 ) -> AsyncIterator[DeadLetter]:
-    """The letters that fit; of each of the others, that it was left aside."""
-    async for letter in admin.dead_letters(group, only_waiting=only_waiting):
-        if wanted.matches(letter):
-            yield letter
+    """Yield the messages that match the filter; count and skip the others."""
+    async for dead in admin.dead_letters(group, only_waiting=only_waiting):
+        if wanted.matches(dead):
+            yield dead
         else:
             work.left += 1
-            work.pass_by(letter)
+            work.skip(dead)
 
 
 def _filter(
@@ -310,43 +330,43 @@ def _filter(
     )
 
 
-async def _require_letters(admin: Admin, group: str) -> None:
+async def _require_dead_letters(admin: Admin, group: str) -> None:
     groups = await admin.dead_letter_groups()
     if group not in groups:
         known = f"; groups that have some: {', '.join(groups)}" if groups else ", and no other group has any"
-        raise NotFound(f"group {group} has no dead letters{known}")
+        raise NotFound(f"group {group} has no dead-letter messages{known}")
 
 
-def _place(letter: DeadLetter) -> str:
-    message = letter.message
+def _position(dead: DeadLetter) -> str:
+    message = dead.message
     return f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}"
 
 
-def _row(letter: DeadLetter) -> dict[str, Any]:
-    stored, damage = letter.message.body_or_stored()
+def _row(dead: DeadLetter) -> dict[str, Any]:
+    stored, damage = dead.message.body_or_stored()
     body, _ = body_text(stored)
     text = " ".join(body.split())
     return {
-        "place": _place(letter),
-        "died": moment_text(letter.died_ms),
-        "topic": letter.topic or None,
-        "message_id": letter.message_id,
-        "tries": letter.tries,
-        "reason": letter.reason or None,
-        "error": letter.error or None,
+        "position": _position(dead),
+        "died": moment_text(dead.died_ms),
+        "topic": dead.topic or None,
+        "message_id": dead.message_id,
+        "tries": dead.tries,
+        "reason": dead.reason or None,
+        "error": dead.error or None,
         **({"damage": damage} if damage else {}),
         "body": text if len(text) <= BODY_CHARS else text[: BODY_CHARS - 1] + "…",
     }
 
 
-def _document(letter: DeadLetter) -> dict[str, Any]:
+def _document(dead: DeadLetter) -> dict[str, Any]:
     origin = {
-        "group": letter.group,
-        "origin_topic": letter.topic or None,
-        "origin_message_id": letter.message_id,
-        "reason": letter.reason or None,
-        "last_error": letter.error or None,
-        "tries": letter.tries,
-        "died": moment_text(letter.died_ms),
+        "group": dead.group,
+        "origin_topic": dead.topic or None,
+        "origin_message_id": dead.message_id,
+        "reason": dead.reason or None,
+        "last_error": dead.error or None,
+        "tries": dead.tries,
+        "died": moment_text(dead.died_ms),
     }
-    return origin | shown_document(letter.message)
+    return origin | shown_document(dead.message)

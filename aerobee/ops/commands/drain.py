@@ -1,7 +1,8 @@
 """`aerobee cluster drain`: empty broker groups before they are removed.
 
-A drained group takes no more messages (its brokers' permission is read-only from then on, routes say so) and is empty when every
-consumer group has committed everything that it holds, no timer and no delay level waits, and no transaction is open.
+A drained broker group accepts no messages: its brokers' permission becomes read-only, and routes advertise it. The
+group is empty when every consumer group has committed all its messages, no timer or delay-level message is pending,
+and no transaction is open.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What a broker group still holds for somebody."""
+    """Messages of a broker group that are not consumed, delivered or decided yet."""
 
     broker_name: str
     what: str  # "group orders-app", "timers", "delay levels", "open transactions"
@@ -42,7 +43,7 @@ class Remainder:
 
 
 def unread(progress: Iterable[ConsumerProgress], names: frozenset[str]) -> list[Remainder]:
-    """What consumer groups have not committed yet, per group and broker name."""
+    """Lag of consumer groups, per group and broker name."""
     found = []
     for each in progress:
         for name in sorted(names):
@@ -53,7 +54,7 @@ def unread(progress: Iterable[ConsumerProgress], names: frozenset[str]) -> list[
 
 
 def waiting(broker_name: str, runtime: Mapping[str, str]) -> list[Remainder]:
-    """What waits for its time or its decision at a broker, by its own counters."""
+    """Pending timers and delay levels and open transactions of a broker, from its counters."""
     levels = 0
     for key, value in runtime.items():
         if key.startswith("scheduleMessageOffset_"):
@@ -73,7 +74,7 @@ def chosen(brokers: Iterable[BrokerInfo], named: Iterable[str], all_but: Iterabl
     wanted = frozenset(named)
     if strange := wanted - known:
         raise UsageError(
-            f"{', '.join(sorted(strange))} is no registered broker; `aerobee cluster list` shows them: "
+            f"{', '.join(sorted(strange))} is not registered; registered brokers (`aerobee cluster list`): "
             f"{', '.join(sorted(known)) or 'none'}"
         )
     kept = frozenset(all_but)
@@ -82,25 +83,28 @@ def chosen(brokers: Iterable[BrokerInfo], named: Iterable[str], all_but: Iterabl
 
 def drain(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[BROKER_NAME]…", help="What to empty.")
+        list[str] | None, typer.Argument(metavar="[BROKER_NAME]…", help="Broker groups to drain.")
     ] = None,
     all_but: Annotated[
-        str | None, typer.Option("--all-but", metavar="NAME[,…]", help="Empty all others of the cluster.")
+        str | None,
+        typer.Option(
+            "--all-but", metavar="NAME[,…]", help="Drain all broker groups of the cluster except these."
+        ),
     ] = None,
     timeout_s: Annotated[
         float,
-        typer.Option("--timeout", parser=above_zero, metavar="SPAN", help="Longest to wait."),
+        typer.Option("--timeout", parser=above_zero, metavar="SPAN", help="Maximum time to wait."),
     ] = 600.0,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Empty broker groups before they are removed: no more messages, and wait until all is consumed."""
+    """Drain broker groups before their removal: stop writes and wait until all messages are consumed."""
     if bool(names) == bool(all_but):
-        raise UsageError("name the brokers to drain, or those that stay with --all-but")
+        raise UsageError("give either the brokers to drain or, with --all-but, those to keep")
     if all_but and cluster is None:
-        raise UsageError("--all-but needs --cluster: all others of which cluster?")
+        raise UsageError("--all-but needs --cluster")
     kept = [each.strip() for each in (all_but or "").split(",") if each.strip()]
     out = Output(as_json)
 
@@ -111,23 +115,23 @@ def drain(
             if not wanted:
                 out.document({"drained": []}, "nothing to drain")
                 return
-            ask(f"Have {', '.join(sorted(wanted))} take no more messages?", yes)
+            ask(f"Stop writes to {', '.join(sorted(wanted))}?", yes)
             for each in brokers:
                 if each.broker_name in wanted:
                     await make_read_only(admin, each.address)
             await _wait(admin, wanted, cluster, timeout_s, out)
             out.document(
                 {"drained": sorted(wanted)},
-                f"{', '.join(sorted(wanted))}: nothing is left, it can be removed",
+                f"{', '.join(sorted(wanted))}: drained, can be removed",
             )
 
     run(command)
 
 
 async def make_read_only(admin: Admin, address: str) -> None:
-    """Have a broker take no more messages. Raises what it answers unless that is in force all the same.
+    """Set a broker read-only. Raises the broker's error unless the setting is in effect nevertheless.
 
-    In a container the file is mounted and cannot be written: the broker says that the change is not kept for its next start.
+    In a container the configuration file is mounted read-only: the broker reports that its next start loses the change.
     """
     try:
         await admin.update_broker_config(address, {"brokerPermission": READ_ONLY})
@@ -148,7 +152,7 @@ async def _wait(
             sentence += f"; and {len(left) - SHOWN_MAX} more"
         if loop.time() > end_s:
             raise RequestTimeout(
-                f"not empty after {timeout_s:.0f} s: {sentence}; start their consumers, or delete groups that nobody uses"
+                f"not empty after {timeout_s:.0f} s: {sentence}; start the consumers, or delete unused groups"
             )
         if sentence != said:
             out.note(f"waiting: {sentence}")
@@ -157,7 +161,7 @@ async def _wait(
 
 
 async def remainders(admin: Admin, wanted: frozenset[str], cluster: str | None) -> list[Remainder]:
-    """All that the brokers of these names still hold for somebody."""
+    """Messages of these brokers that are not consumed, delivered or decided yet."""
     found: list[Remainder] = []
     for each in await admin.brokers(cluster):
         if each.broker_name in wanted and each.broker_id == MASTER_ID:

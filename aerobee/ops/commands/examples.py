@@ -1,4 +1,4 @@
-"""What is typed: examples of every command, shown at the end of its --help. A test parses each of them."""
+"""Examples of every command, shown at the end of its --help. A test parses each of them."""
 
 from __future__ import annotations
 

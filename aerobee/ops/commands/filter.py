@@ -24,18 +24,20 @@ def try_expression(
     expression: Annotated[str, typer.Argument(help="For example: price > 5 AND region IN ('eu', 'us')")],
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=VALUE", help="A message's property; repeat it."),
+        typer.Option(
+            "--property", "-p", metavar="NAME=VALUE", help="A property of the message; may be repeated."
+        ),
     ] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="The message's tag, the property TAGS.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether a message with these properties would come through. Exit code 0 either way."""
+    """Show whether a message with these properties matches. Exit code 0 in both cases."""
     out = Output(as_json)
     row: dict[str, str] = {}
     for text in properties or ():
         name, separator, value = text.partition("=")
         if not separator or not name or not value:
-            raise UsageError(f"--property {text!r}: write NAME=VALUE, neither may be empty")
+            raise UsageError(f"--property {text!r}: write NAME=VALUE, neither of them empty")
         row[name] = value
     if tag is not None:
         row["TAGS"] = tag
@@ -51,7 +53,7 @@ def try_expression(
         "properties": sorted(compiled.properties),
         "missing": missing,
     }
-    sentence = "the message comes through" if matches else "the message is filtered out"
+    sentence = "the message matches" if matches else "the message is filtered out"
     if missing:
-        sentence += f"; it has no {', '.join(missing)}, and what compares with a missing property is not true"
+        sentence += f"; it has no {', '.join(missing)}: a comparison with a missing property is not true"
     out.document(document, sentence)

@@ -1,4 +1,4 @@
-"""`aerobee group`: list, describe, lag, pop, mode, reset, delete; create and update are in group_change.py."""
+"""`aerobee group`: list, describe, lag, pop, mode, reset, delete; group_change.py adds create and update."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ app.command("update")(update_group)
 
 @app.command("list")
 def list_groups(
-    all_groups: Annotated[bool, typer.Option("--all", "-a", help="Also the brokers' own groups.")] = False,
+    all_groups: Annotated[bool, typer.Option("--all", "-a", help="Include system groups.")] = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List the consumer groups that brokers know."""
+    """List the consumer groups of all brokers."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -74,14 +74,14 @@ def list_groups(
                 "retries": "retries",
                 "brokers": "brokers",
             },
-            empty="there is no consumer group yet; it appears when a consumer joins",
+            empty="there are no consumer groups yet; a group appears when its first consumer joins",
         )
 
     run(command)
 
 
 def _lock_row(lock: QueueLock) -> dict[str, Any]:
-    """A queue that an ordered consumer has for itself."""
+    """A queue that an orderly consumer has locked."""
     return {
         "topic": lock.queue.topic,
         "broker": lock.queue.broker_name,
@@ -98,7 +98,7 @@ def _lock_row(lock: QueueLock) -> dict[str, Any]:
 def describe_group(
     group: GroupArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Show a group's settings, its members and what they ask for."""
+    """Show a group's settings, members, subscriptions and queue locks."""
     out = Output(as_json)
     check_group_name(group)
 
@@ -173,16 +173,16 @@ def _show_description(out: Output, document: dict[str, Any]) -> None:
     if document["conflicts"]:
         out.say("")
         out.say(
-            "Members ask for different things, so messages are lost to them: give each kind its own group."
+            "Members have different subscriptions, so they miss messages: use one group per subscription."
         )
         out.table(
             document["conflicts"],
             {
                 "topic": "topic",
                 "client_id": "member",
-                "expression": "asks for",
+                "expression": "subscribes to",
                 "other_client_id": "other member",
-                "other_expression": "asks for",
+                "other_expression": "subscribes to",
             },
             empty="",
         )
@@ -211,7 +211,7 @@ def group_lag(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a group is behind, for each queue and in total."""
+    """Show the lag of a group, per queue and in total."""
     out = Output(as_json)
     check_group_name(group)
 
@@ -250,13 +250,13 @@ def group_lag(
                 "broker_offset": "broker offset",
                 "consumer_offset": "consumer offset",
                 "lag": "lag",
-                **({"wanted": "filter takes"} if filters else {}),
+                **({"wanted": "filtered lag"} if filters else {}),
                 "last_consumed": "last consumed",
                 "member": "member",
             },
-            empty=f"group {group} has no offsets yet: it never consumed",
+            empty=f"group {group} has no committed offsets: it never consumed",
         )
-        out.say(f"lag {progress.lag}, {progress.consume_tps:.2f} a second")
+        out.say(f"lag {progress.lag}, {progress.consume_tps:.2f} messages/s")
 
     run(command)
 
@@ -268,7 +268,7 @@ def group_pops(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show what POP has handed out to a group: which messages are invisible, until when, who has them."""
+    """Show the messages that POP delivered to a group and that are invisible: until when, and at which consumer."""
     out = Output(as_json)
     check_group_name(group)
 
@@ -278,7 +278,7 @@ def group_pops(
             invisible = await admin.invisible_messages(group, topic)
             modes = [mode for mode in await admin.request_modes(group) if topic in (None, mode.topic)]
         if invisible is None:
-            raise NotFound("no broker tells what is invisible: RocketMQ's brokers cannot")
+            raise NotFound("no broker lists invisible messages: RocketMQ's brokers do not support it")
         now_ms = time.time_ns() // 1_000_000
         rows = [
             {
@@ -307,9 +307,7 @@ def group_pops(
             out.document({"group": group, "modes": mode_rows, "invisible": rows})
             return
         for mode in mode_rows:
-            out.say(
-                f"push consumers whose queues {mode['broker']} assigns {mode['mode'].lower()} {mode['topic']}"
-            )
+            out.say(f"{mode['topic']} at {mode['broker']}: push consumers use {mode['mode'].lower()} mode")
         out.table(
             rows,
             {
@@ -320,9 +318,9 @@ def group_pops(
                 "popped": "popped",
                 "visible_at": "visible again",
                 "left_s": "in s",
-                "consumer": "at",
+                "consumer": "consumer",
             },
-            empty=f"nothing is invisible at group {group}",
+            empty=f"group {group} has no invisible messages",
         )
 
     run(command)
@@ -331,19 +329,23 @@ def group_pops(
 @app.command("mode")
 def group_mode(
     group: GroupArgument,
-    mode: Annotated[str, typer.Argument(metavar="pull|pop", help="How the members get messages.")],
+    mode: Annotated[str, typer.Argument(metavar="pull|pop", help="Request mode of the members.")],
     topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
     share: Annotated[
-        int, typer.Option("--share", help="Pop the own queues and those of so many other members; -1: all.")
+        int,
+        typer.Option(
+            "--share",
+            help="In pop mode: number of other members whose queues a member also pops; -1: all queues.",
+        ),
     ] = -1,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Choose how push consumers that let the broker assign queues get a topic's messages."""
+    """Set the request mode (pull or pop) of push consumers whose queues the broker assigns."""
     out = Output(as_json)
     check_group_name(group)
     if mode.upper() not in MODES:
-        raise UsageError(f"{mode!r} is not known: write pull or pop")
+        raise UsageError(f"unknown mode {mode!r}: write pull or pop")
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
@@ -351,7 +353,8 @@ def group_mode(
             addresses = await admin.set_request_mode(group, topic, mode.upper(), share_queue_num=share)
         out.document(
             {"group": group, "topic": topic, "mode": mode.upper(), "brokers": addresses},
-            f"group {group} {mode.lower()}s {topic} at {', '.join(addresses)}; members follow within 20 s",
+            f"group {group} uses {mode.lower()} mode for {topic} at {', '.join(addresses)}; "
+            "members switch within 20 s",
         )
 
     run(command)
@@ -371,23 +374,23 @@ def reset_group(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to another place; members that are online follow at once."""
+    """Reset a group's offsets in a topic; online members continue from them immediately."""
     out = Output(as_json)
     check_group_name(group)
     if queue is not None and not to.startswith("offset:"):
-        raise UsageError("--queue goes with --to offset:N; a time holds for all queues")
+        raise UsageError("--queue needs --to offset:N; the other forms of --to apply to all queues")
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
-            ask(f"Move group {group} of topic {topic} to {to}?", yes)
+            ask(f"Reset the offsets of group {group} in topic {topic} to {to}?", yes)
             if to.startswith("offset:"):
                 offsets = await _reset_to_offset(admin, group, topic, to, queue)
             else:
                 offsets = await admin.reset_offsets(group, topic, timestamp_ms=reset_time(to))
         rows = [
-            {"broker": place.broker_name, "queue_id": place.queue_id, "offset": offset}
-            for place, offset in sorted(offsets.items())
+            {"broker": moved.broker_name, "queue_id": moved.queue_id, "offset": offset}
+            for moved, offset in sorted(offsets.items())
         ]
         out.table(
             rows,
@@ -400,18 +403,16 @@ def reset_group(
 
 
 async def require_group(admin: Admin, group: str) -> None:
-    """Raise NotFound, naming groups that look alike."""
+    """Raise NotFound, with similar names, for a group that no broker knows."""
     names = {info.name for info in await admin.groups()}
     if group not in names:
         alike = difflib.get_close_matches(group, names, n=3)
         hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
-        raise NotFound(
-            f"group {group} is not known to any broker{hint}; `aerobee group list` shows which are"
-        )
+        raise NotFound(f"no broker knows group {group}{hint}; `aerobee group list` shows the known groups")
 
 
 def reset_time(text: str) -> int:
-    """The timestamp of a reset: 0 is the begin, -1 the end."""
+    """The timestamp of a reset in ms: 0 is the start of the queue, -1 its end."""
     if text in ("earliest", "first"):
         return 0
     if text in ("latest", "last"):
@@ -422,19 +423,19 @@ def reset_time(text: str) -> int:
 async def _reset_to_offset(
     admin: Admin, group: str, topic: str, to: str, queue: str | None
 ) -> dict[MessageQueue, int]:
-    """Move each queue, or one, to an offset that it holds."""
+    """Reset one queue, or every queue, to an offset within its range."""
     number = to.removeprefix("offset:")
     if not number.isdecimal():
         raise UsageError(f"--to {to!r}: write offset: and a number, for example offset:120")
     stats = await admin.topic_stats(topic)
     if queue is not None:
-        place = find_queue(tuple(row.queue for row in stats), queue, topic)
-        stats = tuple(row for row in stats if row.queue == place)
+        named = find_queue(tuple(row.queue for row in stats), queue, topic)
+        stats = tuple(row for row in stats if row.queue == named)
     for row in stats:
         if not row.min_offset <= int(number) <= row.max_offset:
             raise UsageError(
                 f"offset {number} is outside of queue {row.queue.broker_name}/{row.queue.queue_id}, "
-                f"which holds {row.min_offset} to {row.max_offset}; name one queue with --queue BROKER/ID"
+                f"whose range is {row.min_offset} to {row.max_offset}; name one queue with --queue BROKER/ID"
             )
     offsets: dict[MessageQueue, int] = {}
     for row in stats:
@@ -448,20 +449,20 @@ async def _reset_to_offset(
 def delete_group(
     group: GroupArgument,
     keep_offsets: Annotated[
-        bool, typer.Option("--keep-offsets", help="Its place stays at the brokers.")
+        bool, typer.Option("--keep-offsets", help="Keep the committed offsets at the brokers.")
     ] = False,
     yes: Yes = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group's settings and its place in every topic."""
+    """Delete a group's settings and its committed offsets."""
     out = Output(as_json)
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             await require_group(admin, group)
-            ask(f"Delete group {group}{'' if keep_offsets else ' with its offsets'}?", yes)
+            ask(f"Delete group {group}{'' if keep_offsets else ' and its committed offsets'}?", yes)
             await admin.delete_group(group, clean_offsets=not keep_offsets)
         out.document({"group": group, "deleted": True}, f"group {group} is deleted")
 

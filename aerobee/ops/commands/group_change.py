@@ -1,7 +1,7 @@
-"""`aerobee group create` and `aerobee group update`: what brokers allow a consumer group. Twin of mqadmin's updateSubGroup.
+"""`aerobee group create` and `aerobee group update`: settings of a consumer group. Equivalent of mqadmin's updateSubGroup.
 
-A group comes to be with its first consumer where autoCreateSubscriptionGroup is on; elsewhere, as with the profile `production`, it
-is created first. `update` changes what is named and nothing else.
+A broker with autoCreateSubscriptionGroup creates a group for its first consumer. On other brokers, for example with the
+profile `production`, the operator creates the group first. `update` changes only the given settings.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 
 Retries = Annotated[
     int | None,
-    typer.Option("--retries", min=-1, max=100_000, help="Tries again before a message is a dead letter."),
+    typer.Option(
+        "--retries", min=-1, max=100_000, help="Number of retries before a message is dead-lettered."
+    ),
 ]
 RetryQueues = Annotated[
-    int | None, typer.Option("--retry-queues", min=1, max=65_536, help="Queues of its retry topic.")
+    int | None,
+    typer.Option("--retry-queues", min=1, max=65_536, help="Number of queues of the group's retry topic."),
 ]
 Consume = Annotated[
-    bool | None, typer.Option("--consume/--no-consume", help="Whether its members get messages.")
+    bool | None, typer.Option("--consume/--no-consume", help="Whether members receive messages.")
 ]
 Broadcast = Annotated[
-    bool | None, typer.Option("--broadcast/--no-broadcast", help="Whether they may broadcast.")
+    bool | None,
+    typer.Option("--broadcast/--no-broadcast", help="Whether members may consume in broadcasting mode."),
 ]
 Orderly = Annotated[
-    bool | None, typer.Option("--orderly/--no-orderly", help="Whether POP gives its queues out in order.")
+    bool | None, typer.Option("--orderly/--no-orderly", help="Whether POP delivers each queue in order.")
 ]
 
 
@@ -53,7 +57,7 @@ def create_group(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Create a group where brokers do not make one by themselves. One that exists is left as it is."""
+    """Create a group, for brokers that do not create groups automatically. An existing group stays unchanged."""
     out = Output(as_json)
     check_group_name(group)
     wanted = _wanted(retries, retry_queues, consume, broadcast, orderly)
@@ -76,10 +80,10 @@ def create_group(
             for address in created:
                 await admin.put_groups(address, [fresh])
         brokers = sorted(there)
-        said = f"group {group} is at {', '.join(brokers)}"
+        verb = "is created" if created else "exists already"
         out.document(
             {"group": group, "brokers": brokers, "created": bool(created)},
-            said if created else f"{said}; it was there before",
+            f"group {group} {verb} at {', '.join(brokers)}",
         )
 
     run(command)
@@ -97,12 +101,14 @@ def update_group(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Change what is named of a group that exists; the rest stays."""
+    """Change the given settings of an existing group; the rest stays unchanged."""
     out = Output(as_json)
     check_group_name(group)
     wanted = _wanted(retries, retry_queues, consume, broadcast, orderly)
     if not wanted:
-        raise UsageError("say what to change: --retries, --retry-queues, --consume, --broadcast or --orderly")
+        raise UsageError(
+            "no change is given: use --retries, --retry-queues, --consume, --broadcast or --orderly"
+        )
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
@@ -121,7 +127,7 @@ def update_group(
         changed = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in wanted.items())
         out.document(
             {"group": group, "changed": wanted, "brokers": brokers},
-            f"group {group} has now {changed} at {', '.join(brokers)}",
+            f"set {changed} for group {group} at {', '.join(brokers)}",
         )
 
     run(command)
@@ -134,7 +140,7 @@ def _wanted(
     broadcast: bool | None,
     orderly: bool | None,
 ) -> dict[str, Any]:
-    """What was said on the command line, by SubscriptionGroupConfig's names."""
+    """The settings given on the command line, by their names in SubscriptionGroupConfig."""
     values = {
         "retry_max_times": retries,
         "retry_queue_nums": retry_queues,
@@ -148,7 +154,7 @@ def _wanted(
 async def _existing(
     admin: Admin, group: str, cluster: str | None, broker: str | None
 ) -> dict[str, SubscriptionGroupConfig | None]:
-    """Address of each master that is meant -> the group's settings there, None where it has none."""
+    """Address of each chosen master -> the group's settings there, None if the master does not know the group."""
     return {
         info.address: (await admin.group_table(info.address)).get(group)
         for info in await masters(admin, cluster=cluster, broker=broker)

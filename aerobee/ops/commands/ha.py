@@ -1,6 +1,6 @@
-"""`aerobee ha`: what the controllers know of themselves and of the groups of brokers, and changes of both.
+"""`aerobee ha`: state of the controllers and of the broker groups, and changes of both.
 
-Each command asks the controllers that it is given for their leader, then asks that one.
+Each command looks up the leader at the given controllers and sends its request to the leader.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from aerobee.remoting.signature import Credentials
 
 CALL_TIMEOUT_S = 10.0
 app = typer.Typer(
-    name="ha", help="Controllers and groups of brokers: state, elections, members.", no_args_is_help=True
+    name="ha", help="Controllers and broker groups: state, elections, members.", no_args_is_help=True
 )
 Controllers = Annotated[
     str,
@@ -41,20 +41,20 @@ Controllers = Annotated[
         "-a",
         envvar=["AEROBEE_CONTROLLER_ADDR"],
         metavar="HOST:PORT[;…]",
-        help="Where the controllers listen.",
+        help="Addresses of the controllers.",
     ),
 ]
 GroupName = Annotated[
-    str, typer.Argument(metavar="BROKER_NAME", help="The name that a group of brokers shares.")
+    str, typer.Argument(metavar="BROKER_NAME", help="Broker name, shared by a master and its replicas.")
 ]
 BrokerId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The broker's id at the controllers.")]
-Member = Annotated[str, typer.Argument(metavar="CONTROLLER", help="Its controllerDLegerSelfId.")]
+Member = Annotated[str, typer.Argument(metavar="CONTROLLER", help="The controller's controllerDLegerSelfId.")]
 CONTROLLER_DEFAULT = "127.0.0.1:9878"
 
 
 @app.command("status")
 def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False) -> None:
-    """Show who leads the controllers, and each group: master, who is in sync, how far each had got with its last heartbeat."""
+    """Show the controllers' leader, and for each broker group its master, in-sync replicas and log ends at the last heartbeat."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -97,7 +97,7 @@ def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = Fals
 
 @app.command("epochs")
 def epochs(name: GroupName, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False) -> None:
-    """Show which masters' bytes the logs of a group with controllers are made of, broker by broker: where two differ, one has parted."""
+    """Show the epochs of each broker's log in a group with controllers; logs with different epochs have diverged."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -105,7 +105,7 @@ def epochs(name: GroupName, nameserver: NameServers = NAMESERVER_DEFAULT, as_jso
             found = [info for info in await admin.brokers() if info.broker_name == name]
             if not found:
                 raise NotFound(
-                    f"no broker of {name} is registered; `aerobee cluster list` shows those that are"
+                    f"no broker of {name} is registered; `aerobee cluster list` shows the registered brokers"
                 )
             try:
                 rows = [
@@ -123,7 +123,7 @@ def epochs(name: GroupName, nameserver: NameServers = NAMESERVER_DEFAULT, as_jso
         out.table(
             rows,
             {"broker": "broker", "epoch": "epoch", "from": "from byte", "to": "to byte"},
-            empty=f"no master of {name} has written yet",
+            empty=f"no master of {name} has written to its log yet",
         )
 
     run(command)
@@ -137,11 +137,11 @@ def elect(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a broker that is in sync master of its group."""
+    """Make an in-sync replica the master of its group."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        ask(f"Take the mastership of {name} to broker {broker_id}? Writes pause until the lease ends.", yes)
+        ask(f"Make broker {broker_id} the master of {name}? Writes pause until the lease ends.", yes)
         async with opened(controllers) as quorum:
             answer = await quorum.call(
                 RequestCode.CONTROLLER_ELECT_MASTER,
@@ -161,7 +161,7 @@ def elect(
 def step_down(
     name: GroupName,
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="The broker, as the controllers know it.")
+        str, typer.Argument(metavar="HOST:PORT", help="Address of the broker at the controllers.")
     ],
     apart_s: Annotated[
         float,
@@ -169,26 +169,27 @@ def step_down(
             "--apart",
             parser=seconds,
             metavar="SPAN",
-            help="Wait until no other group's master has changed for so long: clients need it to learn of one.",
+            help="Minimum time since the last change of master in another group, so that clients learn of each change.",
         ),
     ] = 0.0,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", parser=seconds, metavar="SPAN", help="Longest to wait for that.")
+        float,
+        typer.Option("--timeout", parser=seconds, metavar="SPAN", help="Maximum time to wait for --apart."),
     ] = 60.0,
     controllers: Controllers = CONTROLLER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have another broker that is in sync lead, before this one is stopped. Done at once when it is not the master."""
+    """Hand the mastership to another in-sync broker before this one is stopped. Does nothing if it is not the master."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
         async with opened(controllers) as quorum:
             seen = await quorum.status()
-            heir = heir_of(seen["brokerGroups"], name, address)
-            if heir is None:
+            successor = successor_of(seen["brokerGroups"], name, address)
+            if successor is None:
                 out.document({"brokerName": name, "steppedDown": False}, f"{address} is not master of {name}")
                 return
-            answer = await quorum.hand_over(name, heir, apart_s, timeout_s)
+            answer = await quorum.hand_over(name, successor, apart_s, timeout_s)
         ext = answer.ext or {}
         out.document(
             {"brokerName": name, "steppedDown": True, **ext},
@@ -199,10 +200,10 @@ def step_down(
     run(command)
 
 
-def heir_of(groups: Iterable[Mapping[str, Any]], name: str, address: str) -> int | None:
-    """Who should lead a group when the broker at `address` goes: of those in sync, the one with most of the log.
+def successor_of(groups: Iterable[Mapping[str, Any]], name: str, address: str) -> int | None:
+    """Id of the broker that should succeed the master at `address`: the in-sync replica with the longest log.
 
-    None when that broker does not lead. Raises UsageError when nobody else can.
+    None when the broker at `address` is not the master. Raises UsageError without another live in-sync replica.
     """
     for group in groups:
         if group["brokerName"] != name:
@@ -217,7 +218,8 @@ def heir_of(groups: Iterable[Mapping[str, Any]], name: str, address: str) -> int
         ]
         if not others:
             raise UsageError(
-                f"nobody can lead {name} but {address}: no other broker of it lives and is in sync; `aerobee ha status` shows them"
+                f"only {address} can be master of {name}: no other broker of the group is alive and in sync "
+                "(`aerobee ha status`)"
             )
         return int(max(others, key=lambda each: (each["maxOffset"], -each["brokerId"]))["brokerId"])
     return None
@@ -231,11 +233,11 @@ def forget(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have the controllers forget a broker that will not come back. A living one is refused."""
+    """Remove a broker that will not come back from the controllers. Fails for a live broker."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        ask(f"Forget broker {broker_id} of {name}? It needs a new id when it comes back.", yes)
+        ask(f"Remove broker {broker_id} of {name}? If it comes back, it needs a new id.", yes)
         async with opened(controllers) as quorum:
             await quorum.call(
                 RequestCode.CLEAN_BROKER_DATA,
@@ -246,9 +248,7 @@ def forget(
                     "isCleanLivingBroker": "false",
                 },
             )
-        out.document(
-            {"brokerName": name, "forgotten": broker_id}, f"broker {broker_id} of {name} is forgotten"
-        )
+        out.document({"brokerName": name, "forgotten": broker_id}, f"broker {broker_id} of {name} is removed")
 
     run(command)
 
@@ -257,11 +257,11 @@ def forget(
 def add_controller(
     member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Take in a controller that was started with controllerJoinsQuorum=true; it has no vote until it is promoted."""
+    """Add a controller that was started with controllerJoinsQuorum=true as a learner, without a vote until it is promoted."""
     _change(
         "addLearner",
         member,
-        f"{member} follows; give it a vote with `aerobee ha promote-controller`",
+        f"{member} is a learner; `aerobee ha promote-controller` makes it a voter",
         controllers,
         as_json,
     )
@@ -271,25 +271,31 @@ def add_controller(
 def promote_controller(
     member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Give a controller that has caught up its vote."""
-    _change("promote", member, f"{member} has a vote", controllers, as_json)
+    """Make a learner that has caught up a voter."""
+    _change("promote", member, f"{member} is a voter", controllers, as_json)
 
 
 @app.command("remove-controller")
 def remove_controller(
     member: Member, controllers: Controllers = CONTROLLER_DEFAULT, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Take a controller out of the quorum."""
+    """Remove a controller from the quorum."""
     _change(
-        "remove", member, f"{member} is no member any more", controllers, as_json, f"Remove {member}?", yes
+        "remove",
+        member,
+        f"{member} is removed from the quorum",
+        controllers,
+        as_json,
+        f"Remove {member}?",
+        yes,
     )
 
 
 @app.command("hand-over")
 def hand_over(member: Member, controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = False) -> None:
-    """Have another controller lead, before the leading one is stopped."""
+    """Transfer the leadership to another controller before the leader is stopped."""
     _change(
-        "transfer", member, f"{member} is told to lead as soon as it has everything", controllers, as_json
+        "transfer", member, f"{member} becomes leader as soon as its log is complete", controllers, as_json
     )
 
 
@@ -309,14 +315,14 @@ def _change(
 
 
 class QuorumAdmin:
-    """Asks the controller that leads."""
+    """Sends requests to the leader of the controllers."""
 
     def __init__(self, client: RemotingClient, addresses: list[str]) -> None:
         self._client = client
         self._addresses = addresses
 
     async def leader(self) -> str:
-        """host:port of the leader. Raises NotLeader when no controller names one, ConnectFailed when none is there."""
+        """host:port of the leader. Raises NotLeader when no controller knows one, ConnectFailed when none is reachable."""
         failure: TransportError | None = None
         for address in self._addresses:
             try:
@@ -335,13 +341,13 @@ class QuorumAdmin:
         )
 
     async def call(self, code: int, ext: Mapping[str, str]) -> RemotingCommand:
-        """Ask the leader. Raises RemoteError for its refusal."""
+        """Send a request to the leader. Raises RemoteError when it refuses."""
         return await self._ask(await self.leader(), code, ext)
 
     async def hand_over(self, name: str, broker_id: int, apart_s: float, timeout_s: float) -> RemotingCommand:
-        """Make a broker master, at least `apart_s` after the last change in another group, or when `timeout_s` is over.
+        """Make a broker master, at least `apart_s` after the last change of master in another group.
 
-        Raises RemoteError for a refusal.
+        After `timeout_s` the change happens in any case. Raises RemoteError when the controller refuses.
         """
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
@@ -380,20 +386,20 @@ async def opened(controllers: str) -> AsyncIterator[QuorumAdmin]:
     """A QuorumAdmin for "host:port;host:port"."""
     addresses = [part.strip() for part in controllers.split(";") if part.strip()]
     if not addresses:
-        raise UsageError("no controller is named: give --controller HOST:PORT[;HOST:PORT]")
+        raise UsageError("no controller is given: use --controller HOST:PORT[;HOST:PORT]")
     client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=_credentials())
     try:
         yield QuorumAdmin(client, addresses)
     except ConnectFailed as error:
         raise NoController(
-            f"no controller answers at {error.address}: {error.reason}; --controller or AEROBEE_CONTROLLER_ADDR name others"
+            f"no controller is reachable at {error.address}: {error.reason}; set --controller or AEROBEE_CONTROLLER_ADDR"
         ) from error
     finally:
         await client.close()
 
 
 def _credentials() -> Credentials | None:
-    """The keys of the context or the environment: controllers may ask for them (authenticationEnabled)."""
+    """The keys of the context or the environment: controllers may require them (authenticationEnabled)."""
     config = cluster().client
     return Credentials(config.access_key, config.secret_key) if config.access_key else None
 

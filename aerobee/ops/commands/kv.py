@@ -1,7 +1,7 @@
 """`aerobee kv`: the NameServers' table of namespaces, keys and values: list, get, set, delete.
 
-Twins of mqadmin's updateKvConfig and deleteKvConfig. ORDER_TOPIC_CONFIG, with a topic as key and `broker-a:4;broker-b:4` as value,
-is what updateOrderConf writes: the queues that an ordered topic has for its producers.
+Equivalents of mqadmin's updateKvConfig, deleteKvConfig and updateOrderConf. updateOrderConf writes the namespace
+ORDER_TOPIC_CONFIG: the key is a topic, the value `broker-a:4;broker-b:4` lists the queues of the ordered topic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 
 app = typer.Typer(
-    name="kv", help="Keys and values that the NameServers keep: list, get, set, delete.", no_args_is_help=True
+    name="kv",
+    help="Key-value configuration of the NameServers: list, get, set, delete.",
+    no_args_is_help=True,
 )
 Namespace = Annotated[str, typer.Argument(metavar="NAMESPACE", help="For example ORDER_TOPIC_CONFIG.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="For example a topic's name.")]
@@ -39,7 +41,7 @@ def list_values(
             except QueryNotFound:
                 found = {}
         rows = [{"key": key, "value": value} for key, value in sorted(found.items())]
-        out.table(rows, {"key": "key", "value": "value"}, empty=f"nothing is in namespace {namespace}")
+        out.table(rows, {"key": "key", "value": "value"}, empty=f"namespace {namespace} is empty")
 
     run(command)
 
@@ -57,7 +59,7 @@ def get_value(
                 value = await admin.kv_get(namespace, key)
             except QueryNotFound:
                 raise NotFound(
-                    f"namespace {namespace} has no key {key}; `aerobee kv list {namespace}` shows those it has"
+                    f"namespace {namespace} has no key {key}; `aerobee kv list {namespace}` shows its keys"
                 ) from None
         out.document({"namespace": namespace, "key": key, "value": value}, value)
 
@@ -75,14 +77,14 @@ def set_value(
     """Set a value at every NameServer."""
     out = Output(as_json)
     if not (namespace and key and (namespace + key).isprintable()):
-        raise UsageError("namespace and key have at least one character, and none that cannot be printed")
+        raise UsageError("namespace and key must not be empty and must consist of printable characters")
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             await admin.kv_put(namespace, key, value)
             at = list(admin.nameserver_addresses)
         document = {"namespace": namespace, "key": key, "value": value, "at": at}
-        out.document(document, f"{namespace} {key} is {value} at {', '.join(at)}")
+        out.document(document, f"set {namespace} {key} to {value} at {', '.join(at)}")
 
     run(command)
 
@@ -95,7 +97,7 @@ def delete_value(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a key at every NameServer. One that is not there is no fault."""
+    """Delete a key at every NameServer. An unknown key is not an error."""
     out = Output(as_json)
     ask(f"Delete {key} of namespace {namespace}?", yes)
 

@@ -1,4 +1,4 @@
-"""`aerobee message`: find stored messages by id, key, place, or time."""
+"""`aerobee message`: find stored messages by id, key, offset, or time."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ from aerobee.ops.terminal.times import moment_ms, moment_text
 
 app = typer.Typer(
     name="message",
-    help="Stored messages: by id, unique key, key, offset, or time; entries of queues.",
+    help="Stored messages: by id, unique key, key, offset, or time; queue entries.",
     no_args_is_help=True,
 )
 
 
 QueueArgument = Annotated[
     str,
-    typer.Argument(metavar="BROKER/ID", help="The queue: its broker's name and its number, as broker-a/0."),
+    typer.Argument(metavar="BROKER/ID", help="The queue: broker name and queue id, for example broker-a/0."),
 ]
 
 
 @app.command("id")
 def by_id(
     message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The id that the sender or the broker gave.")
+        str, typer.Argument(metavar="ID", help="Unique key (set by the producer) or offset message id.")
     ],
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Needed for the sender's id.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", "-t", help="The topic; required for a unique key.")
+    ] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show the message with this id, of either kind."""
+    """Show the message with this unique key or offset message id."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -54,8 +56,8 @@ def by_id(
                 message = await admin.message(message_id, topic)
             except QueryNotFound:
                 raise NotFound(
-                    f"no message has the id {message_id}; retention may have removed it"
-                    + ("" if topic else ", and the sender's id is found with --topic only")
+                    f"no message has the id {message_id}; it may have expired"
+                    + ("" if topic else "; a unique key needs --topic")
                 ) from None
         show_message(out, message)
 
@@ -65,11 +67,11 @@ def by_id(
 @app.command("unique-key")
 def by_unique_key(
     topic: TopicArgument,
-    unique_key: Annotated[str, typer.Argument(metavar="ID", help="The id that the sender gave.")],
+    unique_key: Annotated[str, typer.Argument(metavar="ID", help="The id that the producer set.")],
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show the message that the sender gave this id (UNIQ_KEY)."""
+    """Show the message with this unique key, set by its producer (UNIQ_KEY)."""
     by_id(unique_key, topic, nameserver, as_json)
 
 
@@ -82,12 +84,12 @@ def by_key(
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Stored before this time.")] = None,
     count: Annotated[
-        int, typer.Option("--count", min=1, max=64, help="At most so many of each broker.")
+        int, typer.Option("--count", min=1, max=64, help="Maximum number of messages of each broker.")
     ] = 32,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List the messages with this key, through the index."""
+    """List the messages with this key, by an index lookup."""
     out = Output(as_json)
     now_ms = time.time_ns() // 1_000_000
     begin_ms = moment_ms(since, now_ms) if since else 0
@@ -104,7 +106,7 @@ def by_key(
                 messages = ()
         if not messages:
             raise NotFound(
-                f"no message of topic {topic} has the key {key!r} in that time; keys match exactly"
+                f"no message of topic {topic} in that time range has the key {key!r}; keys match exactly"
             )
         show_messages(out, messages)
 
@@ -121,20 +123,20 @@ def by_offset(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show the message at one place of a queue."""
+    """Show the message at an offset of a queue."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin, open_pull_consumer(nameserver, GROUPLESS) as consumer:
             await require_topic(admin, topic)
-            place = find_queue(await consumer.queues(topic), queue, topic)
-            first, end = await consumer.begin_offset(place), await consumer.end_offset(place)
+            found = find_queue(await consumer.queues(topic), queue, topic)
+            first, end = await consumer.begin_offset(found), await consumer.end_offset(found)
             if not first <= offset < end:
-                holds = f"holds {first} to {end - 1}" if end > first else "is empty"
+                holds = f"has offsets {first} to {end - 1}" if end > first else "is empty"
                 raise NotFound(
-                    f"queue {place.broker_name}/{place.queue_id} of topic {topic} {holds}: nothing is at offset {offset}"
+                    f"no message at offset {offset}: queue {found.broker_name}/{found.queue_id} of topic {topic} {holds}"
                 )
-            message = await admin.message_at(place, offset)
+            message = await admin.message_at(found, offset)
         show_message(out, message)
 
     run(command)
@@ -144,26 +146,27 @@ def by_offset(
 def queue_entries(
     topic: TopicArgument,
     queue: QueueArgument,
-    offset: Annotated[
-        int, typer.Argument(metavar="OFFSET", min=0, help="The offset in the queue to begin with.")
-    ],
-    count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="At most so many.")] = 32,
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Queue offset of the first entry.")],
+    count: Annotated[int, typer.Option("--count", min=1, max=1_000, help="Maximum number of entries.")] = 32,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Say which of them the filter of this group takes.")
+        str | None,
+        typer.Option("--group", "-g", help="Show which entries match the filter of this consumer group."),
     ] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a consume queue says of its messages: where each lies in the log, its length, its tag's hash."""
+    """Show entries of a consume queue: physical offset in the commit log, record size, hash of the tag."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
-            place = find_queue(subscribe_queues(await admin.topic_route(topic)), queue, topic)
-            (info,) = await masters(admin, broker=place.broker_name)
+            chosen = find_queue(subscribe_queues(await admin.topic_route(topic)), queue, topic)
+            (info,) = await masters(admin, broker=chosen.broker_name)
             try:
-                found = await admin.queue_entries(info.address, place, offset, count=count, group=group or "")
+                found = await admin.queue_entries(
+                    info.address, chosen, offset, count=count, group=group or ""
+                )
             except RemoteSystemError:
                 found = ()  # a queue without a message has no file
         rows = [
@@ -178,16 +181,16 @@ def queue_entries(
         ]
         columns = {
             "offset": "offset",
-            "physical_offset": "offset in the log",
+            "physical_offset": "physical offset",
             "record_bytes": "bytes",
             "tag_code": "tag's hash",
         }
         if group is not None:
-            columns["wanted"] = f"{group} takes it"
+            columns["wanted"] = f"matches {group}"
         out.table(
             rows,
             columns,
-            empty=f"queue {place.broker_name}/{place.queue_id} holds nothing from offset {offset} on",
+            empty=f"queue {chosen.broker_name}/{chosen.queue_id} has no entries at offset {offset} or after",
         )
 
     run(command)
@@ -200,14 +203,16 @@ def by_time(
         str, typer.Option("--since", help="Stored at this time or later (2026-11-21T10:00, 15m).")
     ] = "15m",
     until: Annotated[str, typer.Option("--until", help="Stored before this time.")] = "now",
-    count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="The first so many.")] = 100,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=10_000, help="Maximum number of messages.")
+    ] = 100,
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only.")
     ] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List the messages that were stored in a span of time, oldest first."""
+    """List the messages that were stored in a time range, oldest first."""
     out = Output(as_json)
     now_ms = time.time_ns() // 1_000_000
     begin_ms, end_ms = moment_ms(since, now_ms), moment_ms(until, now_ms) + (until == "now")
@@ -225,11 +230,11 @@ def by_time(
         messages.sort(key=lambda message: (message.store_timestamp, message.queue, message.queue_offset))
         if not messages:
             raise NotFound(
-                f"topic {topic} holds no message that was stored between {moment_text(begin_ms)} and {moment_text(end_ms)}"
+                f"topic {topic} has no message stored between {moment_text(begin_ms)} and {moment_text(end_ms)}"
             )
         show_messages(out, messages[:count])
         if len(messages) >= count:
-            out.note(f"the first {count} are shown; --count or a shorter span shows others")
+            out.note(f"showing the first {count}; use --count or a shorter time range to see others")
 
     run(command)
 
@@ -237,7 +242,7 @@ def by_time(
 async def _stored_between(
     consumer: PullConsumer, queue: MessageQueue, begin_ms: int, end_ms: int, count: int
 ) -> list[ReceivedMessage]:
-    """The first `count` messages of a queue with a store time from `begin_ms` up to before `end_ms`."""
+    """The first `count` messages of a queue with begin_ms <= store time < end_ms."""
     at, end = await consumer.offset_for_time(queue, begin_ms), await consumer.end_offset(queue)
     found: list[ReceivedMessage] = []
     await consumer.assign((queue,))
@@ -252,7 +257,7 @@ async def _stored_between(
 
 
 def show_messages(out: Output, messages: Sequence[ReceivedMessage]) -> None:
-    """A table of messages, or their documents."""
+    """Print a table of messages, or with --json their documents."""
     if out.as_json:
         out.document([shown_document(message) for message in messages])
         return
@@ -260,19 +265,19 @@ def show_messages(out: Output, messages: Sequence[ReceivedMessage]) -> None:
         [
             {
                 "message_id": message.message_id,
-                "place": f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
+                "position": f"{message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}",
                 "stored": moment_text(message.store_timestamp),
                 "body": _short(message),
             }
             for message in messages
         ],
-        {"message_id": "id", "place": "queue@offset", "stored": "stored", "body": "body"},
+        {"message_id": "id", "position": "queue@offset", "stored": "stored", "body": "body"},
         empty="",
     )
 
 
 def show_message(out: Output, message: ReceivedMessage) -> None:
-    """All of one message, the body last."""
+    """Print all fields of one message, the body last."""
     document = shown_document(message)
     if out.as_json:
         out.document(document)

@@ -1,7 +1,7 @@
-"""`aerobee offset`: where a group is, and moving it: show, reset, clone, skip.
+"""`aerobee offset`: committed offsets of a group: show, reset, clone, skip.
 
-Every change shows first what it will do, queue by queue, and asks; --dry-run stops there. Afterwards the brokers are
-asked again, so the last column is what they say.
+Every change first shows its effect on each queue and asks for confirmation; --dry-run stops there. After the change
+the command reads the offsets from the brokers again, so the last column shows the brokers' values.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import moment_ms
 from aerobee.words import plural
 
-app = typer.Typer(name="offset", help="Where a group is in its topics, and moving it.", no_args_is_help=True)
+app = typer.Typer(
+    name="offset", help="Committed offsets of a group: show, reset, clone, skip.", no_args_is_help=True
+)
 
 AnyTopicOption = Annotated[
-    str | None, typer.Option("--topic", "-t", help="This topic only; every topic of the group unless set.")
+    str | None, typer.Option("--topic", "-t", help="This topic only (default: all topics of the group).")
 ]
 QueueOption = Annotated[
     list[str] | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only; may be repeated.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
 MakePlan = Callable[[Admin], Awaitable[Sequence[OffsetMove]]]
 _NUMBER = re.compile(r"[+-]?\d+\Z")
 COLUMNS = {
@@ -52,7 +54,7 @@ COLUMNS = {
 
 
 def parse_target(text: str, now_ms: int) -> OffsetTarget:
-    """Read --to. Raises UsageError saying which forms are taken."""
+    """Parse --to. Raises UsageError that lists the accepted forms."""
     if text in ("earliest", "first"):
         return OffsetTarget.earliest()
     if text in ("latest", "last"):
@@ -68,7 +70,7 @@ def parse_target(text: str, now_ms: int) -> OffsetTarget:
         return OffsetTarget.time(moment_ms(text, now_ms))
     except UsageError:
         raise UsageError(
-            f"--to {text!r}: write earliest, latest, offset:120, +100 or -100 messages from here, "
+            f"--to {text!r}: write earliest, latest, offset:120, +100 or -100 (relative to the committed offset), "
             "2026-11-21T10:00:00.500, milliseconds since the epoch, or 15m for 15 minutes ago"
         ) from None
 
@@ -80,7 +82,7 @@ def show(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a group has committed in each queue, and what the queues hold."""
+    """Show a group's committed offset in each queue, and the queue's first and last offset."""
     out = Output(as_json)
     check_group_name(group)
 
@@ -89,7 +91,7 @@ def show(
             topics = await _topics(admin, group, topic)
             rows = [
                 {
-                    **_place(move.queue),
+                    **_queue_columns(move.queue),
                     "begin": move.begin,
                     "committed": move.before,
                     "end": move.end,
@@ -109,7 +111,7 @@ def show(
                 "end": "end",
                 "lag": "lag",
             },
-            empty=f"group {group} has committed nothing yet; name a topic with --topic",
+            empty=f"group {group} has no committed offsets; name a topic with --topic",
         )
 
     run(command)
@@ -122,20 +124,21 @@ def reset(
         str,
         typer.Option(
             "--to",
-            help="earliest, latest, offset:N, +N or -N messages from here, a time (2026-11-21T10:00:00, ms, 15m ago).",
+            help="New offset: earliest, latest, offset:N, +N or -N relative to the committed offset, "
+            "or a time (2026-11-21T10:00:00, ms, 15m ago).",
         ),
     ],
     topic: AnyTopicOption = None,
     queue: QueueOption = None,
     only_back: Annotated[
-        bool, typer.Option("--only-back", help="Move no queue forward: nothing unseen is left out.")
+        bool, typer.Option("--only-back", help="Never move an offset forward, so that no message is skipped.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to another place in a topic, or in all that it consumes, online or not."""
+    """Reset a group's offsets in one topic or in all its topics, whether members are online or not."""
     target = parse_target(to, time.time_ns() // 1_000_000)
     plan = _plan(group, topic, queue, target, may_skip=not only_back)
     _change(group, topic, plan, nameserver, as_json, dry_run=dry_run, yes=yes)
@@ -151,22 +154,22 @@ def skip(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Skip the backlog: what is stored now is not consumed by this group any more."""
+    """Skip the backlog: the group does not consume the messages that are stored now."""
     plan = _plan(group, topic, queue, OffsetTarget.latest())
     _change(group, topic, plan, nameserver, as_json, dry_run=dry_run, yes=yes)
 
 
 @app.command("clone")
 def clone(
-    source: Annotated[str, typer.Argument(help="The group whose offsets are copied.", metavar="SOURCE")],
-    target: Annotated[str, typer.Argument(help="The group that gets them.", metavar="TARGET")],
+    source: Annotated[str, typer.Argument(help="Group to copy the offsets from.", metavar="SOURCE")],
+    target: Annotated[str, typer.Argument(help="Group to copy the offsets to.", metavar="TARGET")],
     topic: AnyTopicOption = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Give a group the offsets of another one; a group that no broker knows is created."""
+    """Copy the offsets of one group to another; creates the target group when no broker knows it."""
     check_group_name(source)
     if source == target:
         raise UsageError(f"source and target are both {source}")
@@ -186,9 +189,9 @@ def _plan(
     *,
     may_skip: bool = True,
 ) -> MakePlan:
-    """What moves one group to `target`: in these queues of a topic, in a topic, or in all topics that it has offsets of."""
+    """Plan the moves of one group to `target`: in these queues of a topic, in a topic, or in all topics with offsets."""
     if queues and topic is None:
-        raise UsageError("--queue needs --topic: queues of which topic?")
+        raise UsageError("--queue needs --topic")
 
     async def plan(admin: Admin) -> Sequence[OffsetMove]:
         moves: list[OffsetMove] = []
@@ -231,7 +234,8 @@ def _change(
             skipped = sum(max(0, move.distance) for move in plan)
             again = sum(max(0, -move.distance) for move in plan)
             ask(
-                f"Move group {group}? {plural(skipped, 'message is', 'messages are')} skipped, {plural(again, 'comes', 'come')} again.",
+                f"Change the offsets of group {group}? {plural(skipped, 'message is', 'messages are')} skipped, "
+                f"{plural(again, 'message is', 'messages are')} redelivered.",
                 yes,
             )
             if is_new:
@@ -244,7 +248,7 @@ def _change(
 def _show(out: Output, group: str, moves: Sequence[OffsetMove], state: str) -> None:
     rows: list[dict[str, Any]] = [
         {
-            **_place(move.queue),
+            **_queue_columns(move.queue),
             "begin": move.begin,
             "end": move.end,
             "before": move.before,
@@ -257,17 +261,15 @@ def _show(out: Output, group: str, moves: Sequence[OffsetMove], state: str) -> N
     columns = (
         COLUMNS if any(move.note for move in moves) else {k: v for k, v in COLUMNS.items() if k != "note"}
     )
-    out.table(
-        rows, columns, empty=f"there is nothing to move for group {group}", title=f"group {group}: {state}"
-    )
+    out.table(rows, columns, empty=f"group {group} has no offsets to change", title=f"group {group}: {state}")
 
 
-def _place(queue: MessageQueue) -> dict[str, Any]:
+def _queue_columns(queue: MessageQueue) -> dict[str, Any]:
     return {"topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
 
 
 async def _topics(admin: Admin, group: str, topic: str | None) -> list[str]:
-    """The topic that was named, or all that the group has offsets of but its own retry topic."""
+    """The named topic, or all topics in which the group has offsets, except its retry topic."""
     if topic is not None:
         await require_topic(admin, topic)
         return [topic]

@@ -1,4 +1,4 @@
-"""What users of mqadmin and of Kafka's tools type, and how it is called here. Core."""
+"""Commands and options of mqadmin and of Kafka's tools, and their equivalents in `aerobee`. No I/O."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ OPTIONS: Mapping[str, str] = {
     "--delay": "--deliver-after 3s",
     "--after": "--deliver-after 3s",
 }
-# Words for one thing; which one a group of commands takes differs.
+# Synonyms; each group of commands uses one of them.
 ALIKE: tuple[frozenset[str], ...] = (
     frozenset({"list", "ls", "show", "describe", "get", "status", "info", "stats"}),
     frozenset({"create", "add", "new", "set", "make"}),
@@ -125,39 +125,39 @@ ALIKE: tuple[frozenset[str], ...] = (
     frozenset({"reset", "seek", "move"}),
     frozenset({"recall", "cancel", "delete"}),
 )
-# What there is no command for, and why.
+# Commands that do not exist, with the alternative.
 WITHOUT: Mapping[tuple[str, str], str] = {
-    ("offset", "set"): "`aerobee offset reset` moves a group",
+    ("offset", "set"): "`aerobee offset reset` sets the offsets of a group",
 }
 WORDS: Mapping[str, str] = {
-    "--topic": "the topic stands behind the command, without an option",
-    "--message": "the text stands behind the topic, without an option",
-    "--body": "the text stands behind the topic, without an option",
+    "--topic": "write the topic after the command, without an option",
+    "--message": "write the text after the topic, without an option",
+    "--body": "write the text after the topic, without an option",
 }
 
 
 def own_command(name: str) -> str:
-    """What the command of another tool is called here; "" for one that is not known."""
+    """The equivalent of another tool's command; "" for an unknown command."""
     return COMMANDS.get(name, "")
 
 
 def own_subcommand(group: str, name: str, taken: Iterable[str]) -> str:
-    """What to write in place of a command that `aerobee GROUP` does not have; "" when nothing is known."""
+    """A hint for a command that `aerobee GROUP` does not have; "" without a hint."""
     if (group, name) in WITHOUT:
         return WITHOUT[group, name]
     there = set(taken)
     found = sorted({each for alike in ALIKE if name in alike for each in alike} & there)
-    return "here it is " + " or ".join(f"`aerobee {group} {each}`" for each in found) if found else ""
+    return "use " + " or ".join(f"`aerobee {group} {each}`" for each in found) if found else ""
 
 
 def own_option(option: str, taken: frozenset[str], *, before_command: bool) -> str:
-    """What to write in place of an option that a command does not take; "" when nothing better than --help is known.
+    """A hint for an option that a command does not accept; "" when --help is the best hint.
 
-    `taken` are the options that it takes; `before_command` says that no command was named before the option.
+    `taken`: the accepted options. `before_command`: the option precedes the command.
     """
     if before_command and option in ("-n", "--nameserver", "--json", "-g", "--group", "--topic", "-t"):
-        return "options of a command stand behind it: `aerobee topic list --nameserver HOST:PORT`"
+        return "write the options of a command after it: `aerobee topic list --nameserver HOST:PORT`"
     own = OPTIONS.get(option, "")
     if own.split(" ")[0] in taken:
-        return f"here it is {own}"
+        return f"use {own}"
     return "" if before_command else WORDS.get(option, "")

@@ -1,4 +1,4 @@
-"""`aerobee placement`: carry out a plan that `aerobee spark placement` made, take it back, and see where it stands."""
+"""`aerobee placement`: apply, revert and show a plan that `aerobee spark placement` created."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ from aerobee.words import plural
 
 app = typer.Typer(
     name="placement",
-    help="Queues of topics to other brokers, by a plan of `aerobee spark placement`.",
+    help="Move queues to other brokers by a plan of `aerobee spark placement`: apply, revert, show.",
     no_args_is_help=True,
 )
 PLAN_BYTES_MAX = 256 * 1024 * 1024
 DEFAULT = ApplyConfig()
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, a JSON file.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the steps that are left, and do none.")]
-Parallel = Annotated[int, typer.Option("--parallel", min=1, help="Topics at a time.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the remaining steps without executing them.")]
+Parallel = Annotated[int, typer.Option("--parallel", min=1, help="Maximum number of concurrent topics.")]
 ChangesPerMinute = Annotated[
-    float, typer.Option("--changes-per-minute", min=0.1, help="Changes of topics, all together.")
+    float,
+    typer.Option(
+        "--changes-per-minute", min=0.1, help="Maximum number of topic changes per minute in total."
+    ),
 ]
 RouteWait = Annotated[
     float,
@@ -49,7 +52,7 @@ RouteWait = Annotated[
         "--route-wait",
         parser=above_zero,
         metavar="SPAN",
-        help="After it every producer has asked for its route again.",
+        help="Time after which every producer has refreshed its routes.",
     ),
 ]
 Grace = Annotated[
@@ -58,7 +61,7 @@ Grace = Annotated[
         "--grace",
         min=0,
         metavar="SECONDS",
-        help="How long a queue that was read to its end stays readable, for readers whose offsets brokers do not know.",
+        help="Time for which a fully consumed queue stays readable, for consumers that commit no offsets to brokers.",
     ),
 ]
 PopWait = Annotated[
@@ -67,27 +70,31 @@ PopWait = Annotated[
         "--pop-wait",
         min=0,
         metavar="SECONDS",
-        help="How long a broker that does not tell what POP has handed out (RocketMQ's) keeps a topic that leaves it, at most.",
+        help="Maximum time for which a broker that does not report invisible POP messages (RocketMQ's) keeps a topic "
+        "that moves away.",
     ),
 ]
 Moved = Annotated[
     bool,
     typer.Option(
-        "--moved", help="It is the cluster of the journal, though all of it has other addresses now."
+        "--moved",
+        help="Accept a cluster whose addresses all differ from the journal's: it is the same cluster.",
     ),
 ]
 DrainTimeout = Annotated[
     float,
-    typer.Option("--drain-timeout", parser=above_zero, metavar="SPAN", help="Longest wait for one queue."),
+    typer.Option(
+        "--drain-timeout", parser=above_zero, metavar="SPAN", help="Maximum time to wait for one queue."
+    ),
 ]
 IgnoreGroup = Annotated[
     list[str] | None,
     typer.Option(
-        "--ignore-group", metavar="GROUP", help="A group that is not used any more; again for more."
+        "--ignore-group", metavar="GROUP", help="A consumer group that is no longer used; may be repeated."
     ),
 ]
 MaxAge = Annotated[
-    float, typer.Option("--max-age", min=0, metavar="HOURS", help="Oldest plan that is begun.")
+    float, typer.Option("--max-age", min=0, metavar="HOURS", help="Maximum age of a plan at its start.")
 ]
 Measure = Annotated[
     float,
@@ -95,13 +102,13 @@ Measure = Annotated[
         "--measure",
         min=0,
         metavar="SECONDS",
-        help="Measure the imbalance so long before and after; 0: do not.",
+        help="Duration of the imbalance measurements before and after; 0: do not measure.",
     ),
 ]
 
 
 def _command(*, back: bool) -> Callable[..., None]:
-    """The command that carries a plan out, or takes it back: the same options, but for the age at which a plan is begun."""
+    """The command that applies or reverts a plan. Both have the same options, except --max-age for apply only."""
 
     def carry_out(
         plan: PlanFile,
@@ -132,7 +139,7 @@ def _command(*, back: bool) -> Callable[..., None]:
             moved=moved,
         )
         if not 0 <= measure < math.inf:
-            raise UsageError(f"--measure {measure}: a number of seconds, 0 for none")
+            raise UsageError(f"--measure {measure} must be a finite number of seconds, 0 or more")
         _carry_out(plan, nameserver, config, dry_run, measure, yes, Output(as_json), back=back)
 
     if back:
@@ -142,16 +149,16 @@ def _command(*, back: bool) -> Callable[..., None]:
     return carry_out
 
 
-app.command("apply", help="Carry a plan out, or go on where it was cut off.")(_command(back=False))
+app.command("apply", help="Apply a plan, or continue an interrupted one.")(_command(back=False))
 app.command(
     "revert",
-    help="Put everything back that a plan changed, from wherever it stands: in the same careful steps.",
+    help="Revert all changes of a plan, also of one that was applied in part, in the same gradual steps.",
 )(_command(back=True))
 
 
 @app.command("show")
 def show(plan: PlanFile, as_json: AsJson = False) -> None:
-    """What a plan changes, what is expected of it, and its warnings."""
+    """Show the changes of a plan, its forecast, and its warnings."""
     out = Output(as_json)
     document = _read(plan)
     if as_json:
@@ -169,7 +176,7 @@ def show(plan: PlanFile, as_json: AsJson = False) -> None:
         rows,
         {"resource": "imbalance of", "before": "before", "after": "after"},
         empty="no brokers",
-        title="Forecast, 1 is even",
+        title="Forecast (1 = even)",
     )
     changes = [
         {
@@ -182,7 +189,7 @@ def show(plan: PlanFile, as_json: AsJson = False) -> None:
     ]
     out.table(
         changes,
-        {"topic": "topic", "before": "queues now", "after": "queues then", "keys": "keys that move"},
+        {"topic": "topic", "before": "queues now", "after": "queues then", "keys": "moved keys"},
         empty="the plan changes nothing",
     )
     for warning in document.warnings:
@@ -192,7 +199,7 @@ def show(plan: PlanFile, as_json: AsJson = False) -> None:
 def _read(path: Path) -> Plan:
     try:
         if path.stat().st_size > PLAN_BYTES_MAX:
-            raise UsageError(f"{path} is larger than {PLAN_BYTES_MAX} bytes: it is no plan")
+            raise UsageError(f"{path} is not a plan: it is larger than {PLAN_BYTES_MAX} bytes")
         return parse_plan(path.read_bytes())
     except OSError as error:
         raise UsageError(f"the plan {path} cannot be read: {error.strerror}") from error
@@ -222,19 +229,19 @@ def _carry_out(
                 out.table(
                     [{"step": str(step), "kind": step.kind.value} for step in left],
                     {"step": "step"},
-                    empty="nothing is left to do",
+                    empty="no steps are left",
                 )
                 return
             for warning in plan.warnings if left else ():
                 out.note(warning, style="yellow")
             if left:
-                ask(f"{'Take back' if back else 'Carry out'} {plural(len(left), 'step')}?", yes)
+                ask(f"{'Revert' if back else 'Execute'} {plural(len(left), 'step')}?", yes)
             before = (
                 await measured_imbalance(admin, clock=clock, seconds=measure) if measure and left else None
             )
             if left and journal.was_cut_off():
                 out.note(
-                    f"the last run was cut off: its last request may still be under way, going on in {config.routes_s:g} s",
+                    f"the last run was interrupted and its last request may be in flight: continuing in {config.routes_s:g} s",
                     style="yellow",
                 )
             with seen.bar(len(left)):
@@ -258,7 +265,7 @@ def _carry_out(
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    """What ended it, topic by topic, ours before others'."""
+    """The exceptions of all topics, AerobeeErrors first."""
     leaves: list[BaseException] = []
     pending: list[BaseException] = [group]
     while pending:
@@ -273,7 +280,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
 def _sentence(
     done: int, before: dict[str, float] | None, after: dict[str, float] | None, forecast: float | None
 ) -> str:
-    text = f"done in {plural(done, 'step')}" if done else "nothing was left to do"
+    text = f"done in {plural(done, 'step')}" if done else "no steps were left"
     if before and after:
         text += (
             f"; imbalance of bytes written: {before['bytes_in']:.2f} before, {after['bytes_in']:.2f} after"
@@ -284,7 +291,7 @@ def _sentence(
 
 
 class _Steps:
-    """The progress bar, and a line for each step where nobody looks at a terminal."""
+    """The progress bar; without a terminal, one line for each step."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -293,7 +300,7 @@ class _Steps:
         self._said = ""
 
     def bar(self, total: int) -> Progress:
-        """Shown while it is entered."""
+        """A progress bar that is visible inside its context."""
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -306,7 +313,7 @@ class _Steps:
         return self._progress
 
     def watch(self, event: str, step: Step, reason: str) -> None:
-        """What the applier tells."""
+        """The applier's callback: show one event of a step."""
         if self._progress is None or self._task is None:
             return
         text = f"{step}: {reason}" if reason else str(step)

@@ -1,10 +1,10 @@
-"""`aerobee send`: one message from an argument, or many from a file or standard input, one a line.
+"""`aerobee send`: one message from an argument, or one message per line from a file or standard input.
 
-Many lines travel at the same time (--in-flight), each waits for its answer. Lines enter a queue in the order of the
-file as long as no send fails; --order-key or --queue puts all of them into one queue. A line whose send failed for a
-reason that passes is sent again until --retry-for is over: such a line may be stored twice, never not at all.
-RocketMQ's brokers differ in two things: their send threads overtake each other, so that only --in-flight 1 keeps the
-order there, and they refuse empty messages (--skip-empty).
+Up to --in-flight sends are concurrent, and each waits for its reply. Lines enter a queue in the order of the file as
+long as no send fails; --order-key or --queue puts all of them into one queue. A line whose send fails with a retriable
+error is retried for --retry-for: such a line may be stored twice, but is not lost. RocketMQ's brokers differ in two
+ways: their send threads overtake each other, so that only --in-flight 1 keeps the order there, and they refuse empty
+messages (--skip-empty).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RETRY_PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What all messages of one call share."""
+    """The properties and the destination that all messages of one call share."""
 
     topic: str
     tag: str | None
@@ -62,11 +62,11 @@ class Shape:
 
     @property
     def waits(self) -> bool:
-        """Whether messages come to the topic later."""
+        """Whether the messages are delayed."""
         return bool(self.delay_level or self.deliver_after) or (self.deliver_at or 0) > time.time()
 
     def due_ms(self, levels: list[int], now_ms: int) -> int:
-        """When a message that is sent now comes to the topic. `levels`: the broker's delays in ms."""
+        """The delivery time of a message sent now, in ms since the epoch. `levels`: the broker's delays in ms."""
         if self.delay_level:
             return now_ms + levels[self.delay_level - 1]
         if self.deliver_after is not None:
@@ -88,7 +88,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened so far. `line` counts from 1."""
+    """Counts of one call so far. Line numbers start at 1."""
 
     sent: int = 0
     body_bytes: int = 0
@@ -97,7 +97,7 @@ class Tally:
     queues: Counter[str] = field(default_factory=Counter)
     brokers: set[str] = field(default_factory=set)
     read: int = 0  # lines
-    unsure_line: int = 0  # the first one whose send was under way when all was interrupted
+    unsure_line: int = 0  # the first line whose send was in flight at the interruption
     failed_line: int = 0
     failure: BaseException | None = None
 
@@ -113,7 +113,7 @@ class Tally:
 
     @property
     def next_line(self) -> int:
-        """Where to go on after an interruption: lines before it are stored."""
+        """The line to continue with after an interruption: all lines before it are stored."""
         return self.unsure_line or self.read + 1
 
     def fail(self, line: int, error: BaseException) -> None:
@@ -156,9 +156,9 @@ def send(
     if file == Path("-"):
         file = None
     if text is not None and (file is not None or whole):
-        raise UsageError("give either TEXT or --file, not both")
+        raise UsageError("TEXT excludes --file and --whole")
     if text is None and (reply_within is not None or dedup_key is not None):
-        raise UsageError("--reply-within and --dedup-key are for one message: give TEXT")
+        raise UsageError("--reply-within and --dedup-key need TEXT: they apply to one message")
     options.check_tag(tag)
     given = parse_properties(properties or [])
     if dedup_key is not None:
@@ -176,7 +176,7 @@ def send(
         deliver_at=None if deliver_at is None else moment_to_come(deliver_at) / 1000,
         deliver_after=deliver_after,
     )
-    shape.message(b"")  # names and values are checked before anything is opened
+    shape.message(b"")  # check names and values before any connection is opened
     config = ProducerConfig(
         send_timeout_s=timeout,
         in_flight_max=in_flight,
@@ -213,22 +213,20 @@ def parse_properties(texts: list[str]) -> dict[str, str]:
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name or not value:
-            raise UsageError(f"--property {text!r}: write --property NAME=VALUE, both not empty")
+            raise UsageError(f"--property {text!r}: write --property NAME=VALUE, neither of them empty")
         properties[name] = value
     return properties
 
 
 def moment_to_come(text: str) -> int:
-    """A moment in ms for --deliver-at. Raises UsageError; a span is meant for --deliver-after."""
+    """The time of --deliver-at in ms since the epoch. Raises UsageError, also for a span, which --deliver-after takes."""
     if is_span(text) and len(text) < 12:
-        raise UsageError(
-            f"--deliver-at {text!r} is a span, not a time: --deliver-after {text} means so much later"
-        )
+        raise UsageError(f"--deliver-at {text!r} is a duration, not a time: use --deliver-after {text}")
     return moment_ms(text, 0)
 
 
 async def delays(nameserver: str, level: int) -> list[int]:
-    """The delays in ms of the brokers' levels (messageDelayLevel). Raises UsageError for a level that is none."""
+    """The delays in ms of the brokers' levels (messageDelayLevel). Raises UsageError for an unknown level."""
     async with open_admin(nameserver) as admin:
         masters = [info.address for info in await admin.brokers() if info.broker_id == 0]
         text = (await admin.broker_config(masters[0])).get("messageDelayLevel", "") if masters else ""
@@ -254,7 +252,7 @@ def find_queue(queues: tuple[MessageQueue, ...], text: str, topic: str) -> Messa
 
 
 async def ack_of(nameserver: str, brokers: set[str]) -> str:
-    """What the acknowledgements of these brokers mean; never fails, for the messages are sent already."""
+    """The durability that an acknowledgement of these brokers states. Never raises, because the messages are sent already."""
     sentences: dict[str, list[str]] = {}
     try:
         async with open_admin(nameserver) as admin:
@@ -287,15 +285,15 @@ async def _destination(producer: Producer, shape: Shape) -> dict[str, Any]:
     return {}
 
 
-def _sent_text(shape: Shape, result: SendResult, place: str, ack: str, due_ms: int) -> str:
+def _sent_text(shape: Shape, result: SendResult, position: str, ack: str, due_ms: int) -> str:
     if result.is_duplicate:
-        return f"was stored before: {shape.topic}, queue {place}, as {result.transaction_id} (DEDUP_KEY)"
+        return f"was stored before: {shape.topic}, queue {position}, as {result.transaction_id} (DEDUP_KEY)"
     if not shape.waits:
-        return f"sent {result.message_id} to {shape.topic}, queue {place} ({ack})"
-    # The place that the broker tells is where it waits.
+        return f"sent {result.message_id} to {shape.topic}, queue {position} ({ack})"
+    # The queue and offset in the reply are those of the broker's delay topic, so they are not shown.
     handle = f"\nrecall handle {result.recall_handle}" if result.recall_handle else ""
     due = f"{moment_text(due_ms)}, {until_text(due_ms - time.time_ns() // 1_000_000)}"
-    return f"stored {result.message_id} for {shape.topic}, where it comes at {due} ({ack}){handle}"
+    return f"stored {result.message_id} for {shape.topic}, delivery at {due} ({ack}){handle}"
 
 
 async def _send_one(
@@ -305,7 +303,7 @@ async def _send_one(
     log.debug("%s: %s", shape.topic, result)
     due_ms = shape.due_ms(levels, time.time_ns() // 1_000_000)
     ack = await ack_of(nameserver, {result.queue.broker_name})
-    place = f"{result.queue.broker_name}/{result.queue.queue_id} at offset {result.queue_offset}"
+    position = f"{result.queue.broker_name}/{result.queue.queue_id} at offset {result.queue_offset}"
     out.document(
         {
             "status": result.status.value,
@@ -321,11 +319,12 @@ async def _send_one(
             "due_ms": due_ms if shape.waits else None,
             "ack": ack,
         },
-        _sent_text(shape, result, place, ack, due_ms),
+        _sent_text(shape, result, position, ack, due_ms),
     )
     if result.status is not SendStatus.SEND_OK:
         out.note(
-            f"{result.status.value}: stored, but less safely than the broker's settings ask", style="yellow"
+            f"{result.status.value}: stored, but less durably than the broker's settings require",
+            style="yellow",
         )
     return int(ExitCode.DONE)
 
@@ -355,7 +354,7 @@ async def _send_lines(
     retry_for: float,
 ) -> int:
     if file is None and os.isatty(STDIN):
-        out.note(f"each line you type becomes a message to {shape.topic}; Ctrl-D ends")
+        out.note(f"type one message to {shape.topic} per line; Ctrl-D ends")
     descriptor = STDIN if file is None else open_lines(file)
     tally = Tally()
     began = time.monotonic()
@@ -402,7 +401,7 @@ async def _pump(
     retry_for: float,
     progress: Progress,
 ) -> None:
-    """Keep up to `in_flight` sends under way. Ends at the first line that failed for good."""
+    """Keep up to `in_flight` sends in flight. Ends at the first line that failed permanently."""
     under_way: set[asyncio.Task[None]] = set()
     warned = False
     number = 0
@@ -412,7 +411,7 @@ async def _pump(
         if not warned:
             warned = True
             progress.end()
-            out.note(f"trying again for {retry_for:.0f} s: {explain(error).sentence}", style="yellow")
+            out.note(f"retrying for {retry_for:.0f} s: {explain(error).sentence}", style="yellow")
 
     async def one(line_number: int, message: Message) -> None:
         try:
@@ -438,7 +437,7 @@ async def _pump(
             task = asyncio.create_task(one(number, shape.message(line)), name=f"send-line-{number}")
             under_way.add(task)
             task.add_done_callback(under_way.discard)
-            # The first one fetches the route alone, so that the others enter their queues in the order of the file.
+            # The first send fetches the route alone, so that the others enter their queues in the order of the file.
             if tally.sent == 0 or len(under_way) >= in_flight:
                 await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
             progress.show(tally.sent, time.monotonic())
@@ -450,7 +449,7 @@ async def _pump(
         await asyncio.gather(*under_way, return_exceptions=True)
 
 
-# The failures of a send that leave open whether a broker has the message; SendFailed says it itself.
+# Failures after which a broker may have stored the message; SendFailed has the flag itself.
 _OPEN = (ConnectionLost, RequestTimeout, RemoteSystemError)
 
 
@@ -462,8 +461,8 @@ async def _send_until(
     retry_for: float,
     warn: Callable[[BaseException], None],
 ) -> SendResult:
-    """Send, and again while the failure is one that passes. A first line that fails is not repeated: more likely the
-    address is wrong than that a cluster which never answered comes up."""
+    """Send, and retry while the error is retriable. The first line is not retried: a wrong address is more likely
+    than a cluster that is still starting."""
     deadline = time.monotonic() + retry_for
     while True:
         try:
@@ -502,12 +501,11 @@ def _summary(
     less_safe = {name: count for name, count in tally.statuses.items() if name != SendStatus.SEND_OK.value}
     for name, count in less_safe.items():
         out.note(
-            f"{count} with {name}: stored, but less safely than the broker's settings ask", style="yellow"
+            f"{count} with {name}: stored, but less durably than the broker's settings require",
+            style="yellow",
         )
     if tally.repeated:
-        out.note(
-            f"repeated {plural(tally.repeated, 'try', 'tries')}: messages among them may be stored twice"
-        )
+        out.note(f"retried {plural(tally.repeated, 'send')}: some of these messages may be stored twice")
     if failure is not None:
         with contextlib.suppress(BrokenPipeError):
             out.notes.print("[bold red]error:[/] ", end="")
@@ -518,16 +516,16 @@ def _summary(
                 out.note(f"hint:  {failure.advice}")
             if not typed:
                 out.note(
-                    f"hint:  go on with --from-line {tally.failed_line} (lines after it may be stored already)"
+                    f"hint:  continue with --from-line {tally.failed_line} (lines after it may be stored already)"
                 )
         return int(failure.exit_code)
     if stopped:
         with contextlib.suppress(BrokenPipeError):
             if typed:
-                out.note("interrupted: what was typed and not sent is lost")
+                out.note("interrupted: lines that were typed but not sent are lost")
                 return int(ExitCode.INTERRUPTED)
             out.note(
-                f"interrupted: go on with --from-line {tally.next_line} (lines after it may be stored already)"
+                f"interrupted: continue with --from-line {tally.next_line} (lines after it may be stored already)"
             )
         return int(ExitCode.INTERRUPTED)
     return int(ExitCode.DONE)

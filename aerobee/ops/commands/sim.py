@@ -1,4 +1,4 @@
-"""`aerobee sim`: a whole cluster under faults in this process, on simulated time, network and disks, from a seed."""
+"""`aerobee sim`: run a whole cluster under faults in this process, on simulated time, network and disks, from a seed."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ def register(app: typer.Typer) -> None:
 
 def simulate(
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of the first run; the same seed is the same run.")
+        int, typer.Option("--seed", min=0, help="Seed of the first run; equal seeds give identical runs.")
     ] = 0,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="So many seeds from --seed on.")] = 1,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Number of runs, with consecutive seeds.")] = 1,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.02, max=600, help="Of simulated faults in each run.")
+        float,
+        typer.Option("--minutes", min=0.02, max=600, help="Simulated minutes with faults in each run."),
     ] = 1.0,
     jobs: Annotated[
-        int, typer.Option("--jobs", min=1, max=256, help="So many runs at once, each in a process.")
+        int, typer.Option("--jobs", min=1, max=256, help="Number of concurrent runs, each in a process.")
     ] = 1,
     scenario: Annotated[
         str,
@@ -51,27 +52,28 @@ def simulate(
         ),
     ] = "",
     list_: Annotated[
-        bool, typer.Option("--list", help="Name the scenarios, and what happened in each.")
+        bool, typer.Option("--list", help="List the scenarios and the history of each.")
     ] = False,
     story: Annotated[
-        bool, typer.Option("--story", help="Tell what happened, also when nothing was broken.")
+        bool, typer.Option("--story", help="Print the events of every run, not only of failed runs.")
     ] = False,
     shrink_: Annotated[
         bool,
-        typer.Option("--shrink", help="Leave out faults of a run that broke a promise while it still does."),
+        typer.Option("--shrink", help="Remove faults from a failed run as long as it still fails."),
     ] = False,
     record: Annotated[
         str,
         typer.Option(
             "--record",
-            help="Append a line for each chunk of runs to this file, and skip the chunks that it has: a long campaign goes on.",
+            help="Append the result of each chunk of runs to this file and skip chunks that it contains, to continue a campaign.",
         ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Run two NameServers, three controllers and three replicas, with clients, while machines, ways and disks fail.
+    """Run two NameServers, three controllers and three replicas, with clients, while hosts, links and disks fail.
 
-    All of it is the real code. Ends with 1 when an acknowledged message was lost, replicas differ, or the cluster does not get well.
+    All servers and clients run the production code. Exit code 1 when an acknowledged message is lost, replicas differ,
+    or the cluster does not recover.
     """
     out = Output(as_json)
     if list_:
@@ -79,9 +81,9 @@ def simulate(
             out.line({"name": each.name, "history": each.history}, f"{each.name:26} {each.history}")
         return
     if scenario and scenario not in SCENARIOS:
-        raise UsageError(f"there is no scenario {scenario!r}: the names are {', '.join(SCENARIOS)}")
+        raise UsageError(f"unknown scenario {scenario!r}: use one of {', '.join(SCENARIOS)}")
     if record and scenario:
-        raise UsageError("--record is for random runs: leave out --scenario")
+        raise UsageError("--record and --scenario are mutually exclusive")
     schedule = SCENARIOS.get(scenario)
     out.note(f"seed {seed}" if runs == 1 else f"seeds {seed} to {seed + runs - 1}")
     logging.disable(logging.CRITICAL)
@@ -107,13 +109,13 @@ def simulate(
         logging.disable(logging.NOTSET)
     if runs > 1:
         out.note(
-            f"{plural(runs, 'run')}, {broken} broke a promise; {simulated_s:,.0f} simulated s in {core_s:,.0f} s of a core"
+            f"{plural(runs, 'run')}, {broken} failed; {simulated_s:,.0f} simulated s in {core_s:,.0f} s of CPU time"
         )
     raise typer.Exit(int(ExitCode.REFUSED if broken else ExitCode.DONE))
 
 
 def _campaign(out: Output, campaign: Campaign, seeds: range, minutes: float, jobs: int) -> NoReturn:
-    """Run what the file does not have, and exit with 1 when one of these runs broke a promise."""
+    """Run the chunks that the file does not contain, and exit with 1 when one of these runs failed."""
     broken = 0
     for chunk in campaign.left(seeds, minutes):
         began = time.monotonic()
@@ -133,7 +135,7 @@ def _campaign(out: Output, campaign: Campaign, seeds: range, minutes: float, job
 
 
 def _code() -> str:
-    """The version, and the commit when this is a checkout."""
+    """The version, and the commit in a checkout."""
     version = importlib.metadata.version("aerobee")
     git = shutil.which("git")
     if git is None:
@@ -164,7 +166,7 @@ def _document(outcome: Outcome, *, told: bool) -> dict[str, object]:
 
 def _text(outcome: Outcome, *, told: bool) -> str:
     faults = ", ".join(f"{count} x {name}" for name, count in sorted(outcome.faults.items()))
-    lines = [f"seed {outcome.seed}: {outcome.failure or 'every promise was kept'}"]
+    lines = [f"seed {outcome.seed}: {outcome.failure or 'passed'}"]
     lines.append(
         f"  {outcome.acknowledged} of {plural(outcome.sent, 'send')} acknowledged in {outcome.simulated_s:.0f} simulated s "
         f"({outcome.core_s:.1f} s); {faults}; digest {outcome.digest}"

@@ -1,4 +1,4 @@
-"""`aerobee spark`: jobs that run on Spark. They need the extra `spark` and Java 17; everything else of the command does not."""
+"""`aerobee spark`: jobs that run on Spark. They need the extra `spark` and Java 17; no other command does."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from aerobee.ops.options.options import NameServers
 
 app = typer.Typer(
     name="spark",
-    help="Jobs on Spark: lag of every group with its history, plans for where queues lie.",
+    help="Spark jobs: lag of every consumer group with its history, queue placement plans.",
     no_args_is_help=True,
 )
 
-History = Annotated[str, typer.Option("--history", metavar="DIRECTORY", help="Where samples are kept.")]
-Format = Annotated[str, typer.Option("--format", help="Of the history: parquet, delta, jdbc, ...")]
-FormatOptions = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Of the format; may be repeated.")
+History = Annotated[str, typer.Option("--history", metavar="DIRECTORY", help="Directory of the samples.")]
+Format = Annotated[
+    str, typer.Option("--format", help="Format of the history: parquet, delta, jdbc, ... (default parquet).")
 ]
-Every = Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")]
+FormatOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Option of the format; may be repeated."),
+]
+Every = Annotated[float, typer.Option("--every", min=0.1, help="Interval between two samples in seconds.")]
 WindowS = Annotated[
-    float, typer.Option("--window", min=1, help="Seconds of history that a state is judged by.")
+    float, typer.Option("--window", min=1, help="Seconds of history that determine a group's state.")
 ]
 Rounds = Annotated[
-    int, typer.Option("--rounds", min=0, help="Looks, each with a report; 0: until it is stopped.")
+    int,
+    typer.Option("--rounds", min=0, help="Number of samples, each with a report; 0: until interrupted."),
 ]
 Keep = Annotated[
     float,
@@ -39,40 +43,49 @@ Keep = Annotated[
         help="Delete older samples of a parquet history in a directory of this machine; 0: keep all.",
     ),
 ]
-PlanFile = Annotated[str, typer.Option("--plan", metavar="FILE", help="Where the plan goes.")]
+PlanFile = Annotated[str, typer.Option("--plan", metavar="FILE", help="Write the plan to this file.")]
 Samples = Annotated[
     int,
-    typer.Option("--sample", min=0, help="Looks at the cluster before planning; 0: by the history alone."),
+    typer.Option(
+        "--sample", min=0, help="Number of samples to take before planning; 0: use only the history."
+    ),
 ]
 BrokersFile = Annotated[
-    str, typer.Option("--brokers", metavar="FILE", help="JSON: zone and capacities of brokers.")
+    str, typer.Option("--brokers", metavar="FILE", help="JSON file with zones and capacities of brokers.")
 ]
 Ordered = Annotated[
     list[str] | None,
-    typer.Option("--ordered", metavar="TOPIC", help="Order is promised in it; again for more."),
+    typer.Option("--ordered", metavar="TOPIC", help="A topic with ordered messages; may be repeated."),
 ]
 MoveOrdered = Annotated[
-    bool, typer.Option("--move-ordered", help="Topics whose keys choose the queue take part.")
+    bool, typer.Option("--move-ordered", help="Include topics whose message keys choose the queue.")
 ]
 Horizon = Annotated[
-    float, typer.Option("--horizon", min=0, metavar="DAYS", help="Plan for the load in so many days.")
+    float,
+    typer.Option(
+        "--horizon", min=0, metavar="DAYS", help="Plan for the load expected in this number of days."
+    ),
 ]
 Page = Annotated[
     str,
-    typer.Option("--page", metavar="FILE", help="An HTML page with a heat map and a chart of each group."),
+    typer.Option(
+        "--page", metavar="FILE", help="Write an HTML page with a heat map and a chart of each group."
+    ),
 ]
 PageHours = Annotated[
-    float, typer.Option("--page-hours", min=0.01, help="How much of the history the page shows.")
+    float, typer.Option("--page-hours", min=0.01, help="Hours of history that the page shows.")
 ]
 Metrics = Annotated[
     str,
     typer.Option(
         "--metrics",
         metavar="FILE",
-        help="A .prom file for Prometheus, by node_exporter's textfile collector.",
+        help="Write a .prom file for the textfile collector of Prometheus's node_exporter.",
     ),
 ]
-Alerts = Annotated[str, typer.Option("--alerts", help="Topic for a message about each queue that is not OK.")]
+Alerts = Annotated[
+    str, typer.Option("--alerts", help="Send a message for each queue that is not OK to this topic.")
+]
 
 
 @app.command("lag")
@@ -90,7 +103,7 @@ def lag(
     metrics: Metrics = "",
     alerts: Alerts = "",
 ) -> None:
-    """Sample all groups into a history, and show the worst: state, lag, oldest unread message, rates, time to drain."""
+    """Sample all groups into a history, and show those with the highest lag: state, lag, lag time, rates, time to drain."""
     arguments = ["--nameservers", nameserver, "--history", history, "--format", history_format]
     arguments += [word for each in option or [] for word in ("--option", each)]
     arguments += ["--rounds", str(rounds), "--every", str(every), "--window", str(window), "--alerts", alerts]
@@ -113,7 +126,7 @@ def placement(
     move_ordered: MoveOrdered = False,
     horizon: Horizon = 0.0,
 ) -> None:
-    """Plan where queues should lie, by the history of their load; `aerobee placement apply` carries the plan out."""
+    """Plan the placement of queues from the history of their load; `aerobee placement apply` executes the plan."""
     arguments = [
         "--nameservers",
         nameserver,
@@ -144,4 +157,6 @@ def _job(name: str) -> ModuleType:
     try:
         return import_module(f"aerobee.spark.{name}")
     except ModuleNotFoundError as error:
-        raise UsageError(f"this needs {error.name}: pip install 'aerobee[spark]', and Java 17") from error
+        raise UsageError(
+            f"{error.name} is not installed: run pip install 'aerobee[spark]', and install Java 17"
+        ) from error

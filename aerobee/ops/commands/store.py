@@ -1,4 +1,4 @@
-"""`aerobee store`: is every record and every queue entry of a directory whole, and what can be mended."""
+"""`aerobee store`: verify every record and queue entry of a store directory, and repair damage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aerobee.store.verify.repair import repair
 from aerobee.store.verify.restore import Restored, records_of_directory, restore
 from aerobee.words import plural
 
-app = typer.Typer(help="Look at a broker's files, and mend them.", no_args_is_help=True)
+app = typer.Typer(help="Verify and repair a broker's files.", no_args_is_help=True)
 Data = Annotated[Path | None, typer.Option("--data", help="The store's directory.")]
 SHOWN_MAX = 20
 
@@ -36,7 +36,7 @@ def _config(config: str | None, data: Path | None, assignments: list[str] | None
         inside = sorted(str(each.parent) for each in Path(root).glob("*/commitlog"))
         advice = f": name one of {', '.join(inside)}" if inside else ""
         raise StoreError(
-            f"{root} holds no store, {settings.commit_log_dir} is no directory{advice}", path=root
+            f"{root} has no store: {settings.commit_log_dir} is not a directory{advice}", path=root
         )
     return settings
 
@@ -48,7 +48,7 @@ def verify_store(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every record and compare its queue entry. Changes nothing; a broker may be running."""
+    """Read every record and compare it with its queue entry. Changes nothing; the broker may be running."""
     out = Output(as_json)
     report = verify(_config(config, data, assignments, out))
     out.document({"whole": report.is_whole, **dataclasses.asdict(report)}, "\n".join(_lines(report)))
@@ -65,19 +65,21 @@ def repair_store(
         typer.Option(
             "--from",
             metavar="HOST:PORT",
-            help="Take damaged records back from this running broker, a replica.",
+            help="Restore damaged records from this running broker, a replica.",
         ),
     ] = None,
     replica_store: Annotated[
         Path | None,
-        typer.Option("--from-store", metavar="DIR", help="The same from a copy of a replica's store."),
+        typer.Option(
+            "--from-store", metavar="DIR", help="Restore damaged records from a copy of a replica's store."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write again what can be had from the log, and leave out what is damaged in it. The broker must be stopped."""
+    """Rebuild queues and indexes from the log, without its damaged records. The broker must be stopped."""
     out = Output(as_json)
     if replica is not None and replica_store is not None:
-        raise UsageError("--from and --from-store both say where records come from: give one of them")
+        raise UsageError("--from and --from-store are mutually exclusive")
     store = _config(config, data, assignments, out)
     notes: list[str] = []
     if replica is not None or replica_store is not None:
@@ -88,9 +90,9 @@ def repair_store(
             done, source = restore(store, records_of_directory(replica_store)), str(replica_store)
         notes = _restored_lines(done, source)
         if done.refused:
-            # Repair would write over these places, and the queues would forget what was there: that is the operator's to say.
+            # A repair would overwrite these ranges and drop their queue entries: the operator has to decide that.
             notes.append(
-                "not repaired: give the right replica, or run again without --from and --from-store to leave them out"
+                "not repaired: use the right replica, or run again without --from and --from-store to drop these records"
             )
             out.document({"done": notes}, "\n".join(notes))
             raise typer.Exit(int(ExitCode.REFUSED))
@@ -99,7 +101,7 @@ def repair_store(
 
 
 def _restore_from_broker(config: StoreConfig, address: str) -> Restored:
-    """With the keys and TLS of the context or the environment."""
+    """Restore with the keys and TLS options of the context or the environment."""
     found = cluster(given=Context(nameserver=address))
     with asyncio.Runner() as runner:
         source = StoredRecords(address, found.client)
@@ -115,23 +117,23 @@ def _restore_from_broker(config: StoreConfig, address: str) -> Restored:
 
 def _restored_lines(done: Restored, source: str) -> list[str]:
     return [
-        f"{plural(done.records, 'record')}, {plural(done.bytes, 'byte')}, were taken back from {source}; "
-        "what was there before is in damaged/",
-        *(f"not taken back: {each}" for each in done.refused),
+        f"restored {plural(done.records, 'record')}, {plural(done.bytes, 'byte')}, from {source}; "
+        "the damaged bytes are in damaged/",
+        *(f"not restored: {each}" for each in done.refused),
     ]
 
 
 def _lines(report: StoreReport) -> list[str]:
-    """The report for people."""
+    """The report as text."""
     lines = [
         f"{plural(report.records, 'record')} in log bytes {report.log_min} to {report.log_end}, {plural(report.queues, 'queue')}",
-        f"{plural(report.damaged_count, 'damaged place')} of the log, {plural(report.damaged_bytes, 'byte')}",
+        f"{plural(report.damaged_count, 'damaged range')} of the log, {plural(report.damaged_bytes, 'byte')}",
     ]
     lines += [
-        f"  log bytes {place.start} to {place.stop}, in {place.path}: {place.reason}"
-        for place in report.damaged[:SHOWN_MAX]
+        f"  log bytes {damage.start} to {damage.stop}, in {damage.path}: {damage.reason}"
+        for damage in report.damaged[:SHOWN_MAX]
     ]
-    lines.append(f"{plural(report.wrong_count, 'record')} without a right queue entry")
+    lines.append(f"{plural(report.wrong_count, 'record')} without a correct queue entry")
     lines += [
         f"  message {each.queue_offset} of queue {each.queue_id} of {each.topic}, at log byte {each.physical_offset}"
         for each in report.wrong[:SHOWN_MAX]
@@ -139,7 +141,7 @@ def _lines(report: StoreReport) -> list[str]:
     lines += report.faults
     if not report.is_whole:
         lines.append(
-            "stop the broker and run `aerobee store repair`: queues and indexes are built again from the log"
-            + ("; with --from HOST:PORT a replica gives damaged records back" if report.damaged_count else "")
+            "stop the broker and run `aerobee store repair`, which rebuilds queues and indexes from the log"
+            + ("; --from HOST:PORT restores damaged records from a replica" if report.damaged_count else "")
         )
     return lines

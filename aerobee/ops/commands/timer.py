@@ -22,7 +22,7 @@ from aerobee.words import plural
 
 app = typer.Typer(
     name="timer",
-    help="Messages that wait for their time: list, recall, reschedule, stats.",
+    help="Timer messages: list, recall, reschedule, stats.",
     no_args_is_help=True,
 )
 
@@ -33,36 +33,37 @@ Handles = Annotated[
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)\Z")
 _SPAN_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _STATS = {
-    "timerPending": "waiting",
-    "timerDelivered": "delivered since the start",
-    "timerDeliveryErrorP50Ms": "late, p50 (ms)",
-    "timerDeliveryErrorP99Ms": "late, p99 (ms)",
-    "timerDeliveryErrorMaxMs": "late, most (ms)",
+    "timerPending": "pending",
+    "timerDelivered": "delivered since start",
+    "timerDeliveryErrorP50Ms": "delivery lateness, p50 (ms)",
+    "timerDeliveryErrorP99Ms": "delivery lateness, p99 (ms)",
+    "timerDeliveryErrorMaxMs": "delivery lateness, max (ms)",
     "timerReadBehind": "behind (s)",
     "timerOffsetBehind": "not in the wheel yet",
-    "timerEnqueueTps": "stored a second",
-    "timerDequeueTps": "delivered a second",
-    "scheduleDelivered": "levels: delivered since the start",
-    "scheduleDeliveryErrorP50Ms": "levels: late, p50 (ms)",
-    "scheduleDeliveryErrorP99Ms": "levels: late, p99 (ms)",
-    "scheduleDeliveryErrorMaxMs": "levels: late, most (ms)",
+    "timerEnqueueTps": "stored/s",
+    "timerDequeueTps": "delivered/s",
+    "scheduleDelivered": "delay levels: delivered since start",
+    "scheduleDeliveryErrorP50Ms": "delay levels: delivery lateness, p50 (ms)",
+    "scheduleDeliveryErrorP99Ms": "delay levels: delivery lateness, p99 (ms)",
+    "scheduleDeliveryErrorMaxMs": "delay levels: delivery lateness, max (ms)",
 }
 
 
 @app.command("list")
 def list_timers(
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="For this topic only.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Messages to this topic only.")] = None,
     within: Annotated[
-        str | None, typer.Option("--within", metavar="SPAN", help="Due within this time (90s, 2h).")
+        str | None,
+        typer.Option("--within", metavar="SPAN", help="Messages due within this time only (90s, 2h)."),
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", min=1, max=LIST_MAX, help="Show so many, the first due first.")
+        int, typer.Option("--count", min=1, max=LIST_MAX, help="Maximum number of messages.")
     ] = 100,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List the messages that wait in the timer, by due time. Those with a delay level are not among them."""
+    """List the pending messages of the timer by delivery time, without those with a delay level."""
     out = Output(as_json)
     until_ms = None if within is None else time.time_ns() // 1_000_000 + span_ms(within)
 
@@ -82,11 +83,11 @@ def list_timers(
                 "keys": "keys",
                 "body_bytes": "bytes",
             },
-            empty="no message waits" + (f" for topic {topic}" if topic else ""),
+            empty="no message is pending" + (f" for topic {topic}" if topic else ""),
         )
         if not found.is_whole:
             out.note(
-                f"{plural(found.pending, 'message waits', 'messages wait')} in all; more match than the {len(found.timers)} shown; --count shows more"
+                f"showing {len(found.timers)} of the matching messages; {found.pending} are pending in total; --count shows more"
             )
 
     run(command)
@@ -119,11 +120,11 @@ def recall_timers(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Take waiting messages back: they are never delivered. The broker must have recallMessageEnable=true."""
+    """Recall pending messages, so that they are never delivered. The broker needs recallMessageEnable=true."""
     out = Output(as_json)
     for handle in handles:
-        parse_handle(handle)  # before the question: a handle that is none is no matter of yes or no
-    ask(f"Take back {_these(handles)}? {never_delivered(len(handles))}", yes)
+        parse_handle(handle)  # refuse an invalid handle before asking for confirmation
+    ask(f"Recall {_these(handles)}? {never_delivered(len(handles))}", yes)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
@@ -140,18 +141,22 @@ def recall_timers(
 def reschedule_timer(
     handle: Annotated[str, typer.Argument(metavar="HANDLE", help="The message's recall handle.")],
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="The new time (2026-11-21T10:00:00+01:00).")
+        str | None,
+        typer.Option("--at", metavar="TIME", help="New delivery time (2026-11-21T10:00:00+01:00)."),
     ] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="SPAN", help="From now on (90s, 2h); 0s: at once.")
+        str | None,
+        typer.Option(
+            "--after", metavar="SPAN", help="New delay from now (90s, 2h); 0s: deliver immediately."
+        ),
     ] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Give a waiting message another time. It keeps its id and gets a new handle."""
+    """Change the delivery time of a pending message. It keeps its id and gets a new handle."""
     out = Output(as_json)
     if (at is None) == (after is None):
-        raise UsageError("give one of --at and --after")
+        raise UsageError("give either --at or --after")
     now_ms = time.time_ns() // 1_000_000
     deliver_ms = moment_ms(at, now_ms) if at is not None else now_ms + span_ms(after or "")
 
@@ -160,14 +165,14 @@ def reschedule_timer(
             try:
                 new_handle = await admin.reschedule_timer(handle, deliver_ms / 1000)
             except QueryNotFound as error:
-                raise NotFound(f"{error.remark}; `aerobee timer list` shows what waits") from error
+                raise NotFound(f"{error.remark}; `aerobee timer list` shows the pending messages") from error
             except RequestNotSupported as error:
                 raise _not_ours(error) from error
         document = {"due": moment_text(deliver_ms), "due_ms": deliver_ms, "recall_handle": new_handle}
         text = (
             f"due at {moment_text(deliver_ms)}, {until_text(deliver_ms - now_ms)}\nhandle {new_handle}"
             if new_handle
-            else "delivered at once"
+            else "delivered immediately"
         )
         out.document(document, text)
 
@@ -180,7 +185,7 @@ def timer_stats(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show how many messages wait at each broker, and how late they were delivered in the last minutes."""
+    """Show the number of pending messages of each broker, and the delivery lateness of the last minutes."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -204,7 +209,7 @@ def timer_stats(
             out.table(
                 rows,
                 {"broker": "broker", "what": "figure", "figure": "value"},
-                empty="the nameserver knows no master of any broker",
+                empty="no master is registered at the NameServer",
             )
 
     run(command)
@@ -226,6 +231,6 @@ def _these(handles: list[str]) -> str:
 
 def _not_ours(error: RequestNotSupported) -> UsageError:
     return UsageError(
-        f"broker {error.address} is not Aerobee's: RocketMQ's brokers can neither list waiting messages nor move them; "
-        "--cluster leaves them out"
+        f"broker {error.address} is not an Aerobee broker: RocketMQ's brokers can neither list nor reschedule "
+        "pending messages; select other brokers with --cluster"
     )

@@ -1,4 +1,4 @@
-"""`aerobee topic`: list, delete, describe, stats; create and update are in topic_change.py."""
+"""`aerobee topic`: list, delete, describe, stats; topic_change.py adds create and update."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app.add_typer(static_app)
 @app.command("list")
 def list_topics(
     all_topics: Annotated[
-        bool, typer.Option("--all", "-a", help="Also retry, dead-letter and system topics.")
+        bool, typer.Option("--all", "-a", help="Include retry, dead-letter and system topics.")
     ] = False,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
@@ -55,9 +55,10 @@ def list_topics(
         out.table(
             rows,
             {"topic": "topic", "kind": "kind"} if all_topics else {"topic": "topic"},
-            empty="there is no topic yet; `aerobee topic create NAME`, or just send to one (`--all` shows system topics)"
+            empty="there are no topics yet; create one with `aerobee topic create NAME` or by sending to it "
+            "(`--all` shows system topics)"
             if brokers
-            else "no broker is registered at the NameServer, so no topic is known; start one, or `aerobee doctor`",
+            else "no broker is registered at the NameServer, so no topic is known: start one, or run `aerobee doctor`",
         )
 
     run(command)
@@ -76,14 +77,14 @@ def delete_topic(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its messages."""
+    """Delete a topic and its messages."""
     out = Output(as_json)
     check_topic_name(topic)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             await require_topic(admin, topic)
-            ask(f"Delete topic {topic} with all its messages?", yes)
+            ask(f"Delete topic {topic} and all its messages?", yes)
             addresses = await admin.delete_topic(topic, cluster=cluster)
         out.document(
             {"topic": topic, "deleted_at": list(addresses)},
@@ -97,7 +98,7 @@ def delete_topic(
 def describe_topic(
     topic: TopicArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Show a topic's settings at each broker, its groups, and its depth."""
+    """Show a topic's settings at each broker, its consumer groups, and its number of messages."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -132,7 +133,7 @@ def describe_topic(
                 "order": "order",
                 "type": "type",
             },
-            empty="no broker has it",
+            empty="no broker has this topic",
         )
         out.say(
             f"{plural(messages, 'message')} in {plural(len(stats), 'queue')}; "
@@ -146,7 +147,7 @@ def describe_topic(
 def topic_stats(
     topic: TopicArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Show the ends of each queue."""
+    """Show the first and last offset of each queue."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -181,7 +182,7 @@ def topic_stats(
 
 
 async def require_topic(admin: Admin, topic: str) -> None:
-    """Raise NotFound, naming topics that look alike."""
+    """Raise NotFound, with similar names, for a topic without a route."""
     check_topic_name(topic)
     try:
         await admin.topic_route(topic)
@@ -194,13 +195,13 @@ async def missing_topic(admin: Admin, topic: str) -> NotFound:
     if not await admin.brokers():
         return NotFound(
             f"topic {topic} cannot be found: no broker is registered at the NameServer; start one, "
-            "or let `aerobee doctor` say what is wrong"
+            "or run `aerobee doctor` to find the cause"
         )
     alike = difflib.get_close_matches(topic, await admin.topics(), n=3)
     hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
     return NotFound(
-        f"topic {topic} does not exist{hint}; `aerobee topic list` shows what does, "
-        f"`aerobee topic create {topic}` creates it; if it existed, its broker is down: `aerobee doctor`"
+        f"topic {topic} does not exist{hint}; `aerobee topic list` shows the existing topics, "
+        f"`aerobee topic create {topic}` creates it; if it existed before, its broker is down: `aerobee doctor`"
     )
 
 

@@ -1,4 +1,4 @@
-"""`aerobee topic allocate`: which queues which member of a group would have. Twin of mqadmin's allocateMQ."""
+"""`aerobee topic allocate`: the queues that each member of a group would get. Equivalent of mqadmin's allocateMQ."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ STRATEGIES: dict[str, Allocation] = {
 
 def allocate_queues(
     topic: TopicArgument,
-    members: Annotated[
-        list[str], typer.Argument(metavar="CLIENT_ID…", help="The members, as they call themselves.")
-    ],
+    members: Annotated[list[str], typer.Argument(metavar="CLIENT_ID…", help="Client ids of the members.")],
     strategy: Annotated[
         str,
         typer.Option(
-            "--strategy", help="average, circle or consistent-hash.", autocompletion=lambda: list(STRATEGIES)
+            "--strategy",
+            help="Allocation strategy: average, circle or consistent-hash.",
+            autocompletion=lambda: list(STRATEGIES),
         ),
     ] = "average",
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show how the queues of a topic would be divided among these members. Nothing is changed."""
+    """Show how a strategy divides the queues of a topic among these members. Changes nothing."""
     out = Output(as_json)
     check_topic_name(topic)
     if strategy not in STRATEGIES:
-        raise UsageError(f"--strategy {strategy!r}: it is one of {', '.join(STRATEGIES)}")
+        raise UsageError(f"--strategy {strategy!r} must be one of {', '.join(STRATEGIES)}")
     ids = sorted(set(members))
 
     async def command(stop: Stop) -> None:
@@ -51,7 +51,7 @@ def allocate_queues(
                 route = await admin.topic_route(topic)
             except TopicNotExist:
                 raise NotFound(
-                    f"topic {topic} does not exist; `aerobee topic list` shows what does"
+                    f"topic {topic} does not exist; `aerobee topic list` shows the existing topics"
                 ) from None
         queues = sorted(subscribe_queues(route))
         rows = [
@@ -59,6 +59,6 @@ def allocate_queues(
             for member in ids
             for found in (STRATEGIES[strategy](member, queues, ids),)
         ]
-        out.table(rows, {"member": "member", "queues": "queues"}, empty="nobody is named")
+        out.table(rows, {"member": "member", "queues": "queues"}, empty="no member is given")
 
     run(command)

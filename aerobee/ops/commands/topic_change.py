@@ -1,8 +1,8 @@
 """`aerobee topic create` and `aerobee topic update`.
 
-`create` changes nothing of a topic that exists: asked for what is there it says so, asked for something else it refuses.
-`update` changes what is named and nothing else. Fewer queues put the messages of the others out of sight of every
-consumer, though they stay stored until they are too old: that is said, and asked for, first.
+`create` never changes an existing topic: with the same settings it reports that the topic exists, with others it fails.
+`update` changes only the given settings. Reducing the number of queues hides the messages of the removed queues from
+every consumer until they expire: the command warns and asks for confirmation first.
 """
 
 from __future__ import annotations
@@ -31,24 +31,29 @@ ATTRIBUTE_ACK = "ack.level"
 
 Queues = Annotated[
     int | None,
-    typer.Option("--queues", "-q", min=1, max=65_536, help=f"Queues on each broker; {QUEUES} unless set."),
+    typer.Option(
+        "--queues", "-q", min=1, max=65_536, help=f"Number of queues on each broker (default {QUEUES})."
+    ),
 ]
 Perm = Annotated[
-    str | None, typer.Option("--perm", help="rw, r or w; rw unless set.", autocompletion=lambda: list(PERMS))
+    str | None,
+    typer.Option("--perm", help="Permission: rw, r or w (default rw).", autocompletion=lambda: list(PERMS)),
 ]
-Order = Annotated[bool | None, typer.Option("--order/--no-order", help="Mark the topic as ordered.")]
+Order = Annotated[bool | None, typer.Option("--order/--no-order", help="Whether the topic is ordered.")]
 TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "LITE", "UNSPECIFIED")
 Kind = Annotated[
     str | None,
     typer.Option(
         "--type",
-        help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED.",
+        help="Message type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED.",
         autocompletion=lambda: list(TYPES),
     ),
 ]
 Ack = Annotated[
     str | None,
-    typer.Option("--ack", help="stored, flushed, replicated or flushed+replicated: when sends are answered."),
+    typer.Option(
+        "--ack", help="When a send is acknowledged: stored, flushed, replicated or flushed+replicated."
+    ),
 ]
 AtBroker = Annotated[
     str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
@@ -72,7 +77,7 @@ def create_topic(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic. One that exists is left as it is."""
+    """Create a topic. An existing topic stays unchanged."""
     out = Output(as_json)
     wanted = _wanted(queues, perm, order, message_type, ack)
     check_topic_name(topic)
@@ -88,7 +93,7 @@ def create_topic(
             targets = [
                 address for address in await _addresses(admin, cluster, broker) if address not in known
             ]
-            if targets or not there:  # without any broker the call says what is missing
+            if targets or not there:  # without any broker the call raises the error that names the cause
                 await admin.create_topic(
                     topic,
                     queue_count=count,
@@ -108,7 +113,7 @@ def create_topic(
                 "brokers": brokers,
                 "created": bool(targets),
             },
-            sentence if targets else f"{sentence}; it was there before",
+            sentence if targets else f"{sentence}; it existed already",
         )
 
     run(command)
@@ -127,11 +132,11 @@ def update_topic(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Change the queues, the permission, the order mark, the type or the level of a topic that exists."""
+    """Change the queues, permission, order flag, message type or ack level of an existing topic."""
     out = Output(as_json)
     wanted = _wanted(queues, perm, order, message_type, ack)
     if not wanted:
-        raise UsageError("say what to change: --queues, --perm, --order, --type or --ack")
+        raise UsageError("no change is given: use --queues, --perm, --order, --type or --ack")
     check_topic_name(topic)
 
     async def command(stop: Stop) -> None:
@@ -143,7 +148,7 @@ def update_topic(
                 )
             hidden = await _out_of_sight(admin, topic, queues, cluster, broker)
             if hidden:
-                ask(f"{_warning(hidden, queues or 0)}. Go on?", yes)
+                ask(f"{_warning(hidden, queues or 0)}. Continue?", yes)
             for info in there:
                 await admin.create_topic(
                     topic,
@@ -158,7 +163,7 @@ def update_topic(
         changed = ", ".join(f"{name} {value}" for name, value in wanted.items())
         out.document(
             {"topic": topic, "changed": wanted, "brokers": brokers, "out_of_sight": sum(hidden.values())},
-            f"topic {topic} has now {changed} at {', '.join(brokers)}",
+            f"set {changed} for topic {topic} at {', '.join(brokers)}",
         )
         if hidden:
             out.note(_warning(hidden, queues or 0), style="yellow")
@@ -167,7 +172,7 @@ def update_topic(
 
 
 def _attributes(message_type: str | None, ack: str | None) -> dict[str, str] | None:
-    """The attributes that were named; None for none."""
+    """The attributes given on the command line; None without any."""
     found = {ATTRIBUTE_TYPE: message_type.upper()} if message_type else {}
     if ack:
         found[ATTRIBUTE_ACK] = ack
@@ -177,11 +182,11 @@ def _attributes(message_type: str | None, ack: str | None) -> dict[str, str] | N
 def _wanted(
     queues: int | None, perm: str | None, order: bool | None, message_type: str | None, ack: str | None
 ) -> dict[str, object]:
-    """What was said on the command line. Raises UsageError."""
+    """The settings given on the command line. Raises UsageError."""
     if perm is not None and perm not in PERMS:
-        raise UsageError(f"--perm {perm!r}: it is one of {', '.join(PERMS)}")
+        raise UsageError(f"--perm {perm!r} must be one of {', '.join(PERMS)}")
     if message_type is not None and message_type.upper() not in TYPES:
-        raise UsageError(f"--type {message_type!r}: it is one of {', '.join(TYPES)}")
+        raise UsageError(f"--type {message_type!r} must be one of {', '.join(TYPES)}")
     values = {
         "queues": queues,
         "perm": perm,
@@ -193,7 +198,7 @@ def _wanted(
 
 
 def _refuse_other(topic: str, info: TopicInfo, wanted: dict[str, object]) -> None:
-    """Raise UsageError when the topic is there and is another one than is wanted."""
+    """Raise UsageError when the existing topic has other settings than those given."""
     there: dict[str, object] = {
         "queues": info.read_queue_count,
         "perm": perm_text(info.perm),
@@ -222,7 +227,7 @@ async def _existing(admin: Admin, topic: str, cluster: str | None, broker: str |
 
 
 async def _addresses(admin: Admin, cluster: str | None, broker: str | None) -> list[str]:
-    """The masters that are meant."""
+    """Addresses of the chosen masters."""
     return [
         info.address
         for info in await admin.brokers()
@@ -235,7 +240,7 @@ async def _addresses(admin: Admin, cluster: str | None, broker: str | None) -> l
 async def _out_of_sight(
     admin: Admin, topic: str, queues: int | None, cluster: str | None, broker: str | None
 ) -> dict[str, int]:
-    """Messages of each queue that no consumer sees any more when there are `queues`."""
+    """Number of messages in each queue that no consumer reads any more once the topic has `queues` queues."""
     if queues is None:
         return {}
     names = {
@@ -251,8 +256,8 @@ async def _out_of_sight(
 
 
 def _warning(hidden: dict[str, int], queues: int) -> str:
-    places = ", ".join(f"{place} ({count})" for place, count in hidden.items())
+    listed = ", ".join(f"{queue} ({count})" for queue, count in hidden.items())
     return (
-        f"with {plural(queues, 'queue')} {plural(sum(hidden.values()), 'message')} of other queues "
-        f"are out of every consumer's sight: {places}; the old number of queues shows them again"
+        f"with {plural(queues, 'queue')}, consumers cannot read {plural(sum(hidden.values()), 'message')} "
+        f"of the removed queues: {listed}; restoring the previous number of queues makes them readable again"
     )

@@ -1,7 +1,7 @@
-"""`aerobee topic static`: topics whose logical queues stay the same while brokers come and go.
+"""`aerobee topic static`: topics whose logical queues stay the same while brokers are added and removed.
 
-What a move is about to do is shown first, and asked for. A change that broke off, for a broker was away, is ended by the same
-command again.
+A move shows its effect and asks for confirmation first. If a change is interrupted, for example because a broker is
+down, run the same command again to complete it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ app = typer.Typer(
 
 Brokers = Annotated[
     str | None,
-    typer.Option("--brokers", "-b", metavar="NAME,NAME", help="At these brokers; at all unless set."),
+    typer.Option("--brokers", "-b", metavar="NAME,NAME", help="Brokers of the queues (default: all)."),
 ]
 GiveLost = Annotated[
     bool,
     typer.Option(
         "--give-lost",
-        help="Give queues that nobody leads to others, from offset 0 on; else the command refuses, for their broker may be away.",
+        help="Assign leaderless queues to other brokers, starting at offset 0. Without this option the command fails, "
+        "because their broker may only be down.",
     ),
 ]
 COLUMNS = {
@@ -57,7 +58,7 @@ def create(
             "-q",
             min=1,
             max=9_999,
-            help="Logical queues in all; more than there are: it gets more.",
+            help="Total number of logical queues; a larger number than before adds queues.",
         ),
     ],
     brokers: Brokers = None,
@@ -66,14 +67,14 @@ def create(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Make a static topic, or give one more queues; their number never becomes smaller."""
+    """Create a static topic, or add queues to one; the number of queues never decreases."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             names = await _names(admin, brokers, cluster)
             made = await admin.create_static_topic(topic, queues, brokers=names, gives_lost=give_lost)
-        _tell(out, made, f"topic {topic} has {plural(made.total, 'logical queue')}")
+        _print(out, made, f"topic {topic} has {plural(made.total, 'logical queue')}")
 
     run(command)
 
@@ -88,26 +89,27 @@ def move(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Move the queues of a static topic to these brokers alone, while messages flow.
+    """Move the queues of a static topic to these brokers only, without interrupting producers and consumers.
 
-    A queue goes on at its new broker; what it had before is read where it is, until it is too old. Nothing is copied.
+    A queue continues at its new broker. Consumers read its previous messages at the old broker until they expire; no
+    message is copied.
     """
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
         if brokers is None and cluster is None:
-            raise UsageError("say to where: --brokers NAME,NAME or --cluster NAME")
+            raise UsageError("no target is given: use --brokers NAME,NAME or --cluster NAME")
         async with open_admin(nameserver) as admin:
             names = await _names(admin, brokers, cluster)
             now = await admin.static_topic(topic)
             away = sum(leader not in names for leader in now.leaders.values())
-            note = "" if now.is_whole else "; a change that broke off is ended first"
+            note = "" if now.is_whole else " and complete an interrupted change first"
             ask(
-                f"{topic}: {plural(now.total, 'logical queue')} at {', '.join(names)}, {away} of them away from where they are{note}?",
+                f"Assign {plural(now.total, 'logical queue')} of {topic} at {', '.join(names)} ({away} to move){note}?",
                 assume_yes,
             )
             there = await admin.move_static_topic(topic, names, gives_lost=give_lost)
-        _tell(
+        _print(
             out, there, f"the queues of topic {topic} are at {', '.join(sorted(set(there.leaders.values())))}"
         )
 
@@ -118,16 +120,19 @@ def move(
 def describe(
     topic: TopicArgument, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """Show each logical queue: which broker leads it, and of how many parts it is."""
+    """Show each logical queue: its leading broker and its number of parts."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
             found = await admin.static_topic(topic)
-        text = "" if found.is_whole else "a change broke off: the same command again ends it"
+        text = "" if found.is_whole else "a change was interrupted: run the same command again to complete it"
         if lost := found.leaderless:
-            text = f"nobody leads {', '.join(map(str, lost))}: a broker is away, or the making broke off"
-        _tell(out, found, text)
+            text = (
+                f"queues without a leader: {', '.join(map(str, lost))}; "
+                "a broker is down, or the creation was interrupted"
+            )
+        _print(out, found, text)
 
     run(command)
 
@@ -137,7 +142,7 @@ async def _names(admin: Admin, brokers: str | None, cluster: str | None) -> tupl
     if brokers is not None:
         names = tuple(name.strip() for name in brokers.split(",") if name.strip())
         if not names or len(set(names)) < len(names):
-            raise UsageError(f"--brokers is {brokers!r}: names with commas between them, each once")
+            raise UsageError(f"--brokers is {brokers!r}: write distinct names, separated by commas")
         return names
     found = {info.broker_name for info in await admin.brokers(cluster) if info.broker_id == MASTER_ID}
     if not found:
@@ -145,7 +150,7 @@ async def _names(admin: Admin, brokers: str | None, cluster: str | None) -> tupl
     return tuple(sorted(found))
 
 
-def _tell(out: Output, topic: StaticTopic, text: str) -> None:
+def _print(out: Output, topic: StaticTopic, text: str) -> None:
     rows: list[dict[str, Any]] = [
         {
             "queue": queue_id,
@@ -156,6 +161,6 @@ def _tell(out: Output, topic: StaticTopic, text: str) -> None:
         }
         for queue_id, items in sorted(topic.queues.items())
     ]
-    out.table(rows, COLUMNS, empty="it has no queue")
+    out.table(rows, COLUMNS, empty="the topic has no queues")
     if text:
         out.say(text)

@@ -1,4 +1,4 @@
-"""`aerobee trace`: the way of a message as its producer and consumers recorded it (trace=True, RMQ_SYS_TRACE_TOPIC)."""
+"""`aerobee trace`: trace of a message, as its producer and consumers recorded it (trace=True, RMQ_SYS_TRACE_TOPIC)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
 
 def trace(
     message_id: Annotated[
-        str, typer.Argument(metavar="ID", help="The id that the sender gave, or one of the message's keys.")
+        str, typer.Argument(metavar="ID", help="Unique key of the message, or one of its keys.")
     ],
     trace_topic: Annotated[
-        str, typer.Option("--trace-topic", help="Where the clients record, if not the usual topic.")
+        str, typer.Option("--trace-topic", help="Topic to which the clients write their traces.")
     ] = TRACE_TOPIC,
     since: Annotated[
         str | None, typer.Option("--since", help="Recorded after this time (2026-11-21T10:00, 15m).")
@@ -36,7 +36,7 @@ def trace(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Show when a message was sent and consumed, by whom, how long it took, and how it ended."""
+    """Show when and by which client a message was sent and consumed, how long it took, and the result."""
     out = Output(as_json)
     now_ms = time.time_ns() // 1_000_000
     begin_ms = moment_ms(since, now_ms) if since else 0
@@ -48,8 +48,8 @@ def trace(
             )
         if not events:
             raise NotFound(
-                f"topic {trace_topic} holds no trace of {message_id}: clients record only with trace=True "
-                "(Java: enableMsgTrace), and their records arrive some seconds after the event"
+                f"topic {trace_topic} has no trace of {message_id}: clients record traces only with trace=True "
+                "(Java: enableMsgTrace), and the records arrive some seconds after the event"
             )
         if as_json:
             out.document([event_document(event) for event in events])
@@ -82,7 +82,7 @@ def trace(
 
 
 def event_document(event: TraceEvent) -> dict[str, Any]:
-    """One record as JSON: what its kind has, and `what` in words."""
+    """One record as JSON: the fields of its kind, and a description in `what`."""
     document: dict[str, Any] = {
         "kind": event.kind.value,
         "time": event.time_ms,
@@ -126,16 +126,16 @@ def what_text(event: TraceEvent) -> str:
         ended = (
             f"in {event.cost_ms} ms"
             if event.success
-            else f"in {event.cost_ms} ms, stored less safely than asked"
+            else f"in {event.cost_ms} ms, stored less durably than required"
         )
         return f"sent {kind}to {event.topic} at {event.store_host or 'a broker'} {ended}"
     if event.kind is TraceKind.SUB_BEFORE:
         again = f", delivery {event.retry_times + 1}" if event.retry_times else ""
-        return f"consumption begins{again}"
+        return f"consumption started{again}"
     if event.kind is TraceKind.SUB_AFTER:
         if event.success:
             return f"consumed in {event.cost_ms} ms"
-        return f"failed after {event.cost_ms} ms ({_OUTCOME_TEXT.get(event.context_code, 'not consumed')})"
+        return f"failed after {event.cost_ms} ms ({_OUTCOME_TEXT.get(event.context_code, 'unknown result')})"
     if event.kind is TraceKind.END_TRANSACTION:
         check = " after a check" if event.from_check else ""
         return f"transaction {event.transaction_id}: {event.transaction_state}{check}"
@@ -149,8 +149,8 @@ _TYPE_TEXT: dict[int, str] = {
     TracedType.ORDER: "in order ",
 }
 _OUTCOME_TEXT: dict[int, str] = {
-    ConsumeOutcome.TIME_OUT: "the handler took too long",
+    ConsumeOutcome.TIME_OUT: "the handler timed out",
     ConsumeOutcome.EXCEPTION: "the handler raised an error",
     ConsumeOutcome.RETURNED_NULL: "the handler returned nothing",
-    ConsumeOutcome.FAILED: "the handler asked for another delivery",
+    ConsumeOutcome.FAILED: "the handler requested a redelivery",
 }

@@ -20,38 +20,42 @@ from aerobee.words import plural
 
 app = typer.Typer(
     name="transaction",
-    help="Transactions that wait for a decision: list, commit, rollback, check.",
+    help="Open transactions: list, commit, rollback, check.",
     no_args_is_help=True,
 )
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Transaction ids, as `list` shows them.")]
 OfGroup = Annotated[
-    str | None, typer.Option("--group", "-g", help="The producer group, when two use the same id.")
+    str | None, typer.Option("--group", "-g", help="The producer group, if two groups use the same id.")
 ]
-_DONE = {"committed": "committed", "rolled back": "rolled back", "asked": "asked about"}
+_DONE = {"committed": "committed", "rolled back": "rolled back", "asked": "being checked"}
 
 
 @app.command("list")
 def list_transactions(
     given_up: Annotated[
-        bool, typer.Option("--given-up", help="Those that the broker no longer asks about.")
+        bool, typer.Option("--given-up", help="List transactions that the broker no longer checks.")
     ] = False,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Of this producer group only.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="For this topic only.")] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="This producer group only.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
     older_than_s: Annotated[
         float,
         typer.Option(
-            "--older-than", parser=seconds, metavar="SPAN", help="Open for longer than this: 90s, 1h30m."
+            "--older-than",
+            parser=seconds,
+            metavar="SPAN",
+            help="Only transactions open for longer than this: 90s, 1h30m.",
         ),
     ] = 0.0,
     count: Annotated[
-        int, typer.Option("--count", min=1, max=LIST_MAX, help="Show so many, oldest first.")
+        int,
+        typer.Option("--count", min=1, max=LIST_MAX, help="Maximum number of transactions, oldest first."),
     ] = 100,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """List the transactions that are open: age, checks sent, and the producer that began each."""
+    """List the open transactions: age, checks sent, and the producer of each."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -84,7 +88,7 @@ def list_transactions(
         )
         if found.total > len(found.transactions):
             out.note(
-                f"{found.total} match, the oldest {len(found.transactions)} are shown; --count shows more"
+                f"showing the oldest {len(found.transactions)} of {found.total} matching transactions; --count shows more"
             )
 
     run(command)
@@ -133,8 +137,8 @@ def commit_transactions(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver the messages of these transactions now, in their producer's place; also of ones that were given up."""
-    question = None if yes else f"Deliver {_these(ids)}? A producer cannot take that back."
+    """Commit these transactions on behalf of their producer and deliver their messages; given-up transactions too."""
+    question = None if yes else f"Deliver {_these(ids)}? This cannot be undone."
     _resolve("commit", ids, group, cluster, nameserver, as_json, question)
 
 
@@ -147,7 +151,7 @@ def roll_back_transactions(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Drop the messages of these transactions, in their producer's place."""
+    """Roll these transactions back on behalf of their producer and drop their messages."""
     question = None if yes else f"Drop {_these(ids)}? {never_delivered(len(ids))}"
     _resolve("rollback", ids, group, cluster, nameserver, as_json, question)
 
@@ -160,14 +164,14 @@ def check_transactions(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Have the broker ask a live producer of the group now. One that was given up begins anew, with no checks counted."""
+    """Make the broker check these transactions with a live producer of the group now. The check count of a given-up one restarts at zero."""
     _resolve("check", ids, group, cluster, nameserver, as_json)
 
 
 def _not_ours(error: RequestNotSupported) -> UsageError:
     return UsageError(
-        f"broker {error.address} is not Aerobee's: RocketMQ's brokers can neither list transactions nor decide them for a "
-        "producer; --cluster leaves them out"
+        f"broker {error.address} is not an Aerobee broker: RocketMQ's brokers can neither list nor resolve "
+        "transactions; select other brokers with --cluster"
     )
 
 
@@ -180,11 +184,11 @@ def _these(ids: list[str]) -> str:
 
 
 def _missing(sentence: str) -> NotFound:
-    return NotFound(f"{sentence}; `aerobee transaction list` shows what is open")
+    return NotFound(f"{sentence}; `aerobee transaction list` shows the open transactions")
 
 
 async def _look(admin: Admin, transaction_id: str, group: str | None, cluster: str | None) -> None:
-    """Raise NotFound for a transaction that can be neither committed nor dropped, before anybody is asked about it."""
+    """Raise NotFound for a transaction that is neither open nor given up, before the command asks for confirmation."""
     for state in (OPEN, GIVEN_UP):
         found = await admin.transactions(
             state=state, group=group, transaction_id=transaction_id, count_max=1, cluster=cluster
@@ -204,7 +208,7 @@ def _resolve(
     as_json: bool,
     question: str | None = None,
 ) -> None:
-    """Decide each; `question` is asked first, once all of them are known to be there."""
+    """Resolve each transaction; with `question` first check that all of them exist, then ask for confirmation."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:

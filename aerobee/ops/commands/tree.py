@@ -1,6 +1,6 @@
-"""The `aerobee` command: finds the module of a command and turns every failure into one sentence.
+"""The `aerobee` command: loads the module of a command and reports every failure in one sentence.
 
-Exit codes and their meaning are in failure.py. A traceback appears with --debug only.
+failure.py lists the exit codes. A traceback appears with --debug only.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from aerobee.ops.terminal.failure import ExitCode, Failure, explain
 from aerobee.ops.terminal.output import Output, to_json
 from aerobee.ops.terminal.run import Interrupted
 
-# Command -> module in aerobee.ops, in the order in which the help shows them. A module has `app`, a group of commands of
-# this name, or register(app), which adds single commands. It is imported when its command is asked for: loading all of
-# them takes half a second.
+# Command -> module in aerobee.ops, in the order of the help text. A module defines `app`, a group of commands with
+# this name, or register(app), which adds single commands. A module is imported when its command is run or completed:
+# importing all of them takes half a second.
 COMMANDS = {
     "up": "servers.up",
     "nameserver": "servers.nameserver",
@@ -73,7 +73,7 @@ PLAIN_WORDS = (
     (re.compile(r"is not a valid float(?: range)?$"), "is not a number"),
     (
         re.compile(r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$"),
-        r"More was given than the command takes: \1",
+        r"Unexpected extra arguments: \1",
     ),
 )
 COMPLETING = "_AEROBEE_COMPLETE"
@@ -94,10 +94,10 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and (own := own_command(args[0])) and args[0] not in COMMANDS:
             raise UsageError(
-                f"there is no command {args[0]!r}: `aerobee {own}` does it, see `aerobee {own} --help`"
+                f"unknown command {args[0]!r}: the equivalent is `aerobee {own}`, see `aerobee {own} --help`"
             )
         if args and args[0] not in COMMANDS:
-            for name in COMMANDS:  # a typing error: what is meant is looked for among all
+            for name in COMMANDS:  # a typing error: load all commands, so that click can suggest one
                 self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
 
@@ -128,7 +128,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata  # fifty modules that nothing else needs
+        from importlib import metadata  # imports fifty modules that no other command needs
 
         from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
 
@@ -151,24 +151,25 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """What is said before the command; shared_options.py adds more."""
+    """Options before the command; shared_options.py adds more."""
 
 
 def run_cli(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code. Nothing but a fault of the interpreter is raised."""
+    """Run one command line and return its exit code. Raises only what the interpreter itself raises."""
     before_dashes = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     as_json = "--json" in before_dashes
     debug = "--debug" in before_dashes
     logging.basicConfig(level=logging.WARNING, handlers=[log_to(sys.stderr, time.monotonic)])
-    # A program, or a test, that runs several command lines has each begin with the same levels, and its own afterwards.
+    # A program or a test may run several command lines: each starts with the same log levels, and the program's
+    # level is restored afterwards.
     own, found = logging.getLogger("aerobee"), logging.getLogger("aerobee").level
     logging.getLogger().setLevel(logging.WARNING)
     shared_options.forget()
     for stream in (sys.stdout, sys.stderr):
-        # An argument that is no UTF-8, or a terminal that shows ASCII only, must not end in Python's own error.
+        # An argument that is not UTF-8, or a terminal that shows ASCII only, must not raise UnicodeEncodeError.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    # What the shell asks for completions shows no notes.
+    # No notes while the shell requests completions: it would show them in the middle of the line.
     for sentence in () if COMPLETING in os.environ else unknown_variables(os.environ):
         sys.stderr.write(f"note: {sentence}\n")
     try:
@@ -181,7 +182,7 @@ def run_cli(arguments: Sequence[str]) -> int:
         Output(as_json=False).notes.print("interrupted", style="dim")
         return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output went away (`| head`). Python would complain once more when it flushes at exit.
+        # The reader of our output closed the pipe (`| head`). Without this, Python's flush at exit fails once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.DONE)
     except Exception as error:
@@ -197,14 +198,14 @@ def run_cli(arguments: Sequence[str]) -> int:
 
 
 def _run_watched(root: Any, arguments: list[str], as_json: bool) -> int:
-    """Run the command; with --watch again and again, and a failure that may pass is shown and does not end it."""
+    """Run the command. With --watch repeat it until Ctrl-C; every failure but a UsageError is shown and the watch continues."""
     number = 0
     while True:
         shared_options.forget()
         try:
             result: Any = root.main(args=list(arguments), prog_name="aerobee", standalone_mode=False)
         except SystemExit as end:
-            # The command line's library makes this of a reader of our output that went away.
+            # click turns a BrokenPipeError of our output into SystemExit.
             if isinstance(end.__context__, BrokenPipeError):
                 raise end.__context__ from None
             raise
@@ -222,14 +223,14 @@ def _run_watched(root: Any, arguments: list[str], as_json: bool) -> int:
 
 
 def _usage_failure(error: Exception) -> Failure | None:
-    """The command line's own complaints: unknown option, missing argument, bad value, no command."""
+    """A failure that click found: unknown option, missing argument, bad value, missing command. None for others."""
     exit_code = getattr(error, "exit_code", None)
     format_message = getattr(error, "format_message", None)
     if exit_code is None or format_message is None:
         return None
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
-        # Its message is the help text itself, which was asked for by naming a group without a command.
+        # A group was named without a command; the message of this error is the help text itself.
         return Failure(
             exit_code=ExitCode.USAGE,
             kind="UsageError",
@@ -244,7 +245,7 @@ def _usage_failure(error: Exception) -> Failure | None:
             sentence = f"No such option: {option}"
             return Failure(exit_code=ExitCode.USAGE, kind="UsageError", sentence=sentence, advice=advice)
     sentence = _plain_words(" ".join(str(format_message()).split()).rstrip("."))
-    advice = f"`{context.command_path if context else 'aerobee'} --help` shows what is taken"
+    advice = f"`{context.command_path if context else 'aerobee'} --help` shows the accepted arguments"
     unknown = NO_COMMAND.match(sentence)
     if unknown and context is not None and context.parent is not None:
         advice = own_subcommand(context.info_name or "", unknown[1], context.command.commands) or advice
@@ -252,7 +253,7 @@ def _usage_failure(error: Exception) -> Failure | None:
 
 
 def _plain_words(sentence: str) -> str:
-    """What the command line's library says, in words of people."""
+    """click's message in plain words."""
     for pattern, words in PLAIN_WORDS:
         sentence = pattern.sub(words, sentence)
     return sentence

@@ -1,4 +1,4 @@
-"""`aerobee user`: list, create, update, delete. Twins of mqadmin's createUser and its siblings."""
+"""`aerobee user`: list, create, update, delete. Equivalents of mqadmin's createUser, updateUser, deleteUser and listUser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SecretEnv = Annotated[
     typer.Option(
         "--secret-env",
         metavar="NAME",
-        help="The environment variable that holds the secret key; asked for otherwise.",
+        help="Environment variable that contains the secret key (default: prompt for it).",
     ),
 ]
 
@@ -33,7 +33,7 @@ SecretEnv = Annotated[
 def list_users(
     cluster: ClusterName = None, nameserver: NameServers = NAMESERVER_DEFAULT, as_json: AsJson = False
 ) -> None:
-    """List users, without their secret keys, and where they are known."""
+    """List users, without their secret keys, and the servers that know them."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
@@ -51,7 +51,7 @@ def list_users(
         out.table(
             rows,
             {"user": "user", "kind": "kind", "status": "status", "at": "known at"},
-            empty="there is no user",
+            empty="there are no users",
         )
 
     run(command)
@@ -61,18 +61,20 @@ def list_users(
 def create_user(
     user: UserArgument,
     secret_env: SecretEnv = None,
-    is_super: Annotated[bool, typer.Option("--super", help="An administrator: may do everything.")] = False,
+    is_super: Annotated[
+        bool, typer.Option("--super", help="Create an administrator with all permissions.")
+    ] = False,
     address: Annotated[
         str | None,
         typer.Option(
-            "--at", metavar="HOST:PORT", help="At this server only: a broker or NameServer that is new."
+            "--at", metavar="HOST:PORT", help="Only at this server, for example a new broker or NameServer."
         ),
     ] = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Make a user who proves himself with a secret key. He may do nothing until `aerobee acl allow` says so."""
+    """Create a user who authenticates with a secret key. It has no permission until `aerobee acl allow` grants one."""
     out = Output(as_json)
     secret_key = _secret(user, secret_env)
 
@@ -90,22 +92,24 @@ def create_user(
 def update_user(
     user: UserArgument,
     new_secret: Annotated[
-        bool, typer.Option("--new-secret", help="Another secret key, asked for or by --secret-env.")
+        bool, typer.Option("--new-secret", help="Change the secret key: prompt for it, or read --secret-env.")
     ] = False,
     secret_env: SecretEnv = None,
-    is_super: Annotated[bool | None, typer.Option("--super/--normal", help="Administrator or not.")] = None,
-    is_enabled: Annotated[bool | None, typer.Option("--enable/--disable", help="Let in or not.")] = None,
+    is_super: Annotated[
+        bool | None, typer.Option("--super/--normal", help="Administrator or normal user.")
+    ] = None,
+    is_enabled: Annotated[
+        bool | None, typer.Option("--enable/--disable", help="Whether the user may connect.")
+    ] = None,
     cluster: ClusterName = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Change a user's secret key, kind or status; what is not said stays."""
+    """Change a user's secret key, kind or status; the rest stays unchanged."""
     out = Output(as_json)
     wants_secret = new_secret or secret_env is not None
     if not wants_secret and is_super is None and is_enabled is None:
-        raise UsageError(
-            "nothing is to be changed: give --new-secret, --super, --normal, --enable or --disable"
-        )
+        raise UsageError("no change is given: use --new-secret, --super, --normal, --enable or --disable")
     secret_key = _secret(user, secret_env) if wants_secret else None
 
     async def command(stop: Stop) -> None:
@@ -128,9 +132,9 @@ def delete_user(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a user with all that he may do."""
+    """Delete a user and its permissions."""
     out = Output(as_json)
-    ask(f"Delete user {user} with all that he may do?", yes)
+    ask(f"Delete user {user} and its permissions?", yes)
 
     async def command(stop: Stop) -> None:
         async with open_admin(nameserver) as admin:
@@ -143,12 +147,12 @@ def delete_user(
 
 
 def _secret(user: str, variable: str | None) -> str:
-    """A secret key is no argument: other users of the machine see those. Raises UsageError."""
+    """Read the secret key. It is not an argument, because other users of the machine see arguments. Raises UsageError."""
     if variable is not None:
         found = os.environ.get(variable, "")
         if not found:
             raise UsageError(f"--secret-env {variable}: this variable is not set")
         return found
     if not sys.stdin.isatty():
-        raise UsageError("there is no terminal to ask for the secret key: give --secret-env NAME")
+        raise UsageError("there is no terminal to prompt for the secret key: use --secret-env NAME")
     return str(typer.prompt(f"secret key of {user}", hide_input=True, confirmation_prompt=True))

@@ -1,7 +1,7 @@
-"""`aerobee doctor`: dial every address that the cluster advertises from here, and say what fails and what to do.
+"""`aerobee doctor`: connect to every advertised address of the cluster, and report failures with their remedies.
 
-The commonest first-day failure is a broker that registers an address which its clients cannot reach; it shows as a
-time-out in the client, far from its cause. Each check is one Finding; a check that depends on a failed one is left out.
+The most common failure of a new cluster is a broker that advertises an address which clients cannot reach; the client
+only sees a time-out. Each check is one Finding; a check that depends on a failed one is skipped.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from aerobee.ops.terminal.run import Stop, run
 from aerobee.words import plural
 
 DIAL_TIMEOUT_S = 3.0
-DLQ_GROUPS_MAX = 500  # groups whose dead letters are counted
-SKEW_MAX_S = 5.0  # brokers tell their age in whole seconds, so less cannot be seen
-# Percent, for a broker that does not say what it is set to: as RocketMQ and Aerobee are by default.
+DLQ_GROUPS_MAX = 500  # groups whose dead-letter messages are counted
+SKEW_MAX_S = 5.0  # brokers report their age in whole seconds, so a smaller skew is not measurable
+# Percent, for a broker that does not report its settings: the defaults of RocketMQ and Aerobee.
 DISK_DELETES_EARLY = 75  # diskMaxUsedSpaceRatio
 DISK_REFUSES = 90  # diskSpaceWarningLevelRatio
-REGISTRATION_AGE_MAX_S = 90.0  # a broker registers each 30 s and is forgotten after 120 s
-TROUBLE_LASTS_S = 5.0  # a slave tries again each second
+REGISTRATION_AGE_MAX_S = 90.0  # a broker registers every 30 s; a NameServer removes it after 120 s
+TROUBLE_LASTS_S = 5.0  # a slave reconnects every second
 TROUBLE_LOOK_S = 0.5
-_STUCK = "the broker tries again each second; its log has the whole error"
+_STUCK = "the broker retries every second; its log has the complete error"
 _NO_INDEX = (
-    "make space and restart the broker; messages stored until then are delivered, and not found by key"
+    "free disk space and restart the broker; messages stored until then are delivered, but not found by key"
 )
 _AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
-MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
+SYMBOLS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One check: `level` is ok, warn or fail; `advice` says what to do about the latter two."""
+    """The result of one check: `level` is ok, warn or fail; `advice` is the remedy for warn and fail."""
 
     part: str
     check: str
@@ -61,7 +61,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """One attempt to open a TCP connection. `problem` is empty when it worked."""
+    """One attempt to open a TCP connection. `problem` is empty after a success."""
 
     milliseconds: float
     problem: str = ""
@@ -73,10 +73,12 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     nameserver: NameServers = NAMESERVER_DEFAULT,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show also what is well in full.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the details of passed checks as well.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check from here whether every part of the cluster can be reached and is well."""
+    """Check from this machine that every part of the cluster is reachable and healthy."""
     out = Output(as_json)
 
     async def command(stop: Stop) -> list[Finding]:
@@ -88,22 +90,22 @@ def doctor(
         out.document({"healthy": not failed, "findings": findings})
     else:
         for finding in findings:
-            mark, style = MARKS[finding.level]
-            out.say(f"{mark} {finding.part}  {finding.check}: {finding.detail}", style=style)
+            symbol, style = SYMBOLS[finding.level]
+            out.say(f"{symbol} {finding.part}  {finding.check}: {finding.detail}", style=style)
             if finding.advice:
                 out.say(f"    → {finding.advice}")
         warned = sum(finding.level == "warn" for finding in findings)
         out.say(
-            f"{plural(len(findings), 'check')}, {len(failed)} failed, {warned} to look at"
+            f"{plural(len(findings), 'check')}, {len(failed)} failed, {plural(warned, 'warning')}"
             if failed or warned
-            else f"{plural(len(findings), 'check')}, all is well",
+            else f"{plural(len(findings), 'check')}, all passed",
             style="bold",
         )
     raise typer.Exit(int(ExitCode.REFUSED if failed else ExitCode.DONE))
 
 
 def split_addresses(text: str) -> list[str]:
-    """ "host:port;host:port" as a list."""
+    """Split "host:port;host:port" into a list."""
     return [piece.strip() for piece in text.replace(",", ";").split(";") if piece.strip()]
 
 
@@ -118,7 +120,7 @@ async def examine(nameservers: list[str]) -> list[Finding]:
             known[address] = brokers
     if not known:
         return findings
-    everything = sorted({info for brokers in known.values() for info in brokers}, key=_place)
+    everything = sorted({info for brokers in known.values() for info in brokers}, key=_order)
     if not everything:
         findings.append(
             Finding(
@@ -128,8 +130,8 @@ async def examine(nameservers: list[str]) -> list[Finding]:
                 detail="no broker is registered",
                 advice="start one with `aerobee broker -n "
                 + ";".join(nameservers)
-                + "`; a broker that runs already "
-                "names the wrong nameservers in namesrvAddr",
+                + "`; if a broker is running, its namesrvAddr "
+                "names other NameServers",
             )
         )
     for info in everything:
@@ -141,8 +143,8 @@ async def examine(nameservers: list[str]) -> list[Finding]:
                     check="registration",
                     level="fail",
                     detail=f"{info.address} is not registered at {', '.join(absent)}",
-                    advice="clients of that NameServer do not find it: name every NameServer in the broker's "
-                    "namesrvAddr, and check that the broker's machine reaches it",
+                    advice="clients of that NameServer do not find the broker: list every NameServer in the broker's "
+                    "namesrvAddr, and check that the broker's machine can reach each of them",
                 )
             )
     controllers: set[str] = set()
@@ -157,7 +159,7 @@ async def examine(nameservers: list[str]) -> list[Finding]:
 
 
 async def _examine_controllers(addresses: str) -> list[Finding]:
-    """The replicas that controllers know and that no longer send heartbeats."""
+    """Check for replicas that no longer send heartbeats to the controllers."""
     part = f"controllers {addresses}"
     try:
         async with opened(addresses) as quorum:
@@ -165,7 +167,7 @@ async def _examine_controllers(addresses: str) -> list[Finding]:
     except RemoteError:
         return []  # RocketMQ's controllers do not answer this request
     except AerobeeError as error:
-        advice = "the brokers' setting controllerAddr names them: start them, or check that this machine reaches them"
+        advice = "start the controllers that the brokers' controllerAddr names, or check that this machine can reach them"
         detail = explain(error).sentence
         return [Finding(part=part, check="request", level="warn", detail=detail, advice=advice)]
     return absent_replicas(part, status)
@@ -181,16 +183,18 @@ def absent_replicas(part: str, status: Mapping[str, Any]) -> list[Finding]:
             name = f"broker {group['brokerName']} (id {replica['brokerId']}) at {replica['address']}"
             if replica["isDiskSound"]:
                 detail = f"{name} is gone: the controllers receive no heartbeats"
-                advice = f"start it, or `aerobee ha forget {group['brokerName']} {replica['brokerId']}` if it is gone for good"
+                advice = f"start it, or run `aerobee ha forget {group['brokerName']} {replica['brokerId']}` if it will not come back"
             else:
                 detail = f"{name} cannot write to its disk"
-                advice = "free space or replace the disk: it cannot become master, and what it lacks grows"
+                advice = (
+                    "free disk space or replace the disk: the replica cannot become master, and its lag grows"
+                )
             findings.append(Finding(part=part, check="replica", level="warn", detail=detail, advice=advice))
     return findings or [Finding(part=part, check="replicas", level="ok", detail="all send heartbeats")]
 
 
 async def _examine_dead_letters(nameservers: list[str]) -> list[Finding]:
-    """The consumer groups whose dead-letter topics hold messages that were not redriven."""
+    """Check for consumer groups with dead-letter messages that are not redriven."""
     try:
         async with open_admin(nameservers) as admin:
             groups = await admin.dead_letter_groups()
@@ -205,20 +209,20 @@ async def _examine_dead_letters(nameservers: list[str]) -> list[Finding]:
 
 
 def dead_letter_findings(counts: Mapping[str, int], *, left_out: int = 0) -> list[Finding]:
-    """One warning for each group with dead-letter messages. `left_out`: groups that were not looked at."""
+    """One warning for each group with dead-letter messages. `left_out`: number of groups that were not checked."""
     findings = [
         Finding(
             part=f"group {group}",
             check="dead letters",
             level="warn",
             detail=f"{plural(count, 'dead-letter message')} not redriven",
-            advice=f"`aerobee dlq show {group}` shows them and `aerobee dlq redrive {group}` sends them again",
+            advice=f"`aerobee dlq show {group}` shows them, `aerobee dlq redrive {group}` redrives them",
         )
         for group, count in counts.items()
         if count
     ]
     if left_out:
-        detail = f"{plural(left_out, 'group')} not checked: the first {DLQ_GROUPS_MAX} were"
+        detail = f"{plural(left_out, 'group')} not checked: the limit is {DLQ_GROUPS_MAX} groups"
         findings.append(Finding(part="cluster", check="dead letters", level="warn", detail=detail))
     return findings or [Finding(part="cluster", check="dead letters", level="ok", detail="none to redrive")]
 
@@ -239,7 +243,7 @@ async def dial(address: str) -> Dial:
     try:
         await writer.wait_closed()
     except OSError:
-        return Dial(milliseconds, "the connection breaks as soon as it is open")
+        return Dial(milliseconds, "the peer closes the connection immediately")
     return Dial(milliseconds)
 
 
@@ -253,8 +257,8 @@ async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[Broker
                 check="dial",
                 level="fail",
                 detail=dialled.problem,
-                advice="nothing answers there: start it (`aerobee up` or `aerobee nameserver`), or correct the "
-                "address (-n, AEROBEE_NAMESRV_ADDR)",
+                advice="the address is unreachable: start the NameServer (`aerobee up` or `aerobee nameserver`), or "
+                "correct the address (-n, AEROBEE_NAMESRV_ADDR)",
             )
         ], None
     try:
@@ -269,7 +273,7 @@ async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[Broker
                 level="fail",
                 detail=explain(error).sentence,
                 advice=advice
-                or "the port is open but no NameServer answers: is it a broker's port, or another program's?",
+                or "the port is open but no NameServer answers: it may be the port of a broker or of another program",
             )
         ], None
     detail = f"answers in {dialled.milliseconds:.1f} ms, registered: {plural(len(brokers), 'broker')}"
@@ -277,16 +281,16 @@ async def _examine_nameserver(address: str) -> tuple[list[Finding], tuple[Broker
 
 
 async def connection_advice(address: str, error: AerobeeError) -> str:
-    """What to change after a request to an open port failed; "" when neither TLS nor a permission explains it."""
+    """Advice after a failed request to an open port; "" if neither TLS nor a permission is the cause."""
     if isinstance(error, NoPermission):
         return explain(error).advice
     if isinstance(error, RemoteError):
-        return ""  # the peer answered: the connection is as it has to be
+        return ""  # the peer replied, so the connection works
     return await tls_advice(address, with_tls=client_config().tls)
 
 
 async def _examine_broker(info: BrokerInfo, nameservers: list[str], controllers: set[str]) -> list[Finding]:
-    """The controllers that its settings name are added to `controllers`."""
+    """Check one broker, and add the controllers of its settings to `controllers`."""
     part = _name(info)
     dialled = await dial(info.address)
     if dialled.problem:
@@ -313,7 +317,7 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str], controllers:
                 level="fail",
                 detail=explain(error).sentence,
                 advice=advice
-                or "the port is open but no broker answers there: it hangs, or another program listens on its port",
+                or "the port is open but no broker answers: the broker hangs, or another program listens on the port",
             ),
         ]
     findings += runtime_findings(part, runtime, config, time.time())
@@ -327,8 +331,8 @@ async def _examine_broker(info: BrokerInfo, nameservers: list[str], controllers:
 async def lasting_runtime(
     ask: Callable[[], Awaitable[Mapping[str, str]]], *, clock: Clock | None = None
 ) -> Mapping[str, str]:
-    """A broker's figures. Where its replication has trouble they are asked for again, for 5 s: a slave that was started a moment
-    ago, or whose master was, connects by itself, a new master begins to serve everything, and only what lasts is for the operator.
+    """A broker's runtime values. While they report trouble, they are read again for up to 5 s, so that only lasting trouble
+    is reported: a slave reconnects by itself after its own or its master's start, and a new master starts all services.
     """
     clock = clock or SystemClock()
     until_s = clock.monotonic() + TROUBLE_LASTS_S
@@ -344,7 +348,7 @@ def _has_trouble(runtime: Mapping[str, str]) -> bool:
 def runtime_findings(
     part: str, runtime: Mapping[str, str], config: Mapping[str, str], now_s: float
 ) -> list[Finding]:
-    """What a broker's own figures say: version, clock, disk, registration; core."""
+    """Findings from a broker's runtime values: version, clock, disk, registration. No I/O."""
     findings = [
         Finding(
             part=part,
@@ -376,10 +380,10 @@ def runtime_findings(
         findings.append(
             Finding(
                 part=part,
-                check="kinds of messages",
+                check="message types",
                 level="fail",
-                detail=f"this master refuses what it cannot serve: {unserved}",
-                advice="it tries again every second; mend what the reason names, or make another replica master (aerobee ha elect)",
+                detail=f"the master refuses messages that it cannot serve: {unserved}",
+                advice="the master retries every second; fix the stated cause, or elect another master (aerobee ha elect)",
             )
         )
     if runtime.get("brokerActive", "true").lower() == "false":
@@ -388,8 +392,8 @@ def runtime_findings(
                 part=part,
                 check="state",
                 level="fail",
-                detail="the broker is not active: it takes no requests of clients",
-                advice="it is starting, stopping, or isolated; its log says which",
+                detail="the broker is not active: it refuses client requests",
+                advice="the broker is starting, stopping, or isolated; see its log",
             )
         )
     for shared in filter(None, runtime.get("clientIdsShared", "").split("\n")):
@@ -399,7 +403,7 @@ def runtime_findings(
                 check="client ids",
                 level="warn",
                 detail=shared,
-                advice="set another instance name at one of them: `aerobee why GROUP` shows its members",
+                advice="set another instance name at one of these clients; `aerobee why --group GROUP` shows the members",
             )
         )
     for key, value in sorted(runtime.items()):
@@ -411,13 +415,13 @@ def runtime_findings(
 
 
 def _waiting_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
-    """Messages that wait for a time and do not get on; nothing for brokers that do not say (RocketMQ's)."""
+    """Findings about timers, key index, pop and store times; none for brokers that do not report them (RocketMQ's)."""
     findings = [
         Finding(part=part, check=check, level="fail", detail=f"{what}: {runtime[key]}", advice=advice)
         for key, check, what, advice in (
-            ("timerTrouble", "timers", "messages at any time are not delivered", _STUCK),
-            ("indexTrouble", "key index", "messages are stored without entries in it", _NO_INDEX),
-            ("popTrouble", "pop", "popped messages do not come back", _STUCK),
+            ("timerTrouble", "timers", "timer messages are not delivered", _STUCK),
+            ("indexTrouble", "key index", "messages are stored without index entries", _NO_INDEX),
+            ("popTrouble", "pop", "unacknowledged popped messages are not redelivered", _STUCK),
         )
         if runtime.get(key)
     ]
@@ -428,9 +432,9 @@ def _waiting_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
                 part=part,
                 check="store times",
                 level="warn",
-                detail=f"the newest message is dated {int(ahead) // 1000} s ahead of the clock, which was set back",
-                advice="messages are dated like that one until the clock has caught up: do not trust their store times, nor "
-                "offsets that are looked up by time; delays, timers and retention follow the clock",
+                detail=f"the newest store time is {int(ahead) // 1000} s ahead of the clock, which was set back",
+                advice="until the clock has caught up, new messages get this store time: do not rely on store times or on "
+                "offset lookups by time; delays, timers and retention follow the clock",
             )
         )
     return findings
@@ -442,7 +446,7 @@ def _bytes_behind(runtime: Mapping[str, str]) -> str:
 
 
 def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]:
-    """Its role, and who of its group lags, and why; a core. Nothing for brokers that do not say (RocketMQ's)."""
+    """A broker's role, its lagging replicas and the causes. No I/O. None for brokers that do not report them (RocketMQ's)."""
     role = runtime.get("haRole")
     if not role:
         return []
@@ -455,11 +459,13 @@ def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]
                 check="replication",
                 level="fail",
                 detail=f"{role}{epoch}, {_bytes_behind(runtime)} behind: {trouble}",
-                advice="what its master has since then is lost with the master: its log says more, docs/replication.md what to do",
+                advice="a loss of the master now loses all later messages; see the replica's log and docs/replication.md",
             )
         ]
     if "haMaster" in runtime:
-        detail = f"{role}{epoch}: follows {runtime['haMaster'] or 'nobody'}, {_bytes_behind(runtime)} behind"
+        detail = (
+            f"{role}{epoch}: follows {runtime['haMaster'] or 'no master'}, {_bytes_behind(runtime)} behind"
+        )
         return [Finding(part=part, check="replication", level="ok", detail=detail)]
     replicas = [each for each in runtime.get("haReplicas", "").split(";") if each]
     lagging = [each for each in replicas if "not in sync: " in each and "asyncLearner" not in each]
@@ -480,7 +486,8 @@ def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]
                 check="replica",
                 level="warn",
                 detail=each,
-                advice="it is not waited for and cannot take over: see its own log, its disk and the link between the two",
+                advice="acknowledgements do not wait for this replica, and it cannot become master: check its log, its disk "
+                "and its link to the master",
             )
         )
     if missing:
@@ -489,15 +496,16 @@ def replication_findings(part: str, runtime: Mapping[str, str]) -> list[Finding]
                 part=part,
                 check="replica",
                 level="warn",
-                detail=f"broker {missing} is in the sync state set and not connected",
-                advice="messages wait for it until it leaves the set: start it, or `aerobee ha forget` it when it is gone for good",
+                detail=f"broker {missing} is in the sync state set but not connected",
+                advice="acknowledgements wait for it until it leaves the set: start it, or run `aerobee ha forget` if it "
+                "will not come back",
             )
         )
     return findings
 
 
 def _disk_findings(part: str, runtime: Mapping[str, str], config: Mapping[str, str]) -> list[Finding]:
-    """Against the levels that this broker is set to: it acts on those, not on the defaults."""
+    """Compare the disk usage with this broker's settings, not with the defaults."""
     early = first_rate(config.get("diskMaxUsedSpaceRatio")) or DISK_DELETES_EARLY
     full = first_rate(config.get("diskSpaceWarningLevelRatio")) or DISK_REFUSES
     findings = []
@@ -507,8 +515,8 @@ def _disk_findings(part: str, runtime: Mapping[str, str], config: Mapping[str, s
             continue
         level = "fail" if ratio * 100 > full else "warn" if ratio * 100 > early else "ok"
         advice = {
-            "fail": f"the broker refuses messages above {full:g} %: free space, or lower fileReservedTime",
-            "warn": f"above {early:g} % old messages are deleted early; above {full:g} % new ones are refused",
+            "fail": f"the broker refuses messages above {full:g} %: free disk space, or lower fileReservedTime",
+            "warn": f"above {early:g} % the broker deletes old messages early; above {full:g} % it refuses new ones",
             "ok": "",
         }[level]
         findings.append(
@@ -528,12 +536,12 @@ def _registration_finding(part: str, nameserver: str, value: str, now_s: float) 
         check=f"registration at {nameserver}",
         level="ok" if good else "fail",
         detail=f"{max(age_s, 0):.0f} s ago" if registered_ms else "it never succeeded",
-        advice="" if good else "the broker does not reach that NameServer; it is forgotten there after 120 s",
+        advice="" if good else "the broker cannot reach that NameServer, which removes it after 120 s",
     )
 
 
 def clock_skew_s(runtime: Mapping[str, str], now_s: float) -> float | None:
-    """How far the broker's clock is ahead of ours, from its boot time and its age; None when it tells neither."""
+    """Seconds by which the broker's clock is ahead of ours, from its boot time and age; None when it does not report both."""
     boot = runtime.get("bootTimestamp", "")
     age = _AGE.search(runtime.get("runtime", ""))
     if not boot.isdecimal() or age is None:
@@ -544,7 +552,7 @@ def clock_skew_s(runtime: Mapping[str, str], now_s: float) -> float | None:
 
 
 def advertised_listeners(config: Mapping[str, str]) -> dict[str, str]:
-    """Listener name -> "host:port" that a broker tells clients; empty when it has none with a name."""
+    """Listener name -> "host:port" that a broker advertises; empty without named listeners."""
     listeners = dict(_named(config.get("listeners", "")))
     listeners.update(_named(config.get("advertisedListeners", "")))
     return {
@@ -567,7 +575,7 @@ async def _examine_listeners(part: str, info: BrokerInfo, config: Mapping[str, s
         dialled = await dial(address)
         if dialled.problem:
             finding = _unreachable(part, f"listener {name}", address, dialled)
-            # A client is only told the addresses of the listener through which it asked: another one may be closed to us.
+            # A broker advertises to a client only addresses of the listener that the client uses: others may be unreachable.
             findings.append(
                 Finding(
                     part=part, check=finding.check, level="warn", detail=finding.detail, advice=finding.advice
@@ -586,7 +594,7 @@ async def _examine_listeners(part: str, info: BrokerInfo, config: Mapping[str, s
 
 
 async def _examine_routes(part: str, info: BrokerInfo, nameservers: list[str]) -> list[Finding]:
-    """The topic that bears the broker's name is always there: can its route be read at each NameServer?"""
+    """Check at each NameServer that the route of the topic named like the broker is readable; it always exists."""
     findings = []
     for address in nameservers:
         try:
@@ -599,7 +607,7 @@ async def _examine_routes(part: str, info: BrokerInfo, nameservers: list[str]) -
                     check=f"route at {address}",
                     level="fail",
                     detail=explain(error).sentence,
-                    advice="the broker registered without its topics; restart it, and look into its log",
+                    advice="the broker registered without its topics: restart it, and see its log",
                 )
             )
         else:
@@ -609,16 +617,16 @@ async def _examine_routes(part: str, info: BrokerInfo, nameservers: list[str]) -
 
 def _unreachable(part: str, check: str, address: str, dialled: Dial) -> Finding:
     if is_loopback(address.rpartition(":")[0]):
-        why = "it advertises a loopback address, which only clients on its own machine reach, or it is down there"
+        why = "the broker is down, or advertises a loopback address, which only clients on its machine can reach"
     else:
-        why = "it is down, a firewall is between, or it advertises an address of a network that is not yours"
+        why = "the broker is down, a firewall blocks it, or it advertises an address of another network"
     return Finding(
         part=part,
         check=check,
         level="fail",
         detail=f"{address}: {dialled.problem}",
-        advice=f"{why}; clients are told exactly this address: set brokerIP1, or listeners and advertisedListeners, "
-        "to one that they reach",
+        advice=f"{why}; clients connect to exactly this address: set brokerIP1, or listeners and advertisedListeners, "
+        "to an address that clients can reach",
     )
 
 
@@ -626,5 +634,5 @@ def _name(info: BrokerInfo) -> str:
     return f"broker {info.broker_name}" + (f" (id {info.broker_id})" if info.broker_id else "")
 
 
-def _place(info: BrokerInfo) -> tuple[str, str, int, str]:
+def _order(info: BrokerInfo) -> tuple[str, str, int, str]:
     return info.cluster, info.broker_name, info.broker_id, info.address

@@ -1,4 +1,4 @@
-"""Does a port speak TLS? For the advice after a request that nobody answered."""
+"""Probe whether a port speaks TLS, for the advice after a request without a reply."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
 
 PROBE_TIMEOUT_S = 3.0
-UNKNOWN_CODE = 999_999  # every server answers it: not supported, or no permission
+UNKNOWN_CODE = 999_999  # every server replies to this request code: not supported, or no permission
 
 
 async def speaks_tls(address: str) -> bool:
-    """Whether a TLS handshake succeeds there, whoever signed its certificate and whether or not it wants ours. Raises TimeoutError
-    when nothing is said there at all."""
+    """Whether the port speaks TLS, with any server certificate, and also if the server requires a client certificate. Raises
+    TimeoutError when the peer sends nothing."""
     try:
         host, port = split_address(address)
     except UsageError:
@@ -29,20 +29,22 @@ async def speaks_tls(address: str) -> bool:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host, port, ssl=context)
     except ssl.SSLError as error:
-        return "CERTIFICATE" in str(error.reason)  # it wants ours, and so speaks TLS
+        return "CERTIFICATE" in str(
+            error.reason
+        )  # the server requires a client certificate, so it speaks TLS
     except TimeoutError:
         raise
     except OSError:
         return False
     writer.close()
-    with contextlib.suppress(OSError, TimeoutError):  # the peer may be quicker; the answer is known
+    with contextlib.suppress(OSError, TimeoutError):  # the peer may close first; the result is known
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await writer.wait_closed()
     return True
 
 
 async def _speaks_plain(address: str) -> bool:
-    """Whether a request without TLS is answered there: a port that also takes TLS is not one that takes nothing else."""
+    """Whether the port replies to a request without TLS: a port that accepts TLS may also accept plain connections."""
     host, port = split_address(address)
     writer: asyncio.StreamWriter | None = None
     try:
@@ -58,21 +60,21 @@ async def _speaks_plain(address: str) -> bool:
 
 
 async def tls_advice(address: str, *, with_tls: bool) -> str:
-    """What to change about TLS after a request to an open port failed; "" when it is not TLS."""
+    """Advice about TLS after a request to an open port failed; "" when TLS is not the cause."""
     try:
         there = await speaks_tls(address)
     except TimeoutError:
-        return "it takes connections and answers nothing: it hangs or is overloaded; its log, or a restart, says more"
+        return "the server accepts connections but does not reply: it hangs or is overloaded; see its log, or restart it"
     if there and not with_tls:
         if await _speaks_plain(address):
             return ""
         return (
-            "the port takes TLS connections only: give --tls (AEROBEE_TLS=true), with --tls-ca-file to check who "
-            "answers, or keep both in a context (`aerobee context set`)"
+            "the port accepts TLS connections only: use --tls (AEROBEE_TLS=true), with --tls-ca-file to verify the "
+            "server, or save both in a context (`aerobee context set`)"
         )
     if there:
         return (
-            "it speaks TLS, but not with these settings: its certificate is none of --tls-ca-file's authorities, or it "
-            "asks for a client certificate (--tls-cert-file, --tls-key-file) of an authority that it knows"
+            "the TLS handshake fails: no authority in --tls-ca-file signed the server's certificate, or the server "
+            "requires a client certificate (--tls-cert-file, --tls-key-file) of an authority that it trusts"
         )
-    return "it does not speak TLS: leave out --tls, or set tls.server.mode there" if with_tls else ""
+    return "the port does not speak TLS: omit --tls, or set tls.server.mode at the server" if with_tls else ""

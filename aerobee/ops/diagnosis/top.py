@@ -1,7 +1,7 @@
-"""`aerobee top`: brokers with their rates, the busiest topics, the groups that are furthest behind, looked at again and again.
+"""`aerobee top`: brokers with their rates, the busiest topics and the groups with the highest lag, repeated.
 
-A topic's rate is what its queues grew between two looks, so the first look shows none. In a terminal each look replaces the one
-before; in a pipe or a file one follows the other; with --json each is a document of one line.
+A topic's rate is the growth of its queues between two samples, so the first sample shows none. In a terminal each sample
+replaces the previous one; in a pipe or a file it follows; with --json each sample is a document on one line.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import above_zero
 from aerobee.ops.terminal.watching import begin_look
 
-SHOWN_MAX = 15  # topics, and groups, of one look
-ASKED_MAX = 200  # topics, and groups, that one look asks for
+SHOWN_MAX = 15  # topics, and groups, that one sample shows
+ASKED_MAX = 200  # topics, and groups, that one sample reads
 CALLS_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found. `ends`: the sum of a topic's end offsets; `lags`: group -> (lag, messages a second)."""
+    """One sample. `ends`: topic -> sum of its end offsets; `lags`: group -> (lag, messages a second)."""
 
     at_s: float
     brokers: tuple[Mapping[str, Any], ...] = ()
@@ -50,9 +50,12 @@ def register(app: typer.Typer) -> None:
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", "-i", parser=above_zero, metavar="SPAN", help="Between two looks.")
+        float,
+        typer.Option(
+            "--interval", "-i", parser=above_zero, metavar="SPAN", help="Interval between two samples."
+        ),
     ] = 2.0,
-    count: Annotated[int, typer.Option("--count", min=0, help="End after so many looks; 0 never ends.")] = 0,
+    count: Annotated[int, typer.Option("--count", min=0, help="Number of samples; 0: no limit.")] = 0,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -76,7 +79,7 @@ def top(
 
 
 async def look(admin: Admin) -> Look:
-    """Ask everybody once. What does not answer is missing in what is returned."""
+    """Take one sample. Topics and groups without a reply are missing in it."""
     gate = asyncio.Semaphore(CALLS_AT_ONCE)
     infos = await admin.brokers()
     topics = [name for name in await admin.topics() if _is_users(name, infos)][:ASKED_MAX]
@@ -91,7 +94,7 @@ async def look(admin: Admin) -> Look:
             try:
                 ends[name] = sum(queue.max_offset for queue in await admin.topic_stats(name))
             except AerobeeError:
-                return  # it is not there any more, or its broker does not answer, which the table of brokers says
+                return  # the topic is deleted, or its broker does not answer, which the table of brokers shows
 
     async def group(name: str) -> None:
         async with gate:
@@ -108,7 +111,7 @@ async def look(admin: Admin) -> Look:
 
 
 def _is_users(topic: str, infos: Sequence[BrokerInfo]) -> bool:
-    """Whether a topic is one of users: not the product's, not one that bears a broker's or a cluster's name."""
+    """Whether a topic is a user's: not a system topic, and not named like a broker or cluster."""
     own = {info.broker_name for info in infos} | {info.cluster for info in infos}
     return topic not in own and not topic.endswith("_REPLY_TOPIC") and not topic.startswith(
         (RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC", "TBW102", "SELF_TEST", "OFFSET_MOVED",
@@ -131,7 +134,7 @@ async def _broker(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
 
 
 def tables(now: Look, before: Look | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The rows of topics, busiest first, and of groups, furthest behind first. Pure."""
+    """The rows of topics, busiest first, and of groups, highest lag first. Pure."""
     seconds = 0.0 if before is None else now.at_s - before.at_s
     topics = []
     for name, end in now.ends.items():
@@ -147,7 +150,7 @@ def tables(now: Look, before: Look | None) -> tuple[list[dict[str, Any]], list[d
 
 
 def show(out: Output, now: Look, before: Look | None) -> None:
-    """Print one look."""
+    """Print one sample."""
     topics, groups = tables(now, before)
     if out.as_json:
         out.line({"brokers": list(now.brokers), "topics": topics, "groups": groups}, "")

@@ -1,6 +1,6 @@
-"""`aerobee why`: why has a group not consumed a message, why is it late, why did a message come twice?
+"""`aerobee why`: explain why a group has not consumed a message, lags, or consumed a message twice.
 
-The answer is put together from what brokers know and what clients traced (why_facts.py, why_rules.py).
+why_facts.py collects the state of brokers and the traces of clients; why_rules.py derives the findings.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def register(app: typer.Typer) -> None:
 
 def why(
     group: Annotated[str, typer.Option("--group", "-g", help="The consumer group.")],
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="One topic of it.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic of the group only.")] = None,
     message_id: Annotated[
         str | None,
-        typer.Option("--message", "-m", metavar="ID", help="A message, by the sender's or the broker's id."),
+        typer.Option("--message", "-m", metavar="ID", help="A message, by unique key or offset message id."),
     ] = None,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Say why a group has not consumed, is late, or consumed twice: one message, or in general."""
+    """Explain why a group has not consumed, lags, or consumed twice: for one message, or in general."""
     out = Output(as_json)
     check_group_name(group)
 

@@ -1,6 +1,7 @@
-"""What `aerobee why` knows: facts of brokers and traces about one group and, if asked for, one message.
+"""The facts of `aerobee why`: broker state and traces about one group and, optionally, one message.
 
-gather() asks, why_rules.py concludes. Times are ms since the epoch. None means that nobody could tell.
+gather_group() and gather_message() collect them, why_rules.py evaluates them. Times are ms since the epoch. None means
+that no broker reported the value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRates:
-    """Messages a second over the last minute; None when a broker has not counted yet."""
+    """Messages a second over the last minute; None while a broker has no statistics yet."""
 
     stored: float | None
     handed_out: float | None
@@ -40,7 +41,7 @@ class TopicRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFacts:
-    """A group at one moment. `topics`: what it subscribes to, or has offsets or locks of, without retry topics."""
+    """A group at one moment. `topics`: those with a subscription, offsets or locks of the group, without retry topics."""
 
     group: str
     now_ms: int
@@ -58,14 +59,14 @@ class GroupFacts:
 
     @property
     def retry_count_max(self) -> int:
-        """The group's retryMaxTimes, the largest of all brokers; -1: a broker retries for ever."""
+        """The group's retryMaxTimes, the largest of all brokers; -1: at least one broker retries without limit."""
         counts = [each.retry_count_max for each in self.settings]
         return -1 if -1 in counts else max(counts, default=16)
 
     def retry_text(self, tries: int) -> str:
-        """Which of how many retries."""
+        """ "retry 3 of 16", or "retry 3 (no limit)"."""
         bound = self.retry_count_max
-        return f"retry {tries} (no bound)" if bound < 0 else f"retry {tries} of {bound}"
+        return f"retry {tries} (no limit)" if bound < 0 else f"retry {tries} of {bound}"
 
     def progress_of(self, queue: MessageQueue) -> QueueProgress | None:
         return next((each for each in self.progress if each.queue == queue), None)
@@ -73,7 +74,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A copy of the message that waits for its time: in the topic of the delay levels, or in the timer's."""
+    """A delayed copy of the message: in the topic of the delay levels, or in the timer's."""
 
     copy: ReceivedMessage
     due_ms: int
@@ -82,8 +83,8 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A broker of the name that has a copy. `log_end` and `confirmed` are physical offsets, `confirmed` what a master says of its
-    group: 0 where nobody is waited for. `role` is what the broker says, "" for RocketMQ's."""
+    """A broker whose broker name has a copy. `log_end` and `confirmed` are physical offsets. `confirmed` is the master's confirm
+    offset, 0 if it waits for no replica. `role` is the role that the broker reports, "" for RocketMQ's."""
 
     broker_name: str
     address: str
@@ -96,7 +97,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFacts:
-    """Every copy of one message that is stored somewhere, and what clients recorded of it."""
+    """Every stored copy of one message, and the traces of it."""
 
     message_id: str
     searched: tuple[str, ...]
@@ -112,7 +113,7 @@ class MessageFacts:
 
 
 async def gather_group(admin: Admin, group: str, topic: str | None) -> GroupFacts:
-    """Ask for all that concerns a group, or what concerns it in one topic."""
+    """Collect the facts of a group, in all its topics or in one."""
     settings = tuple(each for each in await admin.groups() if each.name == group)
     connections = await _connections(admin, group)
     progress = (await _progress(admin, group)).queues
@@ -125,7 +126,7 @@ async def gather_group(admin: Admin, group: str, topic: str | None) -> GroupFact
     for name in sorted((subscribed & set(names) & known) - {each.queue.topic for each in progress}):
         progress += (
             await _progress(admin, group, name)
-        ).queues  # members at work that have committed nothing yet
+        ).queues  # members that consume but have not committed yet
     return GroupFacts(
         group=group,
         now_ms=time.time_ns() // 1_000_000,
@@ -144,9 +145,9 @@ async def gather_group(admin: Admin, group: str, topic: str | None) -> GroupFact
 
 
 async def gather_message(admin: Admin, facts: GroupFacts, message_id: str, topic: str | None) -> MessageFacts:
-    """Look for a message wherever it can be. `message_id` is of either kind."""
+    """Search a message in all topics that may contain a copy. `message_id`: unique key or offset message id."""
     group = facts.group
-    named = await _by_place(admin, message_id)
+    named = await _by_offset_id(admin, message_id)
     if named is not None:
         message_id = named.message_id
         topic = topic or named.topic
@@ -154,8 +155,8 @@ async def gather_message(admin: Admin, facts: GroupFacts, message_id: str, topic
     retry_topics = [RETRY_PREFIX + group]
     for name in searched:
         retry_topics += [f"{RETRY_PREFIX}{group}_{name}", f"{RETRY_PREFIX}{group}+{name}"]
-    places = (*searched, *retry_topics, DLQ_PREFIX + group, SCHEDULE_TOPIC, WHEEL_TOPIC, HALF_TOPIC)
-    copies = list(await admin.copies(places, message_id))
+    candidates = (*searched, *retry_topics, DLQ_PREFIX + group, SCHEDULE_TOPIC, WHEEL_TOPIC, HALF_TOPIC)
+    copies = list(await admin.copies(candidates, message_id))
     if named is not None and not any(each.physical_offset == named.physical_offset for each in copies):
         copies.append(named)
 
@@ -179,7 +180,7 @@ async def gather_message(admin: Admin, facts: GroupFacts, message_id: str, topic
 
 
 async def _replicas(admin: Admin, names: set[str]) -> tuple[Replica, ...]:
-    """Every broker of these names that answers, with how far its log goes."""
+    """Every responding broker of these names, with the end of its log."""
     found: list[Replica] = []
     for info in await admin.brokers():
         if info.broker_name not in names:
@@ -203,12 +204,12 @@ async def _replicas(admin: Admin, names: set[str]) -> tuple[Replica, ...]:
 
 
 def _is_of(topic: str, group: str, topics: Sequence[str]) -> bool:
-    """Whether a topic is one of these, or the retry topic of the group, with pops or without, for one of them."""
+    """Whether a topic is one of these, or the group's retry topic for one of them, with pop or without."""
     retry = RETRY_PREFIX + group
     return (
         topic in topics
         or topic == retry
-        or topic in {f"{retry}{mark}{name}" for name in topics for mark in "_+"}
+        or topic in {f"{retry}{separator}{name}" for name in topics for separator in "_+"}
     )
 
 
@@ -264,8 +265,8 @@ async def _oldest(admin: Admin, topic: str) -> int:
     return oldest
 
 
-async def _by_place(admin: Admin, message_id: str) -> ReceivedMessage | None:
-    """The message that an offset message id names; None when it is an id of the other kind."""
+async def _by_offset_id(admin: Admin, message_id: str) -> ReceivedMessage | None:
+    """The message with an offset message id; None for a unique key."""
     try:
         return await admin.message(message_id)
     except (UsageError, QueryNotFound, RemoteError):
@@ -281,7 +282,7 @@ async def _transaction(admin: Admin, transaction_id: str) -> TransactionInfo | N
 
 
 async def _level_delays(admin: Admin) -> tuple[float, ...]:
-    """The delays of the levels in seconds, as the first broker has them."""
+    """The delays of the levels in seconds, from the first broker that reports them."""
     for info in await admin.brokers():
         if info.broker_id == 0:
             try:

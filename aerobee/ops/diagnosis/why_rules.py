@@ -1,7 +1,7 @@
-"""From facts to answers: why a group has not consumed a message, consumes late, or consumed twice. Pure.
+"""Rules of `aerobee why`: from facts to findings. Pure.
 
-Each rule looks at the facts and yields findings. A finding says one thing in a sentence and carries its numbers for
---json. They come in the order of RANK: the first one is the answer, the others are its causes and what else is remarkable.
+Each rule reads the facts and yields findings. A finding is one sentence, with its values for --json. Findings are sorted
+by RANK: the first one is the answer, the others are its causes and further observations.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ RANK = (
     "no-group", "disabled", "no-topic", "no-members", "conflict", "shared-id", "lock", "no-owner", "lag", "dead-letters", "replicas", "well",
 )  # fmt: skip
 STUCK_LOCK_MS = 60_000
-SHOWN_MAX = 5  # single queues or members that are named one by one
+SHOWN_MAX = 5  # queues or members that a sentence lists by name
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is so. `kind` is one of RANK."""
+    """One finding. `kind` is one of RANK."""
 
     kind: str
     text: str
@@ -43,13 +43,13 @@ class Finding:
 
 
 def findings(group: GroupFacts, message: MessageFacts | None) -> list[Finding]:
-    """All that can be said, the answer first. Never empty."""
+    """All findings, the answer first. Never empty."""
     found: list[Finding] = []
     if message is not None:
         found += _of_message(group, message)
     found += _of_group(group, {copy.queue for copy in message.stored} if message is not None else set())
     if not found:
-        found.append(Finding("well", f"group {group.group} is up to date and nothing is in its way"))
+        found.append(Finding("well", f"group {group.group} has no lag, and no problem was found"))
     return sorted(found, key=lambda each: RANK.index(each.kind))
 
 
@@ -66,15 +66,14 @@ def _of_group(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Fi
         until = max(each.visible_at_ms for each in facts.invisible)
         yield Finding(
             "invisible",
-            f"{plural(len(facts.invisible), 'message')} of POP {_are(len(facts.invisible))} handed out and not "
-            f"acknowledged, invisible to others until {moment_text(until)} at the latest",
+            f"{plural(len(facts.invisible), 'message')} delivered by POP {_are(len(facts.invisible))} not acknowledged yet "
+            f"and invisible to other members until {moment_text(until)} at the latest",
             {"count": len(facts.invisible), "until": until},
         )
     if facts.dead_count:
         yield Finding(
             "dead-letters",
-            f"{plural(facts.dead_count, 'message')} of the group {_are(facts.dead_count)} in its dead letters, topic "
-            f"{DLQ_PREFIX}{facts.group}",
+            f"the group has {plural(facts.dead_count, 'dead-letter message')} in topic {DLQ_PREFIX}{facts.group}",
             {"count": facts.dead_count, "topic": DLQ_PREFIX + facts.group},
         )
 
@@ -83,14 +82,14 @@ def _settings(facts: GroupFacts) -> Iterator[Finding]:
     if not facts.settings and facts.connections is None and not facts.progress:
         yield Finding(
             "no-group",
-            f"no broker knows group {facts.group}: nobody has ever consumed with it; `aerobee group list` shows those "
-            "that exist",
+            f"no broker knows group {facts.group}: no client has consumed with it; `aerobee group list` shows the known "
+            "groups",
         )
     disabled = [each.broker_address for each in facts.settings if not each.consume_enabled]
     if disabled:
         yield Finding(
             "disabled",
-            f"consumption is switched off for the group (consumeEnable=false) at {', '.join(disabled)}",
+            f"consumption is disabled for the group (consumeEnable=false) at {', '.join(disabled)}",
             {"brokers": disabled},
         )
     for topic in facts.missing_topics:
@@ -102,7 +101,8 @@ def _members(facts: GroupFacts) -> Iterator[Finding]:
     if connections is None:
         if facts.settings or facts.progress:
             yield Finding(
-                "no-members", f"no member of group {facts.group} is online: nobody asks for its messages"
+                "no-members",
+                f"no member of group {facts.group} is online, so no client consumes its messages",
             )
         return
     subscribed = {each.topic for each in connections.subscriptions}
@@ -110,16 +110,16 @@ def _members(facts: GroupFacts) -> Iterator[Finding]:
         if topic not in subscribed:
             yield Finding(
                 "not-subscribed",
-                f"the members of group {facts.group} that are online do not subscribe to topic {topic}; they ask for "
+                f"the online members of group {facts.group} do not subscribe to topic {topic}, but to "
                 f"{_listed(sorted(name for name in subscribed if not name.startswith('%')))}",
                 {"topic": topic, "subscribed": sorted(subscribed)},
             )
     for each in facts.differences:
         yield Finding(
             "conflict",
-            f"members of the group differ on topic {each.topic}: {each.client_id} asks for {each.expression}, "
-            f"{each.other_client_id} for {each.other_expression}. What one asks for is lost to the other: all members of "
-            "a group must subscribe alike",
+            f"members of the group have different subscriptions to topic {each.topic}: {each.client_id} to "
+            f"{each.expression}, {each.other_client_id} to {each.other_expression}. Messages that only one of them "
+            "subscribes to get lost at the other: all members of a group need the same subscription",
             {
                 "topic": each.topic,
                 "client_id": each.client_id,
@@ -135,15 +135,15 @@ def _shared_ids(facts: GroupFacts) -> Iterator[Finding]:
         first, *others = each.addresses or ("?",)
         yield Finding(
             "shared-id",
-            f"clients at {first} and {', '.join(others)} have one client id, {each.client_id}: the queues of this id go to {first}, "
-            "the other gets none. Give each client an instance name of its own",
+            f"the clients at {first} and {', '.join(others)} have the same client id, {each.client_id}: {first} gets the "
+            "queues of this id, the others get none. Set a distinct instance name for each client",
             {"client_id": each.client_id, "addresses": list(each.addresses)},
         )
 
 
 def _locks(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Finding]:
-    """Orderly groups: a lock is ordinary; it matters when its holder is gone, nothing moves behind it, or the message
-    that is asked about is behind it."""
+    """Locks of orderly groups. A lock is normal; it is a finding if its holder is offline, if the queue makes no progress,
+    or if the message in question is in the queue."""
     online = {each.client_id for each in facts.connections.connections} if facts.connections else set()
     for lock in facts.locks or ():
         progress = facts.progress_of(lock.queue)
@@ -155,11 +155,11 @@ def _locks(facts: GroupFacts, asked: Collection[MessageQueue]) -> Iterator[Findi
             continue
         held_ms, left_ms = facts.now_ms - lock.since_ms, lock.lease_ms - lock.age_ms
         holder = f"{lock.client_id}, which is not online" if is_gone else lock.client_id
-        ends = f"; it ends in {_seconds(left_ms)} unless renewed" if left_ms > 0 else ""
+        ends = f"; the lock expires in {_seconds(left_ms)} unless renewed" if left_ms > 0 else ""
         yield Finding(
             "lock",
-            f"queue {_place(lock.queue)} is locked by {holder}, for {_seconds(held_ms)}{ends}: in an orderly group "
-            "nobody else consumes it meanwhile",
+            f"queue {_queue(lock.queue)} has been locked for {_seconds(held_ms)} by {holder}{ends}: in an orderly group "
+            "no other member consumes it meanwhile",
             {
                 "topic": lock.queue.topic,
                 "broker": lock.queue.broker_name,
@@ -187,8 +187,8 @@ def _lag(facts: GroupFacts) -> Iterator[Finding]:
         since = min((each.last_timestamp_ms for each in behind if each.last_timestamp_ms > 0), default=0)
         yield Finding(
             "lag",
-            f"topic {topic}: {plural(lag, 'message')} behind in {plural(len(behind), 'queue')} of {len(rows)}"
-            + (f", last consumed one is of {moment_text(since)}" if since else "")
+            f"topic {topic}: lag of {plural(lag, 'message')} in {plural(len(behind), 'queue')} of {len(rows)}"
+            + (f", the last consumed message is of {moment_text(since)}" if since else "")
             + (_rate_text(lag, rates) if facts.connections is not None else ""),
             {
                 "topic": topic,
@@ -205,21 +205,21 @@ def _lag(facts: GroupFacts) -> Iterator[Finding]:
         if facts.connections is not None and ownerless and len(ownerless) < len(rows):
             yield Finding(
                 "no-owner",
-                f"no member says that it owns {_listed([_place(queue) for queue in ownerless])}: either a rebalance is "
-                "under way, or its owner does not answer",
-                {"queues": [_place(queue) for queue in ownerless]},
+                f"no member reports that it owns {_listed([_queue(queue) for queue in ownerless])}: a rebalance is "
+                "in progress, or the owner does not respond",
+                {"queues": [_queue(queue) for queue in ownerless]},
             )
 
 
 def _rate_text(lag: int, rates: TopicRates | None) -> str:
     if rates is None or rates.handed_out is None:
         return ""
-    text = f"; {rates.handed_out:.1f} a second go out"
+    text = f"; {rates.handed_out:.1f} messages/s delivered"
     if rates.stored is not None:
-        text += f", {rates.stored:.1f} come in (last minute)"
+        text += f", {rates.stored:.1f} messages/s stored (last minute)"
     seconds = _catch_up_s(lag, rates)
     return text + (
-        f": up to date in about {_seconds(seconds * 1000)}" if seconds is not None else ": not catching up"
+        f": time to drain about {_seconds(seconds * 1000)}" if seconds is not None else ": not catching up"
     )
 
 
@@ -241,9 +241,9 @@ def _of_message(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     if len(facts.stored) > 1:
         yield Finding(
             "stored-twice",
-            f"it is stored {plural(len(facts.stored), 'time')}, at {_listed([_where(each) for each in facts.stored])}: the sender "
-            "sent it again, so it is consumed as often. `docs/idempotence.md` says what helps",
-            {"places": [_where(each) for each in facts.stored]},
+            f"the message is stored {plural(len(facts.stored), 'time')}, at {_listed([_where(each) for each in facts.stored])}: "
+            "the producer retried the send, so each copy is consumed. See `docs/idempotence.md`",
+            {"positions": [_where(each) for each in facts.stored]},
         )
     settled = bool(facts.dead or facts.retried or any(_is_for_retry(each) for each in facts.waiting))
     for copy in facts.stored:
@@ -252,7 +252,7 @@ def _of_message(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
 
 
 def _replicas(facts: MessageFacts, copy: ReceivedMessage) -> Iterator[Finding]:
-    """Which replicas have the message, where there is more than one."""
+    """Which replicas have the message, if there is more than one."""
     replicas = [each for each in facts.replicas if each.broker_name == copy.queue.broker_name]
     masters = [each for each in replicas if each.is_master]
     if len(replicas) < 2 and masters:
@@ -262,7 +262,9 @@ def _replicas(facts: MessageFacts, copy: ReceivedMessage) -> Iterator[Finding]:
     lack = [each for each in replicas if each.log_end <= at]
     named = [f"{each.role or ('master' if each.is_master else 'slave')} {each.address}" for each in have]
     text = (
-        f"{_where(copy)} is at {_listed(named)}" if named else f"{_where(copy)} is at no broker that answers"
+        f"{_where(copy)} is stored at {_listed(named)}"
+        if named
+        else f"{_where(copy)} is stored at no responding broker"
     )
     if lack:
         lacking = [
@@ -273,7 +275,7 @@ def _replicas(facts: MessageFacts, copy: ReceivedMessage) -> Iterator[Finding]:
     if masters:
         text += f"; epoch {masters[0].epoch}, {'confirmed' if is_confirmed else 'not confirmed by the replicas yet'}"
     else:
-        text += "; there is no master now"
+        text += "; the group has no master now"
     yield Finding(
         "replicas",
         text,
@@ -294,7 +296,8 @@ def _dead(facts: MessageFacts) -> Iterator[Finding]:
         error = properties.get("LAST_ERROR", "")
         yield Finding(
             "dead-letter",
-            f"it is in the dead letters since {moment_text(copy.store_timestamp)}, after {tries} {'try' if tries == '1' else 'tries'}"
+            f"the message has been in the dead-letter queue since {moment_text(copy.store_timestamp)}, "
+            f"after {tries} {'try' if tries == '1' else 'tries'}"
             + (f": {reason}" if reason else "")
             + (f"; last error: {error}" if error else ""),
             {
@@ -302,7 +305,7 @@ def _dead(facts: MessageFacts) -> Iterator[Finding]:
                 "tries": int(tries) if tries.isdigit() else 0,
                 "reason": reason,
                 "last_error": error,
-                "place": _where(copy),
+                "position": _where(copy),
             },
         )
 
@@ -315,12 +318,12 @@ def _consumed(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     parts = [f"by {each.client_host} at {moment_text(_end_ms(each, hosts))}" for each in done]
     clients = [{"client": each.client_host, "time": _end_ms(each, hosts)} for each in done]
     if len(done) == 1:
-        yield Finding("consumed", f"it was consumed {parts[0]} (trace)", {"consumptions": clients})
+        yield Finding("consumed", f"the message was consumed {parts[0]} (trace)", {"consumptions": clients})
         return
     yield Finding(
         "consumed-again",
-        f"it was consumed {plural(len(done), 'time')}: {_listed(parts)} (trace). Delivery is at least once: after a crash, a "
-        "rebalance or a reset of offsets a message comes again",
+        f"the message was consumed {plural(len(done), 'time')}: {_listed(parts)} (trace). Delivery is at least once: after a "
+        "crash, a rebalance or an offset reset a message is redelivered",
         {"consumptions": clients},
     )
 
@@ -348,25 +351,25 @@ def _before_it_is_stored(group: GroupFacts, facts: MessageFacts) -> Iterator[Fin
         if open_one is not None:
             yield Finding(
                 "undecided",
-                f"its transaction is not decided: a half message of producer group {open_one.group} since "
-                f"{_seconds(open_one.age_ms)}, asked about {open_one.checks} of {plural(open_one.checks_max, 'time')}, "
+                f"its transaction is open: a half message of producer group {open_one.group} for "
+                f"{_seconds(open_one.age_ms)}, checked {open_one.checks} of {plural(open_one.checks_max, 'time')}, "
                 f"{plural(open_one.producers_online, 'producer')} online",
                 {"age_ms": open_one.age_ms, "checks": open_one.checks, "producer_group": open_one.group},
             )
         else:
             yield Finding(
                 "rolled-back",
-                "it was a half message and is in no topic: its transaction was rolled back or given up, or the broker "
-                "cannot tell",
+                "only its half message is stored: its transaction was rolled back or given up, or the broker does not "
+                "report transactions",
                 {"half_message_since": facts.half[0].store_timestamp},
             )
     elif due and not facts.stored and not facts.dead:
         last = due[-1]
         late_ms = group.now_ms - last.due_ms
         if late_ms <= 0:
-            text = f"it is delayed until {moment_text(last.due_ms)}, in {_seconds(-late_ms)}"
+            text = f"the message is delayed until {moment_text(last.due_ms)}, in {_seconds(-late_ms)}"
         else:
-            text = f"its delay ended at {moment_text(last.due_ms)}, {_seconds(late_ms)} ago, and it is not delivered yet"
+            text = f"the message was due at {moment_text(last.due_ms)}, {_seconds(late_ms)} ago, and is not delivered yet"
         yield Finding(
             "delayed" if late_ms <= 0 else "overdue", text, {"due": last.due_ms, "for": last.for_topic}
         )
@@ -379,20 +382,22 @@ def _absent(facts: MessageFacts) -> Iterator[Finding]:
     if sent:
         yield Finding(
             "gone",
-            f"it was sent at {moment_text(sent[0].time_ms)} to {sent[0].topic} (trace) and is not there any more: retention "
-            "has removed it, or the broker lost it",
+            f"the message was sent at {moment_text(sent[0].time_ms)} to {sent[0].topic} (trace) and is no longer stored: "
+            "it expired, or the broker lost it",
             {"sent": sent[0].time_ms, "topic": sent[0].topic},
         )
         return
     oldest = [
-        f"{name}'s oldest message is of {moment_text(each)}" for name, each in facts.oldest_ms.items() if each
+        f"the oldest message of {name} is of {moment_text(each)}"
+        for name, each in facts.oldest_ms.items()
+        if each
     ]
     where = _listed(list(facts.searched)) if facts.searched else "any topic of the group"
     yield Finding(
         "never-stored",
         f"no message {facts.message_id} was ever stored in {where}"
-        + (f", or retention has removed it ({'; '.join(oldest)})" if oldest else "")
-        + ("" if facts.searched else "; say which one with --topic"),
+        + (f", or it has expired ({'; '.join(oldest)})" if oldest else "")
+        + ("" if facts.searched else "; name a topic with --topic"),
         {"searched": list(facts.searched), "oldest": facts.oldest_ms},
     )
 
@@ -406,7 +411,7 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
         copy, tries = last.copy, last.copy.reconsume_times
         yield Finding(
             "retry",
-            f"it {_failed(copy)} {plural(tries, 'time')}; {group.retry_text(tries)} is due at "
+            f"the message {_failed(copy)} {plural(tries, 'time')}; {group.retry_text(tries)} is due at "
             f"{moment_text(last.due_ms)}, in {_seconds(last.due_ms - group.now_ms)}" + _error_text(last.copy),
             {"tries": tries, "tries_max": group.retry_count_max, "due": last.due_ms},
         )
@@ -418,12 +423,14 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     progress = group.progress_of(copy.queue)
     hidden = _invisible_entry(group, copy)
     if hidden is not None:
-        yield _handed_out(copy, hidden, f"it {_failed(copy)} {plural(tries, 'time')}; retry {tries}: ")
+        yield _handed_out(
+            copy, hidden, f"the message {_failed(copy)} {plural(tries, 'time')}; retry {tries}: "
+        )
     elif progress is not None and progress.reached <= copy.queue_offset:
         before = copy.queue_offset - progress.reached
         yield Finding(
             "retry",
-            f"it {_failed(copy)} {plural(tries, 'time')}; {group.retry_text(tries)} is due and waits in "
+            f"the message {_failed(copy)} {plural(tries, 'time')}; {group.retry_text(tries)} is due and pending in "
             f"{_where(copy)}, {plural(before, 'message')} before it" + _error_text(copy),
             {
                 "tries": tries,
@@ -435,17 +442,17 @@ def _retries(group: GroupFacts, facts: MessageFacts) -> Iterator[Finding]:
     else:
         yield Finding(
             "passed",
-            f"it {_failed(copy)} {plural(tries, 'time')} and {group.retry_text(tries)} was handed out after "
-            f"{moment_text(copy.store_timestamp)}: it did not fail again since" + _error_text(copy),
+            f"the message {_failed(copy)} {plural(tries, 'time')}, and {group.retry_text(tries)} was delivered after "
+            f"{moment_text(copy.store_timestamp)}: it has not failed since" + _error_text(copy),
             {"tries": tries, "tries_max": group.retry_count_max, "handed_out_after": copy.store_timestamp},
         )
 
 
 def _copy(group: GroupFacts, facts: MessageFacts, copy: ReceivedMessage, settled: bool) -> Iterator[Finding]:
-    """What holds for one stored copy in its queue."""
+    """Findings about one stored copy in its queue."""
     reason = _filter_reason(group, copy)
     if reason:
-        yield Finding("filtered", f"{_where(copy)}: {reason}", {"place": _where(copy)})
+        yield Finding("filtered", f"{_where(copy)}: {reason}", {"position": _where(copy)})
     hidden = _invisible_entry(group, copy)
     if hidden is not None:
         yield _handed_out(copy, hidden)
@@ -454,9 +461,9 @@ def _copy(group: GroupFacts, facts: MessageFacts, copy: ReceivedMessage, settled
     if progress is None or progress.consumer_offset < 0:
         yield Finding(
             "no-offset",
-            f"{_where(copy)}: stored at {moment_text(copy.store_timestamp)}, but group {group.group} has no offset in that "
-            "queue: it has never finished a message of it",
-            {"place": _where(copy), "stored": copy.store_timestamp},
+            f"{_where(copy)}: stored at {moment_text(copy.store_timestamp)}, but group {group.group} has no committed offset "
+            "in that queue: it has never consumed a message of it",
+            {"position": _where(copy), "stored": copy.store_timestamp},
         )
     elif progress.reached <= copy.queue_offset:
         if not reason:
@@ -464,17 +471,17 @@ def _copy(group: GroupFacts, facts: MessageFacts, copy: ReceivedMessage, settled
     elif not settled and not reason and not any(each.success for each in _ends(facts, group.group)):
         yield Finding(
             "passed",
-            f"{_where(copy)}: the group is at offset {progress.reached} of that queue, past this message, so a member has "
-            "handled it or its offset was set past it; who and when only a trace tells (trace=True, Java: "
+            f"{_where(copy)}: the group's offset in that queue is {progress.reached}, after this message, so a member has "
+            "consumed it, or the offset was reset past it; only a trace shows which client and when (trace=True, Java: "
             "enableMsgTrace)",
-            {"place": _where(copy), "consumer_offset": progress.reached},
+            {"position": _where(copy), "consumer_offset": progress.reached},
         )
 
 
 def _not_yet(group: GroupFacts, copy: ReceivedMessage, progress: QueueProgress) -> Finding:
     before = copy.queue_offset - progress.reached
     shared = {
-        "place": _where(copy),
+        "position": _where(copy),
         "stored": copy.store_timestamp,
         "consumer_offset": progress.reached,
         "before": before,
@@ -483,19 +490,19 @@ def _not_yet(group: GroupFacts, copy: ReceivedMessage, progress: QueueProgress) 
     if progress.pull_offset > copy.queue_offset and progress.client_id:
         return Finding(
             "in-progress",
-            f"{_where(copy)}: {progress.client_id} has pulled it and not finished with it"
-            + (f", nor with {plural(before, 'message')} before it" if before else "")
+            f"{_where(copy)}: {progress.client_id} has pulled the message but not committed it"
+            + (f", nor {plural(before, 'message')} before it" if before else "")
             + f" (stored {_seconds(group.now_ms - copy.store_timestamp)} ago)",
             shared,
         )
     rates = group.rates.get(copy.queue.topic)
     when = ""
     if rates is not None and rates.handed_out:
-        when = f"; the group gets {rates.handed_out:.1f} a second of the topic"
+        when = f"; the group receives {rates.handed_out:.1f} messages/s of the topic"
     owner = f", owned by {progress.client_id}" if progress.client_id else ""
     return Finding(
         "behind",
-        f"{_where(copy)}: not consumed yet. The group is at offset {progress.reached} of that queue{owner}, "
+        f"{_where(copy)}: pending. The group's offset in that queue{owner} is {progress.reached}, "
         f"{plural(before, 'message')} before it{when}",
         shared | {"handed_out_per_s": rates.handed_out if rates else None},
     )
@@ -504,9 +511,9 @@ def _not_yet(group: GroupFacts, copy: ReceivedMessage, progress: QueueProgress) 
 def _handed_out(copy: ReceivedMessage, hidden: InvisibleMessage, before: str = "") -> Finding:
     return Finding(
         "invisible",
-        f"{before}{_where(copy)}: handed out by POP to {hidden.client_id or 'a client'} at "
-        f"{moment_text(hidden.popped_ms)}, invisible to others until {moment_text(hidden.visible_at_ms)}",
-        {"place": _where(copy), "client_id": hidden.client_id, "until": hidden.visible_at_ms},
+        f"{before}{_where(copy)}: delivered by POP to {hidden.client_id or 'a client'} at "
+        f"{moment_text(hidden.popped_ms)}, invisible to other members until {moment_text(hidden.visible_at_ms)}",
+        {"position": _where(copy), "client_id": hidden.client_id, "until": hidden.visible_at_ms},
     )
 
 
@@ -524,7 +531,7 @@ def _invisible_entry(group: GroupFacts, copy: ReceivedMessage) -> InvisibleMessa
 
 
 def _filter_reason(group: GroupFacts, copy: ReceivedMessage) -> str:
-    """Why the group's subscription leaves a message out; empty when it does not."""
+    """Why the group's subscription filters a message out; empty when it does not."""
     subscription = next(
         (
             each
@@ -540,12 +547,12 @@ def _filter_reason(group: GroupFacts, copy: ReceivedMessage) -> str:
     try:
         compiled = compile_filter(subscription.expression)
     except FilterSyntaxError as error:
-        return f"the group's expression cannot be read: {error}"
+        return f"the group's filter expression is invalid: {error}"
     if compiled.matches(dict(copy.properties)):
         return ""
     missing = sorted(compiled.properties - copy.properties.keys())
     lacks = f"; it has no {', '.join(missing)}" if missing else ""
-    return f"left out by the group's filter: {subscription.expression} is not true of its properties{lacks}"
+    return f"filtered out by the group's subscription: {subscription.expression} is not true of its properties{lacks}"
 
 
 def _tag_reason(subscription: SubscriptionInfo, copy: ReceivedMessage) -> str:
@@ -553,7 +560,9 @@ def _tag_reason(subscription: SubscriptionInfo, copy: ReceivedMessage) -> str:
     if not wanted or "*" in wanted or copy.tag in wanted:
         return ""
     tag = f"its tag is {copy.tag}" if copy.tag else "it has no tag"
-    return f"left out by the group's filter: {tag}, the group asks for {subscription.expression}"
+    return (
+        f"filtered out by the group's subscription: {tag}, the group subscribes to {subscription.expression}"
+    )
 
 
 # --- words
@@ -564,7 +573,7 @@ def _is_for_retry(waiting: Waiting) -> bool:
 
 
 def _failed(copy: ReceivedMessage) -> str:
-    """What came back from a pop was not acknowledged, for whatever reason."""
+    """The verb: a message redelivered after a pop was not acknowledged, for any reason."""
     return "was popped and not acknowledged" if "1ST_POP_TIME" in copy.properties else "failed"
 
 
@@ -574,10 +583,10 @@ def _error_text(copy: ReceivedMessage) -> str:
 
 
 def _where(copy: ReceivedMessage) -> str:
-    return f"{_place(copy.queue)} offset {copy.queue_offset}"
+    return f"{_queue(copy.queue)} offset {copy.queue_offset}"
 
 
-def _place(queue: MessageQueue) -> str:
+def _queue(queue: MessageQueue) -> str:
     return f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
 
 
@@ -592,7 +601,7 @@ def _listed(texts: Iterable[str]) -> str:
 
 
 def _seconds(ms: float) -> str:
-    """A span as people say it: 350 ms, 12.0 s, 3 min, 2.5 h."""
+    """A duration as text: 350 ms, 12.0 s, 3 min, 2.5 h."""
     if ms < 1000:
         return f"{ms:.0f} ms"
     if ms < 120_000:

@@ -1,4 +1,4 @@
-"""The clients of the command line, connected as its options, environment and context say (shared_options.py)."""
+"""Clients for commands, configured by options, environment and context (shared_options.py)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def open_admin(nameservers: str | list[str]) -> Admin:
 
 
 async def masters(admin: Admin, *, cluster: str | None = None, broker: str | None = None) -> list[BrokerInfo]:
-    """The masters that are meant: all, those of a cluster, one by its name or HOST:PORT. Raises NotFound when none is."""
+    """All masters, the masters of one cluster, or one master by name or HOST:PORT. Raises NotFound when there is none."""
     registered = [info for info in await admin.brokers(cluster) if info.broker_id == MASTER_ID]
     found = [info for info in registered if broker in (None, info.broker_name, info.address)]
     if not registered:
         raise NotFound(
-            "no broker is registered at the NameServer; start one, or let `aerobee doctor` say what is wrong"
+            "no broker is registered at the NameServer: start one, or run `aerobee doctor` to find the cause"
         )
     if not found:
         known = ", ".join(sorted(info.broker_name for info in registered))
-        raise NotFound(f"no master is called {broker}: there are {known}; `aerobee cluster list` shows them")
+        raise NotFound(f"no master is called {broker}; known masters: {known} (`aerobee cluster list`)")
     return found
 
 

@@ -1,7 +1,7 @@
-"""What the shell completes: topics, groups, brokers and contexts by asking for them, and every option that has a choice.
+"""Shell completion: topics, groups, brokers and clusters from the cluster, contexts, and values of options with a choice.
 
-`aerobee --install-completion` installs it. Asking a cluster takes a moment at most: without an answer nothing is completed,
-and nothing is printed, for the shell would show it in the middle of the line.
+`aerobee --install-completion` installs it. A request to the cluster takes ANSWER_S at most. Without a reply the command
+completes nothing and prints nothing, because the shell would show the text in the middle of the line.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 if TYPE_CHECKING:
     from aerobee.client import Admin
 
-ANSWER_S = 2.0  # longest that a press of the tabulator waits for a cluster
+ANSWER_S = 2.0  # longest time that the Tab key waits for a reply of the cluster
 LEVELS = ("debug", "info", "warning", "error")
 PROFILES = ("development", "production")
 KINDS = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
-# "command option" or "option" -> values; the longer name counts more.
+# "command option" or "option" -> values; the longer name takes precedence.
 CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": LEVELS,
     "profile": PROFILES,
@@ -66,12 +66,12 @@ NAMES: dict[str, Callable[[Admin], Awaitable[Iterable[str]]]] = {
 }
 MAKES = frozenset(
     {"topic create topic", "context add name", "context set name", "up brokers"}
-)  # names that are not there yet
+)  # names that do not exist yet
 CONTEXTS = frozenset({"context use name", "context delete name", "context set name"})
 
 
 def add_to(command: Any, path: str) -> None:
-    """Give the parameters of a command, or of all commands of a group, what completes them."""
+    """Set the completion function of every parameter of a command, or of all commands of a group."""
     for name, below in getattr(command, "commands", {}).items():
         add_to(below, f"{path} {name}")
     for parameter in command.params:
@@ -108,7 +108,7 @@ def _context_names() -> Iterable[str]:
 
 
 def _asked(context: Any, find: Callable[[Admin], Awaitable[Iterable[str]]]) -> Iterable[str]:
-    # Every command passes here at its start; only one that completes needs a client.
+    # Every command imports this module; only a completion needs a client.
     from aerobee.ops.options.clients import open_admin
 
     async def ask() -> Iterable[str]:

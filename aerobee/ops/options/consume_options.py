@@ -11,20 +11,25 @@ from aerobee.ops.terminal.times import above_zero
 From = Annotated[
     str,
     typer.Option(
-        "--from", help="first, last, a time (2026-11-21T10:00:00, 15m for 15 minutes ago), offset:N."
+        "--from",
+        help="Where to start: first, last, a time (2026-11-21T10:00:00, 15m for 15 minutes ago), offset:N.",
     ),
 ]
-Tags = Annotated[str, typer.Option("--tags", "-t", help="Only these tags: 'A || B'.")]
+Tags = Annotated[str, typer.Option("--tags", "-t", help="Only messages with these tags: 'A || B'.")]
 SqlFilter = Annotated[
-    str | None, typer.Option("--sql", help='Only what an SQL92 expression takes: "price > 5".')
+    str | None, typer.Option("--sql", help='Only messages that match this SQL92 expression: "price > 5".')
 ]
-Count = Annotated[int, typer.Option("--count", min=0, help="End after so many messages; 0 never ends.")]
-Follow = Annotated[bool, typer.Option("--follow/--no-follow", help="Wait for more, or end at the end.")]
-Group = Annotated[str | None, typer.Option("--group", "-g", help="Join this group and commit.")]
-Queue = Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only.")]
+Count = Annotated[int, typer.Option("--count", min=0, help="Number of messages to read; 0: no limit.")]
+Follow = Annotated[
+    bool, typer.Option("--follow/--no-follow", help="Wait for new messages, or end at the last message.")
+]
+Group = Annotated[
+    str | None, typer.Option("--group", "-g", help="Join this consumer group and commit its offsets.")
+]
+Queue = Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="Read this queue only.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show queue, offset, tag, keys and time.")]
 Pop = Annotated[
-    bool, typer.Option("--pop", help="With --group: pop and acknowledge, without queues of its own.")
+    bool, typer.Option("--pop", help="With --group: pop and acknowledge single messages, without rebalance.")
 ]
 Invisible = Annotated[
     float,
@@ -32,11 +37,11 @@ Invisible = Annotated[
         "--invisible",
         parser=above_zero,
         metavar="SPAN",
-        help="With --pop: hidden from other members so long.",
+        help="With --pop: time for which a message is hidden from other members.",
     ),
 ]
 Raw = Annotated[
-    bool, typer.Option("--raw", help="The bodies as they are, one behind the other, nothing added.")
+    bool, typer.Option("--raw", help="Write the bodies unchanged, one after the other, without separator.")
 ]
 Form = Annotated[
     str | None,
@@ -44,8 +49,8 @@ Form = Annotated[
         "--format",
         "-f",
         metavar="FORM",
-        help="As kcat: %t topic, %p queue, %o offset, %k keys, %g tag, %s body, %S its size, %T stored at, "
-        "%h properties, %{name} one of them, %i id, %b broker; \\n ends a line.",
+        help="Output format, as kcat's: %t topic, %p queue, %o offset, %k keys, %g tag, %s body, %S body size, "
+        "%T store time, %h properties, %{name} one property, %i id, %b broker; \\n ends a line.",
     ),
 ]
-Trace = Annotated[bool, typer.Option("--trace", help="Record what is read for `aerobee trace`.")]
+Trace = Annotated[bool, typer.Option("--trace", help="Record the consumption for `aerobee trace`.")]

@@ -1,4 +1,4 @@
-"""Which AEROBEE_ variables there are, so that a misspelt one is named instead of being without effect."""
+"""The AEROBEE_ environment variables, so that a command warns of a misspelt one, which has no effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 PREFIX = "AEROBEE_"
-LETTERS_MIN = 4  # of a beginning that is taken for the whole name
+PREFIX_CHARS_MIN = 4  # shortest prefix of a variable's name that suggests the whole name
 OTHERS = (
     "AEROBEE_DATA",
     "AEROBEE_FAST_PATH",
@@ -22,7 +22,7 @@ OF_CONTAINERS = (  # container.py; the image's health check
     "AEROBEE_ADVERTISED_INTERNAL",
     "AEROBEE_HEALTH_PORT",
 )
-# Read by the tests, benches and scripts of the repository: no command obeys them, and none calls them misspelt.
+# Tests, benches and scripts of the repository read these; commands ignore them without a warning.
 OF_THE_REPOSITORY = frozenset(
     {
         "AEROBEE_BENCH_DIR",
@@ -53,17 +53,17 @@ OF_THE_REPOSITORY = frozenset(
 
 
 def known_variables() -> frozenset[str]:
-    """Those that commands obey, without settings of servers."""
+    """Variables that commands read, without the settings of servers."""
     contexts = import_module("aerobee.client.session.contexts")
     return frozenset({*contexts.VARIABLES, *OTHERS, *OF_CONTAINERS})
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each AEROBEE_ variable that means nothing to any command. Settings of servers are variables, too."""
+    """A warning for each AEROBEE_ variable that no command and no server setting uses."""
     ours = [name for name in environ if name.startswith(PREFIX)]
     if not ours:
         return []
-    # Loaded only now: most users set none of these, and every command would pay for it.
+    # Imported only here: most users set no such variable, and the import would slow down every command.
     named = known_variables()
     strange = sorted({*ours} - named - OF_THE_REPOSITORY)
     if not strange:
@@ -72,7 +72,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     config = import_module("aerobee.config")
     kinds = (*settings.BROKER_KINDS, *settings.NAMESERVER_KINDS, *settings.controller_kinds())
     strange = [name for name in strange if not config.environment_settings({name: ""}, kinds)]
-    # Compared without the prefix, which all have in common and which would make any two look alike.
+    # Compared without the common prefix, which would make any two names look alike.
     known = (*sorted(named), *(config.variable_name(key) for key in config.known_keys(kinds)))
     nearest = {name.removeprefix(PREFIX): name for name in known if name.startswith(PREFIX)}
     sentences = []
@@ -80,10 +80,10 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         bare = name.removeprefix(PREFIX)
         begun = [each for each in nearest if each.startswith(bare) or bare.startswith(each)]
         near = difflib.get_close_matches(bare, nearest, n=1, cutoff=0.75)
-        if not near and begun and len(bare) >= LETTERS_MIN:
+        if not near and begun and len(bare) >= PREFIX_CHARS_MIN:
             near = [min(begun, key=len)]
         sentences.append(
-            f"{name} is no variable of Aerobee and has no effect"
+            f"{name} is not a variable of Aerobee and has no effect"
             + (f"; did you mean {nearest[near[0]]}?" if near else "")
         )
     return sentences

@@ -23,20 +23,20 @@ NameServers = Annotated[
         "-n",
         envvar=["AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR"],
         metavar="HOST:PORT[;…]",
-        help="Where the NameServers listen.",
+        help="Addresses of the NameServers.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or one on each line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or one per line.")]
 ClusterName = Annotated[str | None, typer.Option("--cluster", "-c", help="This cluster only.")]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The consumer group's name.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def ask(question: str, assume_yes: bool) -> None:
-    """Ask before something that cannot be undone. Raises UsageError when there is nobody to ask, or the answer is no.
+    """Ask for confirmation of a change that cannot be undone. Raises UsageError without an answer, or for the answer no.
 
-    Ctrl-C ends the command at once, although the event loop has a handler of its own for it.
+    Ctrl-C ends the command immediately, although the event loop has installed its signal handler.
     """
     if assume_yes:
         return
@@ -47,10 +47,10 @@ def ask(question: str, assume_yes: bool) -> None:
                 sys.stderr.flush()
                 line = _read_answer()
         except KeyboardInterrupt:
-            raise Interrupted from None  # which ends the command's coroutine in order
+            raise Interrupted from None  # ends the command's coroutine with its clean-up
         if not line:
             sys.stderr.write("\n")
-            raise UsageError("nobody answered, so nothing was done: repeat with --yes")
+            raise UsageError("no confirmation on standard input, so nothing was done: repeat with --yes")
         answer = line.strip().lower()
         if answer in ("y", "yes"):
             return
@@ -59,16 +59,16 @@ def ask(question: str, assume_yes: bool) -> None:
 
 
 def never_delivered(count: int) -> str:
-    """What follows for so many messages, as a question about them says."""
+    """The consequence for `count` messages, as a confirmation question states it."""
     return "It is then never delivered." if count == 1 else "They are then never delivered."
 
 
 def _read_answer() -> str:
-    """A line of standard input, "" when there is none."""
+    """One line of standard input, "" at its end."""
     line = b""
     while not line.endswith(b"\n"):
         try:
-            byte = os.read(STDIN, 1)  # no more than the answer: what follows is not ours
+            byte = os.read(STDIN, 1)  # only the answer: the bytes after it belong to another reader
         except OSError:
             break
         if not byte:
@@ -79,7 +79,7 @@ def _read_answer() -> str:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt inside, also where the shell has it ignored, and while an event loop has taken the signal over."""
+    """Ctrl-C raises KeyboardInterrupt inside, even if the shell ignores SIGINT or an event loop handles it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,9 @@
-"""Options that every command takes, wherever they stand in the line, and the cluster that they choose.
+"""Shared options, accepted anywhere in the command line, and the cluster that they choose.
 
-`--debug` belongs to all commands, `--watch` to those that show something (watching.py); `--context` and `--tls…` to all that talk to a cluster, beside their `--nameserver`.
-They are added when a command is loaded, so that no command names them, and none can forget them. What was said is kept
-here for the one command line that a process runs; clients.py makes its clients from it.
+All commands take `--debug`. Commands that show something take `--watch` (watching.py). Commands that connect to a
+cluster take `--context` and `--tls…` in addition to `--nameserver`. The options are added when a command is loaded, so
+that no command declares them and none can miss them. This module keeps the values for the one command line that a
+process runs; clients.py creates its clients from them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def forget() -> None:
 
 
 def client_config() -> ClientConfig:
-    """How this command line wants to connect."""
+    """The client configuration that this command line chooses."""
     from aerobee.client.base.config import ClientConfig
 
     return _cluster[-1].client if _cluster else ClientConfig()
@@ -45,7 +46,7 @@ def chosen_context() -> str:
 
 
 def watch_s() -> float | None:
-    """The pause between two looks that --watch asks for; None without it."""
+    """The interval of --watch in seconds; None without --watch."""
     found = _said.get("watch")
     return None if found is None else float(found)
 
@@ -72,7 +73,7 @@ def _template(
             "--debug",
             callback=_note("debug"),
             is_eager=True,
-            help="Log everything; show where a failure came from.",
+            help="Log at level DEBUG and print the traceback of a failure.",
         ),
     ] = False,
     watch: Annotated[
@@ -82,7 +83,7 @@ def _template(
             metavar="SPAN",
             parser=above_zero,
             callback=_note("watch"),
-            help="Show it again each 2s, 1m, … until Ctrl-C.",
+            help="Repeat at this interval (2s, 1m, …) until Ctrl-C.",
         ),
     ] = None,
     context: Annotated[
@@ -93,7 +94,7 @@ def _template(
             callback=_note("context"),
             is_eager=True,
             rich_help_panel=PANEL,
-            help="Connect as this context says (`aerobee context list`, AEROBEE_CONTEXT).",
+            help="Use the connection of this context (`aerobee context list`, AEROBEE_CONTEXT).",
         ),
     ] = None,
     tls: Annotated[
@@ -103,7 +104,7 @@ def _template(
             callback=_note("tls"),
             is_eager=True,
             rich_help_panel=PANEL,
-            help="Encrypt (AEROBEE_TLS); without --tls-ca-file any certificate is accepted.",
+            help="Connect with TLS (AEROBEE_TLS); without --tls-ca-file any certificate is accepted.",
         ),
     ] = None,
     ca_file: Annotated[
@@ -114,7 +115,7 @@ def _template(
             callback=_note("tls_ca_file"),
             is_eager=True,
             rich_help_panel=PANEL,
-            help="Accept certificates of these authorities only (AEROBEE_TLS_CA_FILE).",
+            help="Accept only certificates of these authorities (AEROBEE_TLS_CA_FILE).",
         ),
     ] = None,
     cert_file: Annotated[
@@ -125,7 +126,7 @@ def _template(
             callback=_note("tls_cert_file"),
             is_eager=True,
             rich_help_panel=PANEL,
-            help="Show this certificate to servers that ask (AEROBEE_TLS_CERT_FILE).",
+            help="Client certificate, for servers that require one (AEROBEE_TLS_CERT_FILE).",
         ),
     ] = None,
     key_file: Annotated[
@@ -136,11 +137,11 @@ def _template(
             callback=_note("tls_key_file"),
             is_eager=True,
             rich_help_panel=PANEL,
-            help="Its key (AEROBEE_TLS_KEY_FILE; a password in AEROBEE_TLS_KEY_PASSWORD).",
+            help="Key of the client certificate (AEROBEE_TLS_KEY_FILE; its password: AEROBEE_TLS_KEY_PASSWORD).",
         ),
     ] = None,
 ) -> None:
-    """The options as typer makes them; never called."""
+    """Declares the options for typer; never called."""
 
 
 def _made() -> list[Any]:
@@ -156,16 +157,16 @@ KEPT = frozenset({"context add", "context set"})
 
 
 def add_to(command: Any, path: str) -> None:
-    """Give a command, or a group and all its commands, the shared options. `path`: how it is called, without `aerobee`."""
+    """Add the shared options to a command, or to a group and all its commands. `path`: the command without `aerobee`."""
     add_own(command, hidden=hasattr(command, "commands"), path=path)
     for name, below in getattr(command, "commands", {}).items():
         add_to(below, f"{path} {name}")
 
 
 def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
-    """Give one command or group the shared options. `hidden`: its help is silent about those of the connection."""
+    """Add the shared options to one command or group. `hidden`: leave the connection options out of its help."""
     known = {each.name: each for each in command.params}
-    # `context add` and `context set` take such options for what they keep; they speak to nobody.
+    # `context add` and `context set` store the values of these options; they do not connect.
     has_nameserver = "nameserver" in known and path not in KEPT
     talks = hasattr(command, "commands") or has_nameserver
     for option in _made():
@@ -180,8 +181,8 @@ def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
 
 
 def _choose(context: Any, parameter: Any, value: str | None) -> str:
-    """The nameservers of this command line. All other options of the connection are eager, and so known by now."""
-    from aerobee.client.session.contexts import (  # servers take no such option, and need none of it
+    """The NameServers of this command line. All other connection options are eager, so their values are known here."""
+    from aerobee.client.session.contexts import (  # imported here: servers do not need it
         Context,
         cluster,
     )

@@ -42,15 +42,21 @@ def register(app: typer.Typer) -> None:
 def broker(
     config: ConfigPath = None,
     nameservers: Annotated[
-        str | None, typer.Option("--nameserver", "-n", metavar="HOST:PORT[;…]", help="Register here.")
+        str | None,
+        typer.Option(
+            "--nameserver", "-n", metavar="HOST:PORT[;…]", help="NameServers at which the broker registers."
+        ),
     ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Listen here; 10911 unless set.")] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Bind to this address.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="The broker's name.")] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="The store's directory.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen at (default 10911).")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to bind to.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Broker name.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Directory of the store.")] = None,
     profile: Annotated[
         str,
-        typer.Option("--profile", help="development, or production: nothing is created by a typing error."),
+        typer.Option(
+            "--profile",
+            help="development, or production: no automatic creation of topics and consumer groups.",
+        ),
     ] = "development",
     assignments: Assignments = None,
     print_config: PrintConfig = False,
@@ -75,11 +81,11 @@ def broker(
         return
     if not settings.broker.nameservers:
         out.note(
-            "no nameserver is given (-n, namesrvAddr, AEROBEE_NAMESRV_ADDR): clients cannot find this broker",
+            "no NameServer is given (-n, namesrvAddr, AEROBEE_NAMESRV_ADDR): clients cannot find this broker",
             style="",
         )
     set_log_level(log_level)
-    raise_open_files_max()  # of open files, before the store takes its share
+    raise_open_files_max()  # before the store reads the limit
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)
@@ -92,7 +98,7 @@ def broker(
 
 
 def broker_loop() -> MakeLoop | None:
-    """The event loop of a process with a broker: the one that waits with the native sockets, where there are any."""
+    """The event loop of a process with a broker: the one of the native sockets, if the native backend is in use."""
     make_sockets = choose_backend(wanted_backend(os.environ)).make_sockets
     return None if make_sockets is None else lambda: new_event_loop(make_sockets, usual_loop)
 
@@ -103,7 +109,7 @@ def _listener_names(config: BrokerConfig) -> list[str]:
 
 
 def start_broker(settings: BrokerSettings, settings_path: str | None = None) -> Broker:
-    """Make a broker, not started yet; `settings_path` is its file. Raises PortTaken, LocalRefused."""
+    """Create a broker, not started yet; `settings_path` is its file. Raises PortTaken, LocalRefused."""
     for listener in settings.broker.bound_listeners:
         require_free_port(
             listener.host or "0.0.0.0",

@@ -1,4 +1,4 @@
-"""`aerobee console`: a page in the browser that shows a cluster and changes it, with the command for each change."""
+"""`aerobee console`: a web page that shows and changes a cluster, with the equivalent command of each change."""
 
 from __future__ import annotations
 
@@ -34,48 +34,50 @@ def register(app: typer.Typer) -> None:
 
 UserHeader = Annotated[
     str,
-    typer.Option("--user-header", metavar="NAME", help="A proxy's header that says who is logged in."),
+    typer.Option("--user-header", metavar="NAME", help="Header in which a proxy passes the user name."),
 ]
 ClientHeader = Annotated[
     str,
     typer.Option(
         "--client-header",
         metavar="NAME",
-        help="A proxy's header with the browser's address (X-Forwarded-For).",
+        help="Header in which a proxy passes the browser's address, for example X-Forwarded-For.",
     ),
 ]
 
 
 def console(
     host: Annotated[
-        str, typer.Option("--host", help="Listen here; beyond 127.0.0.1 only with --users.")
+        str, typer.Option("--host", help="Address to listen at; others than 127.0.0.1 need --users.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65_535, help="Listen at this port; 0: a free one.")
+        int, typer.Option("--port", min=0, max=65_535, help="Port to listen at; 0: a free port.")
     ] = PORT,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Nobody changes anything.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse all changes.")] = False,
     users: Annotated[
         Path | None,
-        typer.Option("--users", metavar="FILE", help="Who may do what: JSON, see docs/console.md."),
+        typer.Option(
+            "--users", metavar="FILE", help="JSON file of users and their permissions (docs/console.md)."
+        ),
     ] = None,
     cluster_users: Annotated[
         bool,
-        typer.Option("--cluster-users", help="Users of the cluster's access control log in with their keys."),
+        typer.Option("--cluster-users", help="Log in users of the cluster's access control with their keys."),
     ] = False,
     audit: Annotated[
         Path | None,
-        typer.Option("--audit", metavar="FILE", help="Write each change there, a JSON line each."),
+        typer.Option("--audit", metavar="FILE", help="Append each change to this file, as a line of JSON."),
     ] = None,
     host_name: Annotated[
         list[str] | None,
-        typer.Option("--host-name", help="A name by which browsers may ask; may be repeated."),
+        typer.Option("--host-name", help="Host name that browsers may use; may be repeated."),
     ] = None,
     user_header: UserHeader = "",
     client_header: ClientHeader = "",
     proxy: Annotated[
         list[str] | None,
         typer.Option(
-            "--proxy", metavar="ADDRESS", help="Believe those headers from here; 127.0.0.1 unless set."
+            "--proxy", metavar="ADDRESS", help="Proxy whose headers are trusted (default 127.0.0.1)."
         ),
     ] = None,
     plan: Annotated[
@@ -83,7 +85,7 @@ def console(
         typer.Option("--plan", metavar="FILE", help="Show this plan of `aerobee spark placement`."),
     ] = None,
     hash_password: Annotated[
-        bool, typer.Option("--hash-password", help="Ask for a password, print its hash, and end.")
+        bool, typer.Option("--hash-password", help="Prompt for a password, print its hash, and exit.")
     ] = False,
     listen_descriptor: Annotated[int, typer.Option("--listen-descriptor", hidden=True)] = -1,
     stop_with_stdin: WithStdin = False,
@@ -91,7 +93,7 @@ def console(
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the console until Ctrl-C: a page for the browser."""
+    """Serve the web console until Ctrl-C."""
     out = Output(as_json)
     if hash_password:
         users_module = import_module("aerobee.console.users")
@@ -99,7 +101,7 @@ def console(
         out.document({"password": users_module.hash_password(given)}, users_module.hash_password(given))
         return
     set_log_level(log_level)
-    raise_open_files_max()  # of open files: half of it is for connections
+    raise_open_files_max()  # half of the limit is for connections
     settings: dict[str, Any] = {
         "nameserver": nameserver,
         "host": host,
@@ -126,7 +128,7 @@ def console(
 
 
 def make_console(settings: dict[str, Any]) -> Any:
-    """A ConsoleServer, not started. Raises ConfigError, also when aiohttp is not installed."""
+    """Create a ConsoleServer, not started. Raises ConfigError, also when aiohttp is not installed."""
     try:
         server, config = import_module("aerobee.console.server"), import_module("aerobee.console.config")
     except ImportError as missing:

@@ -1,19 +1,19 @@
-"""What `aerobee` is in a container image: a server's role, told by environment variables and a mounted file where it is.
+"""`aerobee` in a container image: server roles, configured by environment variables and a mounted file.
 
-    aerobee broker | nameserver | controller     the role, with what a container wants where nothing else is said
-    aerobee …                                    every other command as everywhere
+    aerobee broker | nameserver | controller     a role, with defaults for containers
+    aerobee …                                    any other command, unchanged
 
-A key's value comes from, the later wins: the defaults below, /etc/aerobee/ROLE.conf (or the file that AEROBEE_CONFIG names),
-AEROBEE_KEY variables, flags. Three variables are of the container alone:
+Sources of a key's value, later ones take precedence: the defaults below, /etc/aerobee/ROLE.conf (or the file that
+AEROBEE_CONFIG names), AEROBEE_KEY variables, flags. Three variables exist only in containers:
 
     AEROBEE_ADVERTISED            host[:port] at which clients outside of the containers' network reach this broker; an IPv6
                                   address without brackets needs its port
-    AEROBEE_ADVERTISED_FILE       a file with the same; it is waited for, for whoever finds the address out may need a while
-    AEROBEE_ADVERTISED_INTERNAL   the host's name for clients and brokers inside; the container's host name unless set
+    AEROBEE_ADVERTISED_FILE       a file with the same content; the start waits for it, because looking the address up may take time
+    AEROBEE_ADVERTISED_INTERNAL   host name for clients and brokers inside the network (default: the container's host name)
 
-A broker has two listeners, `internal` (10911) and `external` (10921), when one of the first two is set, and so has a NameServer
-always (9876, 9877): who asks through the external one is told the brokers' external addresses, who asks through the internal
-one their internal ones. So clients on both sides work at once.
+A broker has two listeners, `internal` (10911) and `external` (10921), if one of the first two variables is set; a NameServer
+always has two (9876, 9877). The NameServer advertises the brokers' external addresses to clients of its external listener, and
+their internal addresses to clients of its internal one, so that clients on both sides work simultaneously.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FILE_WAIT_S = 300.0
 
 
 def main() -> None:
-    """The image's `aerobee`."""
+    """Entry point of the image's `aerobee`."""
     role = sys.argv[1] if len(sys.argv) > 1 else ""
     if role in KINDS and not {"-h", "--help"} & set(sys.argv):
         try:
@@ -61,9 +61,9 @@ def main() -> None:
 
 
 def role_flags(role: str, environ: Mapping[str, str], host_name: str) -> list[str]:
-    """The flags that a role is started with in a container: the mounted file, and defaults for what nobody has set.
+    """The flags of a role in a container: the mounted file, and defaults for keys that are not set.
 
-    Reads the mounted file and AEROBEE_ADVERTISED_FILE. Raises ConfigError for what cannot be used.
+    Reads the mounted file and AEROBEE_ADVERTISED_FILE. Raises ConfigError for an invalid value.
     """
     path = config_path(role, environ)
     written = set(read_properties(path)) if path else set()
@@ -77,7 +77,7 @@ def role_flags(role: str, environ: Mapping[str, str], host_name: str) -> list[st
 
 
 def config_path(role: str, environ: Mapping[str, str]) -> str:
-    """The file that is mounted for a role, or an empty text."""
+    """The mounted configuration file of a role, or an empty text."""
     named = environ.get("AEROBEE_CONFIG", "")
     if named:
         return named
@@ -119,19 +119,21 @@ def advertised(environ: Mapping[str, str], wait_s: float = FILE_WAIT_S) -> str:
     text = text.strip()
     if not text:
         return ""
-    if text.count(":") > 1 and "[" not in text:  # a node's IPv6 address, as Kubernetes puts it before a port
+    if (
+        text.count(":") > 1 and "[" not in text
+    ):  # an IPv6 address, which Kubernetes writes before a port without brackets
         host, _, port = text.rpartition(":")
         text = f"[{host}]:{port}"
     if not text.rpartition(":")[2].isdigit():
         text = f"{text}:{INTERNAL_PORT}"
     (endpoint,) = parse_endpoints(text, source) or (None,)
     if endpoint is None or not endpoint.host or not endpoint.port or "," in text:
-        raise ConfigError(f"{source} is {text!r}: write the host, or host:port, that clients outside reach")
+        raise ConfigError(f"{source} is {text!r}: write a host, or host:port, that clients outside can reach")
     return text
 
 
 def own_peer(peers: str, host_name: str) -> str:
-    """The id of the controller whose address is this host's, by the first label of its name; empty when there is none."""
+    """The id of the controller at this host, compared by the first label of the host name; empty without one."""
     if not peers:
         return ""
     short = host_name.partition(".")[0]

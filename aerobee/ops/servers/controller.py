@@ -38,11 +38,11 @@ from aerobee.system import raise_open_files_max
 
 WHO_MAY_OPEN = (
     logging.WARNING,
-    "adminOpen=true: whoever reaches this controller's port may elect masters and change settings and members",
+    "adminOpen=true: every client that reaches this controller's port may elect masters and change settings and members",
 )
 WHO_MAY = (
     logging.INFO,
-    "administrators' requests to this controller are served to its own machine only; authenticationEnabled or adminOpen=true "
+    "this controller serves administration requests from its own machine only; authenticationEnabled or adminOpen=true "
     "change that",
 )
 log = logging.getLogger("aerobee.controller")
@@ -60,14 +60,14 @@ def controller(
     stop_with_stdin: WithStdin = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run one controller of a quorum in this process: it elects masters of broker groups."""
+    """Run one controller of a quorum in this process; controllers elect the masters of broker groups."""
     out = Output(as_json)
     settings = controller_settings(path=config, assignments=assignments or (), note=out.note)
     if print_config:
         write_config(out, to_properties(settings.controller, settings.tls))
         return
     set_log_level(log_level)
-    raise_open_files_max()  # of open files: half of it is for connections
+    raise_open_files_max()  # half of the limit is for connections
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)
@@ -81,8 +81,8 @@ def controller(
 
 @asynccontextmanager
 async def stopping_when_ended(server: Controller, stop: Stop) -> AsyncIterator[None]:
-    """Set `stop` when the controller ends by itself, and raise at the end what it failed of: one whose disk failed must not stay
-    as a process that looks alive."""
+    """Set `stop` when the controller ends by itself, and raise its failure at the end: a controller whose disk failed must not
+    remain as a process that looks alive."""
 
     async def wait() -> None:
         await server.ended.wait()
@@ -98,19 +98,19 @@ async def stopping_when_ended(server: Controller, stop: Stop) -> AsyncIterator[N
 
 
 def names_of(config: ControllerConfig) -> tuple[str, ...]:
-    """What its listeners are called."""
+    """Names of the controller's listeners."""
     return tuple(each.name for each in listeners_of(config))
 
 
 def make_controller(settings: ControllerSettings, listeners: Sequence[str] = ()) -> Controller:
-    """Make a controller, not started yet. `listeners`: the names of all of its process, where it is not alone there. Raises
-    ConfigError, PortTaken, LocalRefused."""
+    """Create a controller, not started yet. `listeners`: names of all listeners of the process, if it has other servers too.
+    Raises ConfigError, PortTaken, LocalRefused."""
     config = settings.controller
     tls = settings.tls.server_tls(listeners or names_of(config))
     if tls.mode is TlsMode.ENFORCING and QUORUM_LISTENER not in tls.plain_listeners:
         raise ConfigError(
-            "tls.server.mode is enforcing: controllers speak to each other without TLS in this version, so none would "
-            "be heard; use permissive, or tls.server.plainListeners=quorum, and keep their ports inside of a network that you trust"
+            "tls.server.mode is enforcing, but controllers communicate without TLS in this version, so they could not reach "
+            "each other; use permissive, or tls.server.plainListeners=quorum, and keep their ports within a trusted network"
         )
     require_free_port(config.bind_address, config.own_port, "the controller", "controllerDLegerPeers")
     require_directory(Path(config.directory), "controllerStorePath")

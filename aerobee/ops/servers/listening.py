@@ -1,7 +1,7 @@
-"""Look before a server starts: is the port free, may the directory be written?
+"""Checks before a server starts: the port is free, the directory is writable.
 
-The check runs just before the start and gives the clear sentence; the start itself still fails safely when somebody
-else is faster.
+The check runs just before the start and gives a clear error. If another process takes the port in between, the start still
+fails safely.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ def require_free_port(host: str, port: int, what: str, change: str) -> None:
 
 
 def port_failure(error: OSError, host: str, port: int, what: str, change: str) -> Exception:
-    """The sentence for a bind that failed."""
-    place = join_address(host, port)
+    """The error for a failed bind."""
+    address = join_address(host, port)
     if error.errno == errno.EADDRINUSE:
         return PortTaken(
-            f"{what} cannot listen at {place}: another process does; stop it (`ss -ltnp 'sport = :{port}'` names it), "
-            f"or choose another port with {change}"
+            f"{what} cannot listen at {address}: another process uses the port; stop it (find it with "
+            f"`ss -ltnp 'sport = :{port}'`), or choose another port with {change}"
         )
     if error.errno == errno.EACCES:
         return LocalRefused(
-            f"{what} may not listen at {place}: ports below 1024 need privileges; use {change}"
+            f"{what} may not listen at {address}: ports below 1024 need privileges; choose another port with {change}"
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return LocalRefused(f"{what} cannot listen at {place}: this machine has no address {host}")
-    return LocalRefused(f"{what} cannot listen at {place}: {error.strerror or error}")
+        return LocalRefused(f"{what} cannot listen at {address}: this machine has no address {host}")
+    return LocalRefused(f"{what} cannot listen at {address}: {error.strerror or error}")
 
 
 def require_directory(path: Path, change: str) -> None:
@@ -57,7 +57,7 @@ def require_directory(path: Path, change: str) -> None:
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise LocalRefused(
-            f"the data directory {path} is not writable for this user; check its owner, or choose another with {change}"
+            f"this user cannot write to the data directory {path}; check its owner, or choose another with {change}"
         )
 
 

@@ -40,8 +40,8 @@ def register(app: typer.Typer) -> None:
 
 def nameserver(
     config: ConfigPath = None,
-    port: Annotated[int | None, typer.Option("--port", help="Listen here; 9876 unless set.")] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Bind to this address.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port to listen at (default 9876).")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to bind to.")] = None,
     assignments: Assignments = None,
     print_config: PrintConfig = False,
     log_level: LogLevel = "info",
@@ -56,7 +56,7 @@ def nameserver(
         write_config(out, to_properties(settings.server, settings.tls, settings.access))
         return
     set_log_level(log_level)
-    raise_open_files_max()  # of open files: half of it is for connections
+    raise_open_files_max()  # half of the limit is for connections
 
     async def command(stop: Stop) -> None:
         force_on_second_signal(stop, out)
@@ -65,7 +65,7 @@ def nameserver(
             with stopping_with_stdin(stop, stop_with_stdin):
                 await start_and_wait(server, stop, out, "nameserver", settings.server.listen_port)
             return
-        # Few have a controller in here, and it is a tenth of a second to load.
+        # Few NameServers run a controller, and its import takes a tenth of a second.
         from aerobee.ops.servers.controller import make_controller, names_of, stopping_when_ended
 
         listeners = (*_names(settings), *names_of(settings.controller))
@@ -111,7 +111,8 @@ def _names(settings: NameServerSettings) -> tuple[str, ...]:
 def start_nameserver(
     settings: NameServerSettings, settings_path: str | None = None, listeners: Sequence[str] = ()
 ) -> NameServer:
-    """Make a NameServer, not started yet. `listeners`: the names of all of its process, where it is not alone there. Raises PortTaken."""
+    """Create a NameServer, not started yet. `listeners`: names of all listeners of the process, if it has other servers too.
+    Raises PortTaken."""
     server = settings.server
     if not server.listeners:
         require_free_port(server.bind_address, server.listen_port, "the NameServer", "--port or listenPort")

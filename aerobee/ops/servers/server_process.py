@@ -1,6 +1,6 @@
-"""A NameServer, broker, controller or console in a process of its own, below `aerobee up`: started, started again when it dies, drained.
+"""A NameServer, broker, controller or console as a child process of `aerobee up`: start, restart after its death, drain.
 
-The process ends with its standard input, so that none outlives the one that started it.
+The process ends when its standard input closes, so that it does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from aerobee.errors import AerobeeError
 from aerobee.ops.terminal.failure import UnhealthyError
 from aerobee.ops.terminal.output import Output
 
-DRAIN_S = 20.0  # longest that one may take to drain before it is killed
-PAUSE_S_MIN = 0.5  # before one that died is started again; doubled each time it does not stay up
+DRAIN_S = 20.0  # longest time to drain before the process is killed
+PAUSE_S_MIN = 0.5  # pause before a restart; doubled each time the process does not stay up
 PAUSE_S_MAX = 30.0
-STAYS_UP_S = 60.0  # one that ran so long begins with the shortest pause again
+STAYS_UP_S = 60.0  # after this running time the pause is PAUSE_S_MIN again
 
 
 class ServerProcess:
-    """One server. `command` is `broker` or `nameserver`, `arguments` what follows it; `name` is what people are told.
+    """One server process. `command` is its command (`broker`, `nameserver`, …), `arguments` follow it; `name` is for messages.
 
-    `inherited`: descriptors that the process takes over.
+    `inherited`: descriptors that the process inherits.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class ServerProcess:
 
     @property
     def kind(self) -> str:
-        """What it is in what is said to programs: "nameserver" or, controllers too, "broker"."""
+        """The key of the server's name in JSON events: "nameserver", else "broker" (also for controllers)."""
         return "nameserver" if self._command == "nameserver" else "broker"
 
     async def start(self) -> None:
-        """Start it and wait until it listens. Raises UnhealthyError saying why it does not."""
+        """Start the process and wait until it listens. Raises UnhealthyError with the reason when it does not."""
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             *(
@@ -77,13 +77,13 @@ class ServerProcess:
         try:
             said = orjson.loads(line)
             if "error" in said:
-                raise UnhealthyError(f"{self.name} does not start: {said['error']['message']}")
+                raise UnhealthyError(f"{self.name} failed to start: {said['error']['message']}")
             self.address = str(said["address"])
         except (orjson.JSONDecodeError, KeyError) as error:
-            raise UnhealthyError(f"{self.name} ended before it was ready; its log above says why") from error
+            raise UnhealthyError(f"{self.name} ended before it was ready; see its log above") from error
 
     async def keep_up(self, out: Output) -> None:
-        """For ever: when it dies, say so, start it again, and say that it is back."""
+        """Loop: when the process dies, report it, restart it, and report that it is back."""
         pause_s = PAUSE_S_MIN
         while True:
             began = time.monotonic()
@@ -91,7 +91,7 @@ class ServerProcess:
             how = await self.died()
             if time.monotonic() - began > STAYS_UP_S:
                 pause_s = PAUSE_S_MIN
-            _tell(out, "died", self, f"{self.name} ended {how}; it is started again in {pause_s:g} s")
+            _report(out, "died", self, f"{self.name} ended {how}; restarting in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
             try:
@@ -99,20 +99,20 @@ class ServerProcess:
             except AerobeeError as error:
                 out.note(str(error), style="red")
                 continue
-            _tell(out, "back", self, f"{self.name} is back at {self.address}")
+            _report(out, "back", self, f"{self.name} is back at {self.address}")
 
     async def died(self) -> str:
-        """Wait until it has ended; returns how, as the end of a sentence."""
+        """Wait until the process has ended; return how, as the end of a sentence."""
         assert self._process is not None
         return _how(await self._process.wait())
 
     def ask_to_end(self) -> None:
-        """Let it drain; returns at once."""
+        """Make the process drain, without waiting for its end."""
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     async def ended(self) -> None:
-        """Wait until it has drained; kill it when that takes too long."""
+        """Wait until the process has drained; kill it after DRAIN_S."""
         if self._process is None:
             return
         try:
@@ -128,7 +128,7 @@ class ServerProcess:
                 self._process.kill()
 
 
-def _tell(out: Output, event: str, server: ServerProcess, sentence: str) -> None:
+def _report(out: Output, event: str, server: ServerProcess, sentence: str) -> None:
     if out.as_json:
         out.line({"event": event, server.kind: server.name, "pid": server.pid}, "")
     else:
@@ -137,7 +137,7 @@ def _tell(out: Output, event: str, server: ServerProcess, sentence: str) -> None
 
 def _how(code: int) -> str:
     if code >= 0:
-        return f"with exit code {code}; its log above says why"
+        return f"with exit code {code} (see its log above)"
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -1,7 +1,7 @@
-"""What `aerobee nameserver` and `aerobee broker` share: flags, the life of a server, and how it ends.
+"""Shared by the commands that run a server: options, start, and shutdown.
 
-The first Ctrl-C (or SIGTERM) stops taking requests, answers what is under way, unregisters and flushes. The second
-one ends the process at once; the store then recovers at its next start, as after a crash.
+After the first Ctrl-C (or SIGTERM) the server refuses new requests, answers those in progress, unregisters and flushes. The
+second one terminates the process immediately; the store then recovers at its next start, as after a crash.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop
 
 ConfigPath = Annotated[
-    str | None, typer.Option("--config", "-c", metavar="FILE", help="Read this file of key=value lines.")
+    str | None,
+    typer.Option("--config", "-c", metavar="FILE", help="Configuration file with key=value lines."),
 ]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one key of the file; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one configuration key; may be repeated."),
 ]
 PrintConfig = Annotated[
-    bool, typer.Option("--print-config", "-p", help="Print every key with its value, and end.")
+    bool, typer.Option("--print-config", "-p", help="Print every key with its value, and exit.")
 ]
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")]
+LogLevel = Annotated[str, typer.Option("--log-level", help="Log level: debug, info, warning or error.")]
 WithStdin = Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)]
 
 
 class Server(Protocol):
-    """What can be started and stopped: a NameServer or a Broker."""
+    """A server that can be started and stopped: a NameServer, Broker, controller or console."""
 
     @property
     def address(self) -> str: ...
@@ -48,7 +49,7 @@ class Server(Protocol):
 
 
 async def start_and_wait(server: Server, stop: Stop, out: Output, what: str, port: int) -> None:
-    """Start, say so, wait for the signal, drain, say so."""
+    """Start the server, report it, wait for the signal, drain, report it."""
     stop.taken = True
     try:
         await server.start()
@@ -59,10 +60,8 @@ async def start_and_wait(server: Server, stop: Stop, out: Output, what: str, por
             {"event": "ready", "part": what, "address": server.address}, f"{what} listens at {server.address}"
         )
         await stop.wait()
-        if (
-            not out.as_json
-        ):  # in JSON a program reads it, `aerobee up` for one, and nobody has a Ctrl-C for it
-            out.note(f"stopping the {what}; Ctrl-C again ends it at once")
+        if not out.as_json:  # a program that reads JSON, for example `aerobee up`, does not press Ctrl-C
+            out.note(f"stopping the {what}; press Ctrl-C again to terminate immediately")
     finally:
         await server.stop()
     out.line({"event": "stopped", "part": what}, f"{what} stopped cleanly")
@@ -72,7 +71,7 @@ def force_on_second_signal(stop: Stop, out: Output) -> None:
     """The second signal ends the process without draining."""
 
     def force() -> None:
-        out.note("ended at once; the store recovers at its next start", style="")
+        out.note("terminated; the store recovers at its next start", style="")
         os._exit(int(ExitCode.INTERRUPTED))
 
     stop.on_force = force
@@ -80,7 +79,7 @@ def force_on_second_signal(stop: Stop, out: Output) -> None:
 
 @contextlib.contextmanager
 def stopping_with_stdin(stop: Stop, wanted: bool) -> Iterator[None]:
-    """Stop when standard input ends: the starting process holds the other end, also when it is killed."""
+    """Stop when standard input ends. The parent process has the other end open, so this also works when it is killed."""
     if not wanted:
         yield
         return
@@ -100,12 +99,10 @@ def stopping_with_stdin(stop: Stop, wanted: bool) -> Iterator[None]:
 
 
 def set_log_level(name: str) -> None:
-    """Set the level of Aerobee's own loggers, unless --debug asked for more."""
+    """Set the level of Aerobee's loggers, unless --debug is on."""
     level = logging.getLevelNamesMapping().get(name.upper())
     if level is None:
-        raise typer.BadParameter(
-            f"{name!r} is no level: debug, info, warning or error", param_hint="--log-level"
-        )
+        raise typer.BadParameter(f"{name!r} must be debug, info, warning or error", param_hint="--log-level")
     if logging.getLogger().level != logging.DEBUG:
         logging.getLogger("aerobee").setLevel(level)
 

@@ -1,12 +1,12 @@
 """`aerobee up`: a NameServer and brokers on this machine with one command.
 
-One broker lives in this process, and the NameServer beside it. A broker uses one core, so where there are more each is a process
-of its own, and so is the NameServer: whichever dies is started again while the rest goes on (server_process.py). They drain when
-their standard input closes, so that none outlives this process.
-Ports: the NameServer's, then the brokers' in steps of 10, as RocketMQ needs neighbours (VIP at -2, HA at +1).
+A single broker runs in this process together with the NameServer. A broker uses one core, so with several brokers each runs
+in a separate process, and so does the NameServer: a process that dies is restarted while the others continue
+(server_process.py). The processes drain when their standard input closes, so that none outlives this process.
+Ports: the NameServer's, then the brokers' in steps of 10, because RocketMQ also uses adjacent ports (VIP at -2, HA at +1).
 
-With --replicas each broker name has so many brokers, and three controllers say which of them is master. All of these are
-processes, so that each can be killed: the others go on.
+With --replicas each broker name has this number of brokers, and three controllers elect the master of each group. Every
+server is a separate process and can be killed while the others continue.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from aerobee.words import plural
 BROKER_PORT_STEP = 10
 BROKERS_MAX = 64
 HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
-# Which option says what `up` gives each of its brokers.
+# The option that sets each key which `up` decides for its brokers.
 UP_SAYS = {
     "listenPort": "--port",
     "bindAddress": "--host",
@@ -69,24 +69,24 @@ UP_SAYS = {
     "enableControllerMode": "--replicas",
     "controllerAddr": "--controller-port",
 }
-HEALTHY_WITHIN_S = 180.0  # recovery of a store after a crash takes part of it, on a machine that may be busy
+HEALTHY_WITHIN_S = 180.0  # includes the recovery of a store after a crash, on a busy machine
 POLL_S = 0.05
-# What --set says for the NameServer, too: certificates, and adminOpen, which controllers get as well. tls.server.mode is the brokers'
-# only: they register in plain.
+# Keys of --set that also apply to the NameServer: certificates, and adminOpen, which controllers get as well. tls.server.mode
+# applies to brokers only: they register without TLS.
 ADMIN_OPEN = "adminOpen"
 NAMESERVER_TOO = ("tls.server.keyP", "tls.server.certPath", ADMIN_OPEN)
 NOTE_AFTER_S = 3.0
 NOTE_AGAIN_S = 15.0
-# A throw-away cluster needs no gigabyte files; one on disk keeps RocketMQ's sizes, so that either product opens it.
+# A temporary cluster needs no gigabyte files; a persistent one keeps RocketMQ's sizes, so that either product opens it.
 EPHEMERAL = {
     "mappedFileSizeCommitLog": "67108864",
     "mappedFileSizeConsumeQueue": "600000",
     "maxHashSlotNum": "50000",
     "maxIndexNum": "200000",
 }
-# RocketMQ has SQL92 filters off; who starts a cluster this way wants what it can do.
+# RocketMQ disables SQL92 filters by default; a cluster for trying things out should have them.
 WANTED = {"enablePropertyFilter": "true"}
-# What is acknowledged must be there after a failover, or replicas would promise more than they keep.
+# Acknowledged messages must survive a failover.
 REPLICATED = {"allAckInSyncStateSet": "true"}
 CONTROLLERS = 3
 REPLICAS_MAX = 9
@@ -94,19 +94,19 @@ REPLICAS_MAX = 9
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be started: checked settings, nothing opened yet."""
+    """The servers to start: checked settings, nothing opened yet."""
 
     nameserver: NameServerSettings
     nameserver_address: str
     brokers: tuple[BrokerSettings, ...]
-    nameserver_arguments: tuple[str, ...]  # of each server in a process of its own
+    nameserver_arguments: tuple[str, ...]  # of each server that is a separate process
     broker_arguments: tuple[tuple[str, ...], ...]
     data: Path
     controllers: tuple[Mapping[str, str], ...] = ()  # key -> value of each controller, with --replicas
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """What each broker is called: its name, with replicas also its number."""
+        """Title of each broker in messages: its name, with replicas also its number."""
         names = [settings.broker.broker_name for settings in self.brokers]
         if not self.controllers:
             return tuple(names)
@@ -128,13 +128,16 @@ BrokerCount = Annotated[
         "--brokers",
         min=1,
         max=BROKERS_MAX,
-        help="How many; one uses one core. More than one: each is a process, and one that dies is started again.",
+        help="Number of brokers; each uses one core. Several brokers run as processes and are restarted when they die.",
     ),
 ]
 ReplicaCount = Annotated[
     int,
     typer.Option(
-        "--replicas", min=1, max=REPLICAS_MAX, help="How many brokers of each name, of which one is master."
+        "--replicas",
+        min=1,
+        max=REPLICAS_MAX,
+        help="Number of brokers per broker name, one of them the master.",
     ),
 ]
 ControllerPort = Annotated[
@@ -150,7 +153,7 @@ ConsolePort = Annotated[
         metavar="PORT",
         min=1,
         max=65_535,
-        help="Port of the console at 127.0.0.1; 8080, or the next that is free, unless set.",
+        help="Port of the console at 127.0.0.1 (default: 8080, or the next free port).",
     ),
 ]
 
@@ -161,42 +164,49 @@ def up(
     controller_port: ControllerPort = 9_878,
     port: Annotated[
         int,
-        typer.Option("--port", min=1, max=65_000, help="Port of the first broker; the next one has 10 more."),
+        typer.Option(
+            "--port", min=1, max=65_000, help="Port of the first broker; each further broker adds 10."
+        ),
     ] = 10_911,
     nameserver_port: Annotated[
         int, typer.Option("--nameserver-port", min=1, max=65_535, help="Port of the NameServer.")
     ] = 9_876,
     host: Annotated[
-        str, typer.Option("--host", help="Bind to this address; 0.0.0.0 lets other machines in.")
+        str, typer.Option("--host", help="Address to bind to; 0.0.0.0 accepts connections of other machines.")
     ] = ("127.0.0.1"),
     advertise: Annotated[
-        str | None, typer.Option("--advertise", help="Address that clients are told; --host unless set.")
+        str | None, typer.Option("--advertise", help="Address advertised to clients (default: --host).")
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", envvar="AEROBEE_DATA", help="Where messages lie; ~/.local/share/aerobee unless set."
+            "--data",
+            envvar="AEROBEE_DATA",
+            help="Directory of the messages (default ~/.local/share/aerobee).",
         ),
     ] = None,
     ephemeral: Annotated[
-        bool, typer.Option("--ephemeral", help="Keep nothing: a directory that goes at the end.")
+        bool, typer.Option("--ephemeral", help="Use a temporary directory and delete it at the end.")
     ] = (False),
     profile: Annotated[
         str,
-        typer.Option("--profile", help="development, or production: nothing is created by a typing error."),
+        typer.Option(
+            "--profile",
+            help="development, or production: no automatic creation of topics and consumer groups.",
+        ),
     ] = "development",
     console: ConsolePort = None,
-    no_console: Annotated[bool, typer.Option("--no-console", help="Without the console.")] = False,
+    no_console: Annotated[bool, typer.Option("--no-console", help="Do not serve the console.")] = False,
     assignments: Assignments = None,
     log_level: LogLevel = "warning",
     as_json: AsJson = False,
 ) -> None:
-    """Start a NameServer and brokers here, and stay until Ctrl-C."""
+    """Start a NameServer and brokers on this machine, and run them until Ctrl-C."""
     out = Output(as_json)
     if no_console and console is not None:
-        raise UsageError("--no-console wants none and --console says where: give one of them")
+        raise UsageError("--no-console and --console are mutually exclusive")
     if ephemeral and data is not None:
-        raise UsageError("--ephemeral keeps nothing and --data names where to keep it: give one of them")
+        raise UsageError("--ephemeral and --data are mutually exclusive")
     set_log_level(log_level)
     root = Path(tempfile.mkdtemp(prefix="aerobee-")) if ephemeral else (data or default_data()).absolute()
     try:
@@ -245,8 +255,8 @@ def make_plan(
     environ: Mapping[str, str] = os.environ,
     note: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Settle names, ports and directories. Raises UsageError and ConfigError."""
-    _check_places(broker_count * replica_count, port, nameserver_port, advertise)
+    """Choose names, ports and directories. Raises UsageError and ConfigError."""
+    _check_addresses(broker_count * replica_count, port, nameserver_port, advertise)
     local = WILDCARDS.get(bare_host(host), host)
     nameserver_address = join_address(local, nameserver_port)
     nameserver, nameserver_arguments = _plan_nameserver(nameserver_port, host, data, assignments)
@@ -273,7 +283,7 @@ def make_plan(
         if advertise is not None or local == host:
             own["brokerIP1"] = advertise or host
         _refuse_what_up_decides(assignments, own)
-        # --set and the environment win over these.
+        # --set and the environment take precedence over these.
         extra = WANTED | (EPHEMERAL if ephemeral else {}) | (REPLICATED if controllers else {})
         set_elsewhere = environment_settings(environ, BROKER_KINDS)
         own.update(
@@ -308,14 +318,14 @@ def make_plan(
 
 
 def _refuse_what_up_decides(assignments: Sequence[str], own: Mapping[str, str]) -> None:
-    """Raise UsageError for a key of --set that would have no effect, for `up` gives it to each broker by itself."""
+    """Raise UsageError for a key of --set that would have no effect, because `up` sets it for each broker."""
     for key in own:
         if _assigns(assignments, key):
             say = UP_SAYS.get(key)
             raise UsageError(
-                f"--set {key}: `aerobee up` decides it for its brokers"
-                + (f", {say} says it" if say else "")
-                + "; `aerobee broker` takes any"
+                f"--set {key}: `aerobee up` sets this key for its brokers"
+                + (f"; use {say}" if say else "")
+                + "; `aerobee broker` accepts any key"
             )
 
 
@@ -342,7 +352,7 @@ def controller_flags(
 def _plan_nameserver(
     port: int, host: str, data: Path, assignments: Sequence[str]
 ) -> tuple[NameServerSettings, tuple[str, ...]]:
-    """Its settings, and the arguments with which a process of its own has the same."""
+    """Settings of the NameServer, and the arguments that give a separate process the same settings."""
     flags = {
         "listenPort": Setting(str(port), "--nameserver-port"),
         "bindAddress": Setting(host, "--host"),
@@ -357,27 +367,28 @@ def _set_arguments(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(part for text in texts for part in ("--set", text))
 
 
-def _check_places(broker_count: int, port: int, nameserver_port: int, advertise: str | None) -> None:
+def _check_addresses(broker_count: int, port: int, nameserver_port: int, advertise: str | None) -> None:
     ports = [port + index * BROKER_PORT_STEP for index in range(broker_count)]
     if nameserver_port in ports:
         raise UsageError(
-            f"port {nameserver_port} is both the NameServer's (--nameserver-port) and "
-            f"that of a broker (--port, then one each {BROKER_PORT_STEP}): give them different ones"
+            f"port {nameserver_port} is used by the NameServer (--nameserver-port) and "
+            f"by a broker (--port, in steps of {BROKER_PORT_STEP}): choose different ports"
         )
     if ports[-1] > PORT_MAX:
         raise UsageError(
-            f"--port {port} leaves no room for {plural(broker_count, 'broker')}: the last one would be {ports[-1]}"
+            f"--port {port} is too high for {plural(broker_count, 'broker')}: the last port would be {ports[-1]}, "
+            f"above {PORT_MAX}"
         )
     if advertise is None:
         return
     if not is_ip(bare_host(advertise)) and not HOST_NAME.fullmatch(advertise):
         raise UsageError(
-            f"--advertise {advertise!r}: write an address or a host's name, without a port (that is --port)"
+            f"--advertise {advertise!r}: write an address or a host name without a port (use --port for it)"
         )
 
 
 def require_ports(plan: Plan) -> None:
-    """Refuse before anything starts when one of the ports is taken. Raises PortTaken."""
+    """Raise PortTaken before anything starts when one of the ports is in use."""
     server = plan.nameserver.server
     require_free_port(server.bind_address, server.listen_port, "the NameServer", "--nameserver-port")
     for controller in plan.controllers:
@@ -394,11 +405,11 @@ def require_ports(plan: Plan) -> None:
 async def _serve(
     plan: Plan, stop: Stop, out: Output, log_level: str, ephemeral: bool, page: UpConsole | str
 ) -> None:
-    """`page`: the console, or why there is none; "" when none was wanted."""
+    """`page`: the console, or the reason why there is none; "" with --no-console."""
     stop.taken = True
     started = time.monotonic()
     is_one = len(plan.brokers) == 1 and not plan.controllers
-    parts: list[NameServer | Broker] = []  # a part that did not start has closed itself
+    parts: list[NameServer | Broker] = []  # only started parts: one that fails to start closes itself
     nameservers: list[ServerProcess] = []
     controllers: list[ServerProcess] = []
     brokers: list[ServerProcess] = []
@@ -421,9 +432,9 @@ async def _serve(
             page.kill()
         if ephemeral:
             shutil.rmtree(plan.data, ignore_errors=True)
-            out.note("ended at once", style="")
+            out.note("terminated", style="")
         else:
-            out.note("ended at once; the stores recover at their next start", style="")
+            out.note("terminated; the stores recover at their next start", style="")
         os._exit(int(ExitCode.INTERRUPTED))
 
     stop.on_force = force
@@ -439,11 +450,11 @@ async def _serve(
             _say_ready(out, plan, nameserver, addresses, ephemeral, backend, seconds, page)
             pages = (page.serve(nameserver, log_level, out),) if isinstance(page, UpConsole) else ()
             await _stay(stop, *(process.keep_up(out) for process in processes), *pages)
-            out.note("draining; Ctrl-C again ends everything at once")
+            out.note("draining; press Ctrl-C again to terminate immediately")
     finally:
         if isinstance(page, UpConsole):
             await page.close()
-        # Brokers first: they say goodbye to controllers and NameServer.
+        # Brokers first: they unregister at the controllers and the NameServer.
         for group in (brokers, controllers, nameservers):
             for process in group:
                 process.ask_to_end()
@@ -454,7 +465,7 @@ async def _serve(
 
 
 async def _start_here(plan: Plan, parts: list[NameServer | Broker]) -> tuple[str, dict[str, str]]:
-    """Start both in this process; what has started is added to `parts`. Returns the addresses."""
+    """Start both servers in this process and add each started one to `parts`. Returns the addresses."""
     nameserver = start_nameserver(plan.nameserver)
     settings = plan.brokers[0]
     broker = start_broker(settings)
@@ -485,7 +496,7 @@ async def _start(server: NameServer | Broker, port: int, what: str, change: str)
 async def _wait_until_healthy(
     nameserver: str, plan: Plan, stop: Stop, out: Output, broker: Broker | None
 ) -> None:
-    """Healthy: each broker is registered, and the route of the topic that bears its name can be read."""
+    """Healthy: each broker is registered, and the route of the topic named like it is readable."""
     names = sorted({settings.broker.broker_name for settings in plan.brokers})
     deadline = time.monotonic() + HEALTHY_WITHIN_S
     note_at = time.monotonic() + NOTE_AFTER_S
@@ -504,7 +515,7 @@ async def _wait_until_healthy(
                         await registered.route(name)
                     return
                 missing = f"not registered yet: {', '.join(absent)}"
-            except NoPermission as error:  # it will say so again
+            except NoPermission as error:  # permanent: a retry fails in the same way
                 raise UnhealthyError(refused(access, error.remark)) from error
             except AerobeeError as error:
                 missing = str(error)
@@ -523,7 +534,7 @@ async def _wait_until_healthy(
 
 
 async def _stay(stop: Stop, *keepers: Coroutine[object, object, None]) -> None:
-    """Until the signal. A process that dies is started again; the others go on meanwhile."""
+    """Run until the signal. A process that dies is restarted while the others continue."""
     await stop.or_done(asyncio.gather(stop.wait(), *keepers))
 
 
@@ -540,7 +551,7 @@ def _say_ready(
     store = plan.brokers[0].store
     ack = ack_sentence(store.flush_disk_type.value, store.broker_role.value)
     if plan.controllers and store.all_ack_in_sync_state_set:
-        ack += "; in a group, after every broker in sync has it"
+        ack += "; in a broker group, after every in-sync broker has stored the message"
     keys = what_commands_need(plan.brokers[0].access, os.environ)
     if out.as_json:
         if keys:
@@ -565,7 +576,7 @@ def _say_ready(
     out.say(f"  {'NameServer':<{width}}  {nameserver}")
     for name, address in addresses.items():
         out.say(f"  {name:<{width}}  {address}")
-    out.say(f"  {'data':<{width}}  {'kept until it stops' if ephemeral else plan.data}")
+    out.say(f"  {'data':<{width}}  {'temporary, deleted at the end' if ephemeral else plan.data}")
     out.say(f"  {'ack':<{width}}  {ack}")
     out.say(f"  {'fast path':<{width}}  {backend.name} ({backend.why})")
     if administrators := _administrators(plan.brokers[0]):
@@ -588,14 +599,14 @@ def _say_ready(
 
 
 def _administrators(settings: BrokerSettings) -> str:
-    """Who may administer a broker that others than this machine reach; "" for one that they do not."""
+    """Who may administer a broker that other machines can reach; "" if they cannot."""
     hosts = (each.host for each in settings.broker.bound_listeners)
     is_reached = not all(map(is_loopback, hosts))
     return who_may_administer(settings.access) if is_reached else ""
 
 
 def _command() -> str:
-    """How this command is called from here: by its name when the shell finds it, else by its path."""
+    """The command line of `aerobee` for the user: its name if the shell finds it, else its path."""
     if shutil.which("aerobee") is not None:
         return "aerobee"
     path = Path(sys.executable).with_name("aerobee")

@@ -1,4 +1,4 @@
-"""Keys of `aerobee up` where access control is on: what its servers need, what it asks with itself, what commands need."""
+"""Keys of `aerobee up` with access control: those of its servers, of its requests, and of the user's commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ ACCESS_KEY, SECRET_KEY = "AEROBEE_ACCESS_KEY", "AEROBEE_SECRET_KEY"
 
 
 def require_inner_keys(brokers: AccessConfig, environ: Mapping[str, str]) -> None:
-    """Where the NameServer is a process, which reads the environment, too. Raises ConfigError when it would refuse the brokers."""
+    """Check the keys if the NameServer is a separate process and reads the environment. Raises ConfigError if it would
+    refuse the brokers."""
     nameserver = build(AccessConfig, environment_settings(environ, (AccessConfig,)))
     if (
         nameserver.authentication_enabled
@@ -24,13 +25,13 @@ def require_inner_keys(brokers: AccessConfig, environ: Mapping[str, str]) -> Non
         and RequestCode.REGISTER_BROKER not in codes_of(nameserver.authentication_whitelist, "")
     ):
         raise ConfigError(
-            "authenticationEnabled is on in the environment, for the NameServer, too, and brokers have no keys to register with: "
+            "the environment sets authenticationEnabled for the NameServer too, but brokers have no keys to register with: "
             + HOW_TO_SET_INNER
         )
 
 
 def own_keys(brokers: AccessConfig, environ: Mapping[str, str]) -> Credentials | None:
-    """What `up` signs its own questions with; None when it knows no keys."""
+    """The keys with which `up` signs its requests; None without any."""
     known = brokers.inner_credentials or brokers.first_user
     if known is None and environ.get(ACCESS_KEY):
         known = Credentials(environ[ACCESS_KEY], environ.get(SECRET_KEY, ""))
@@ -38,21 +39,21 @@ def own_keys(brokers: AccessConfig, environ: Mapping[str, str]) -> Credentials |
 
 
 def refused(brokers: AccessConfig, why: str) -> str:
-    """What to do about a NameServer that takes none of those keys, and so no broker of theirs."""
+    """The error for a NameServer that refuses the keys of `up` and its brokers."""
     keys = (
         "innerClientAuthenticationCredentials" if brokers.inner_credentials else "requests without such keys"
     )
     return (
-        f"the NameServer asks for keys and refuses {keys}: {why}. Brokers register with these: {HOW_TO_SET_INNER}, those of an "
-        "administrator whom the NameServer knows; a user that is there already keeps his password"
+        f"the NameServer requires authentication and refuses {keys}: {why}. Brokers register with these keys: "
+        f"{HOW_TO_SET_INNER}; use those of an administrator that the NameServer knows. An existing user keeps its password"
     )
 
 
 def what_commands_need(brokers: AccessConfig, environ: Mapping[str, str]) -> str:
-    """A sentence for whoever starts a cluster with access control and has no keys in his environment; "" when nothing is missing."""
+    """A hint if access control is on and the environment has no keys; "" if nothing is missing."""
     if not brokers.is_closed or environ.get(ACCESS_KEY):
         return ""
     user = brokers.first_user
     name, secret = ("…", "…") if user is None else (user.access_key, "…")
     whose = "" if user is None else " (the password of initAuthenticationUser)"
-    return f"commands need them: export {ACCESS_KEY}={name} {SECRET_KEY}={secret}{whose}"
+    return f"required by commands: export {ACCESS_KEY}={name} {SECRET_KEY}={secret}{whose}"

@@ -1,8 +1,8 @@
-"""The console of `aerobee up`: its port is open from the start, its process begins with the first browser that connects.
+"""The console of `aerobee up`: its port is open from the start, its process starts with the first connection.
 
-A console that nobody opens costs a socket and nothing else. The process is one of its own, so a page of thousands of topics holds
-no broker's event loop; it takes over the listening socket, in which the browser's connection waits meanwhile. When it ends before
-`up` does, the next connection starts it again.
+An unused console costs only a socket. The console runs in a separate process, so that a page of thousands of topics does not
+block a broker's event loop. The process inherits the listening socket, in whose backlog the first connection waits. If the
+process ends before `up` does, the next connection starts it again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from aerobee.ops.servers.listening import port_failure
 from aerobee.ops.servers.server_process import PAUSE_S_MAX, PAUSE_S_MIN, ServerProcess
 from aerobee.ops.terminal.output import Output
 
-HOST = "127.0.0.1"  # beyond this machine a console wants users, which `aerobee console` takes
+HOST = "127.0.0.1"  # a console for other machines needs users, which only `aerobee console` accepts
 PORT = 8_080
-PORTS_TRIED = 10  # from PORT on, unless a port was asked for
+PORTS_TRIED = 10  # ports from PORT on, without --console
 BACKLOG = 128
 
 
 class UpConsole:
-    """open_console() makes one; serve() until it is cancelled, then close()."""
+    """Created by open_console(); run serve() until it is cancelled, then close()."""
 
     def __init__(self, listener: socket.socket, notice: str) -> None:
         self.notice = notice
@@ -39,7 +39,7 @@ class UpConsole:
         return f"http://{join_address(HOST, self.port)}/"
 
     async def serve(self, nameserver: str, log_level: str, out: Output) -> None:
-        """For ever: wait for a browser, start the console, wait until it ends. What goes wrong is said; brokers go on."""
+        """Loop: wait for a connection, start the console, wait until it ends. Print failures; brokers are not affected."""
         number = self._listener.fileno()
         arguments = ("--listen-descriptor", str(number), "--nameserver", nameserver)
         pause_s = PAUSE_S_MIN
@@ -54,8 +54,8 @@ class UpConsole:
             except AerobeeError as error:
                 out.note(str(error), style="red")
             how = await process.died()
-            out.note(f"the console ended {how}; the next page that is opened starts it again", style="yellow")
-            await asyncio.sleep(pause_s)  # a browser that still waits asks again at once
+            out.note(f"the console ended {how}; the next browser connection starts it again", style="yellow")
+            await asyncio.sleep(pause_s)  # a waiting browser reconnects immediately
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     def kill(self) -> None:
@@ -73,8 +73,7 @@ class UpConsole:
 def open_console(port: int | None) -> UpConsole | str:
     """Listen at 127.0.0.1:`port`, or, for None, at the first free port from PORT on.
 
-    Returns why there is none where a package is missing or no port is free and none was asked for. Raises PortTaken for a port that
-    was asked for and is taken.
+    Returns the reason as text if a package is missing, or, for None, if no port is free. Raises PortTaken if `port` is in use.
     """
     if find_spec("aiohttp") is None:
         return "not started: it needs aiohttp, pip install 'aerobee[metrics]'"
@@ -90,8 +89,8 @@ def open_console(port: int | None) -> UpConsole | str:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 return f"not started: {error.strerror or error}"
             continue
-        return UpConsole(listener, "" if tried == PORT else f"port {PORT} is taken")
-    return f"not started: the ports {PORT} to {PORT + PORTS_TRIED - 1} are taken; --console names another"
+        return UpConsole(listener, "" if tried == PORT else f"port {PORT} is in use")
+    return f"not started: ports {PORT} to {PORT + PORTS_TRIED - 1} are in use; choose another with --console"
 
 
 def _listen(port: int) -> socket.socket:
@@ -108,12 +107,12 @@ def _listen(port: int) -> socket.socket:
 
 
 async def _readable(listener: socket.socket) -> None:
-    """Return when a connection waits to be accepted; it is not."""
+    """Return when a connection is ready to be accepted, without accepting it."""
     loop = asyncio.get_running_loop()
-    came = asyncio.Event()
-    loop.add_reader(listener, came.set)
+    connected = asyncio.Event()
+    loop.add_reader(listener, connected.set)
     try:
-        await came.wait()
+        await connected.wait()
     finally:
-        with contextlib.suppress(OSError):  # closed meanwhile: there is nothing left to watch
+        with contextlib.suppress(OSError):  # the listener was closed meanwhile
             loop.remove_reader(listener)

@@ -1,7 +1,7 @@
-"""Every key that a RocketMQ 5.5.0 broker.conf or namesrv.conf may hold.
+"""Every key that a RocketMQ 5.5.0 broker.conf or namesrv.conf may contain.
 
-A file written for RocketMQ is taken as it is: a key of this list that this version does not use is named in a note and
-has no effect. A key that is neither here nor Aerobee's is refused, for it is a typing error.
+A file written for RocketMQ works unchanged: a key of this list that this version does not use has no effect and is listed
+in a note. A key that is neither in this list nor Aerobee's is an error.
 Source: the settings that a running 5.5.0 broker and NameServer report, and the older spellings of 4.x files.
 """
 

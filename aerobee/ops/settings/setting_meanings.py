@@ -1,4 +1,4 @@
-"""What each setting means, its default, and from when a change counts: read from the dataclasses that the settings belong to."""
+"""Meaning and default of each setting, and when a change takes effect: read from the dataclasses of the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aerobee.store.files.config import StoreConfig
 
 @dataclass(frozen=True, slots=True)
 class SettingMeaning:
-    """`is_live`: a change counts at once, not with the next start only."""
+    """`is_live`: a change takes effect immediately, not only at the next start."""
 
     meaning: str
     default: str
@@ -30,7 +30,7 @@ class SettingMeaning:
 
 @cache
 def broker_settings() -> dict[str, SettingMeaning]:
-    """By key, those of the store and of access control too."""
+    """Key -> meaning, including the settings of the store and of access control."""
     return {
         **_settings(AccessConfig, frozenset()),
         **_settings(StoreConfig, LIVE_STORE_KEYS),
@@ -63,7 +63,7 @@ def _default(value: object) -> str:
 
 
 def comments_of(kind: type[Any]) -> dict[str, str]:
-    """The comments in the statements of the fields, by field."""
+    """Field -> the comment in the statement that declares it."""
     found = {}
     for base in reversed(kind.__mro__):
         if not is_dataclass(base):

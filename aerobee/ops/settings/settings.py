@@ -1,7 +1,7 @@
-"""Where a server's settings come from: profile, file, environment, flags; the later wins.
+"""Sources of a server's settings: profile, file, environment, flags; later ones take precedence.
 
-A key that is neither Aerobee's nor RocketMQ's is refused with file, line and the nearest key that exists. A key of
-RocketMQ's that this version does not use is named in a note, so that a broker.conf can be taken as it is.
+A key that is neither Aerobee's nor RocketMQ's is an error that names file, line and the most similar key. A RocketMQ key
+that this version does not use is listed in a note, so that a broker.conf works unchanged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from aerobee.store.files.config import StoreConfig
 
 if TYPE_CHECKING:
     from aerobee.ha.controller.config import (
-        ControllerConfig,  # loaded by whoever reads a controller's settings
+        ControllerConfig,  # imported only where a controller's settings are read
     )
 
 PROFILES: Mapping[str, Mapping[str, str]] = {
     "development": {},
-    # A typing error in a topic's or group's name must not create it, and a power loss must not eat an answer.
+    # A typing error in the name of a topic or group must not create it.
     "production": {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"},
 }
 
@@ -59,30 +59,31 @@ class TlsSettings:
     cert_path: str = field(default="", metadata=_key("tls.server.certPath"))  # PEM, with the chain
     trust_cert_path: str = field(
         default="", metadata=_key("tls.server.trustCertPath")
-    )  # PEM: authorities whose clients are let in
+    )  # PEM: authorities of accepted client certificates
     auth_client: bool = field(
         default=False, metadata=_key("tls.server.authClient")
-    )  # certificates of clients are checked, where they bring one
+    )  # verify the certificate of a client that presents one
     need_client_auth: ClientAuth = field(
         default=ClientAuth.NONE, metadata=_key("tls.server.need.client.auth")
-    )  # none, optional, or require: without a certificate nobody is let in
+    )  # none, optional, or require: refuse clients without a certificate
     plain_listeners: str = field(
         default="", metadata=_key("tls.server.plainListeners")
-    )  # names of listeners, comma separated, that take plain connections although the mode is enforcing
+    )  # names of listeners, comma separated, that accept plain connections although the mode is enforcing
 
     def server_tls(self, listeners: Collection[str]) -> ServerTls:
-        """`listeners`: the names of those of the process. Raises ConfigError for files that cannot be used, a listener that is not
-        there, and one of two that have its name."""
+        """`listeners`: names of the process's listeners. Raises ConfigError for unusable files, an unknown listener, and a name
+        that two listeners share."""
         plain = frozenset(name.strip() for name in self.plain_listeners.split(",") if name.strip())
         count = Counter(listeners)
         if twice := sorted(name for name in plain if count[name] > 1):
             raise ConfigError(
-                f"tls.server.plainListeners names {twice[0]}, and two listeners of this process are called so: give the one of "
-                "`listeners` another name"
+                f"tls.server.plainListeners names {twice[0]}, but two listeners of this process have this name: rename the one in "
+                "`listeners`"
             )
         if unknown := plain.difference(listeners):
             raise ConfigError(
-                f"tls.server.plainListeners names {', '.join(sorted(unknown))}; the listeners here are {', '.join(listeners)}"
+                f"tls.server.plainListeners names unknown listeners: {', '.join(sorted(unknown))}; "
+                f"this process has {', '.join(listeners)}"
             )
         files = TlsFiles(
             key_path=self.key_path,
@@ -105,7 +106,7 @@ NAMESERVER_KINDS: tuple[type[Any], ...] = (NameServerConfig, TlsSettings, Access
 
 
 def controller_kinds() -> tuple[type[Any], ...]:
-    """The kinds of a controller's settings, as NAMESERVER_KINDS: loaded when they are asked for, for a broker has none of them."""
+    """The dataclasses of a controller's settings, as NAMESERVER_KINDS; imported on demand, because a broker needs none."""
     from aerobee.ha.controller.config import ControllerConfig
 
     return ControllerConfig, TlsSettings
@@ -113,7 +114,7 @@ def controller_kinds() -> tuple[type[Any], ...]:
 
 @dataclass(frozen=True, slots=True)
 class NameServerSettings:
-    """All that a NameServer process needs."""
+    """All settings of a NameServer process."""
 
     server: NameServerConfig
     tls: TlsSettings
@@ -123,7 +124,7 @@ class NameServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """All that a controller process needs."""
+    """All settings of a controller process."""
 
     controller: ControllerConfig
     tls: TlsSettings
@@ -131,7 +132,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """All that a broker process needs."""
+    """All settings of a broker process."""
 
     broker: BrokerConfig
     store: StoreConfig
@@ -176,8 +177,8 @@ def nameserver_settings(
     access = build(AccessConfig, settings)
     if not server.enable_controller_in_namesrv:
         return NameServerSettings(server, tls, access)
-    # listenPort is the NameServer's, the controller listens where controllerDLegerPeers says; so is the port of metrics, where
-    # the controller's numbers are shown, too.
+    # listenPort belongs to the NameServer; the controller listens at its address in controllerDLegerPeers. The port of metrics
+    # also belongs to the NameServer, which exports the controller's metrics too.
     controller = build(ControllerConfig, settings, listen_port=0, metrics_exporter_type=DISABLE)
     return NameServerSettings(server, tls, access, controller)
 
@@ -218,7 +219,7 @@ def _gather(
 ) -> dict[str, Setting]:
     kinds = tuple(kinds)
     if profile not in PROFILES:
-        raise ConfigError(f"--profile is {profile!r}: it is one of {', '.join(PROFILES)}")
+        raise ConfigError(f"--profile is {profile!r}, must be one of {', '.join(PROFILES)}")
     settings = {key: Setting(value, f"--profile {profile}") for key, value in PROFILES[profile].items()}
     written = read_properties(path) if path is not None else {}
     written.update(_assigned(assignments))
@@ -261,4 +262,4 @@ def _refuse_unknown(
         else:
             raise ConfigError(f"{unknown}; `aerobee {server} -p` prints every key with its value")
     if unused:
-        note("keys of RocketMQ without effect in this version: " + ", ".join(unused))
+        note("RocketMQ keys without effect in this version: " + ", ".join(unused))

@@ -1,1 +1,1 @@
-"""What commands print and how they fail: tables, JSON, progress, times, exit codes."""
+"""Output and failures of commands: tables, JSON, progress, times, exit codes."""

@@ -1,4 +1,4 @@
-"""What an acknowledgement means, one sentence for each level; docs/acknowledgements.md is held to these."""
+"""The durability that an acknowledgement states, one sentence per level; a test compares docs/acknowledgements.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SENTENCES: Mapping[tuple[bool, bool], str] = {
     (False, True): "sync replication: survives loss of the broker's machine, if one in-sync replica lives",
     (True, True): "sync flush and sync replication: survives power loss, and loss of the broker's machine",
 }
-UNKNOWN = "unknown: the broker did not tell its settings"
+UNKNOWN = "unknown: the broker did not report its settings"
 
 
 def ack_sentence(flush_disk_type: str, broker_role: str, in_sync_replicas: int = 1) -> str:
@@ -28,7 +28,7 @@ def ack_sentence_of(config: Mapping[str, str]) -> str:
         return UNKNOWN
     replicas = config.get("inSyncReplicas", "1")
     if config.get("enableControllerMode") == "true":
-        # Who is elected is of the sync state set: every member of it is waited for, or nobody.
+        # Controllers elect from the sync state set: an acknowledgement waits for all its members, or for none.
         needs_all = config.get("allAckInSyncStateSet") == "true" or (
             replicas.isdecimal() and int(replicas) > 1
         )

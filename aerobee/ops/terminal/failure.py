@@ -1,16 +1,16 @@
-"""From an exception to what a user sees: one sentence, what to do, and the exit code.
+"""Turn an exception into the output for the user: one sentence, advice, and the exit code.
 
-Exit codes (documented in docs/operations.md, held to it by a test):
+Exit codes (documented in docs/operations.md; a test compares both):
 
-    0    done; a server or a follower that was stopped with Ctrl-C and drained
-    1    a peer answered no, or doctor found a fault
-    2    the command line or a configuration is wrong; nothing was tried
-    3    no answer: nothing listens there, the connection was lost, or time ran out
-    4    what was asked for does not exist: topic, group, message, offset
-    5    not allowed: permission, or the message is illegal (too large, bad name)
-    6    this machine refuses: port taken, directory locked or not writable, disk full
-    70   a fault in Aerobee itself; --debug shows where
-    130  Ctrl-C before the work was done, or a second Ctrl-C that forced an end
+    0    success; also a server, or a command that follows messages, stopped with Ctrl-C and drained
+    1    a server refused the request, or doctor found a failure
+    2    the command line or a configuration is invalid; no request was sent
+    3    no reply: the address is unreachable, the connection was lost, or the request timed out
+    4    the topic, group, message or offset does not exist
+    5    not permitted, or an illegal message (too large, invalid name)
+    6    an error of this machine: port in use, directory locked or not writable, disk full
+    70   an internal error of Aerobee; --debug shows its origin
+    130  Ctrl-C before the work was complete, or a second Ctrl-C that terminated a server
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aerobee.ops.terminal.terminal import visible
 
 
 class ExitCode(IntEnum):
-    """What the process ends with; see the table above."""
+    """Exit code of the process; see the table above."""
 
     DONE = 0
     REFUSED = 1
@@ -38,36 +38,36 @@ class ExitCode(IntEnum):
 
 
 class NotFound(errors.AerobeeError):
-    """A lookup had no result; the text names what was looked for and where."""
+    """A lookup had no result; the text names the object and where it was searched."""
 
 
 class PortTaken(errors.AerobeeError):
-    """A server cannot listen because another process does."""
+    """A server cannot listen because another process uses the port."""
 
 
 class LocalRefused(errors.AerobeeError):
-    """This machine refuses: a directory, a file, a limit."""
+    """An error of this machine: a directory, a file, a limit."""
 
 
 class UnhealthyError(errors.AerobeeError):
-    """Something was started or checked and is not well."""
+    """A started or checked part is not healthy."""
 
 
 class NoController(errors.AerobeeError):
-    """None of the controllers that were named can be reached."""
+    """None of the given controllers is reachable."""
 
 
 class NoEpochs(errors.AerobeeError):
-    """A broker was asked for the epochs of its log and keeps none."""
+    """A broker's log has no epochs."""
 
 
 class WaitedTooLong(errors.AerobeeError):
-    """A condition did not come true in time."""
+    """A condition did not become true in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure ready to be printed. `advice` may be empty when the sentence says it all."""
+    """A failure ready to be printed. `advice` may be empty."""
 
     exit_code: ExitCode
     kind: str
@@ -92,10 +92,10 @@ class Failure:
 
 
 DOUBT = "whether the request took effect is unknown; "
-# How the names of requests begin that change nothing.
+# Prefixes of the names of requests that change nothing.
 READS = ("GET_", "QUERY_", "VIEW_", "SEARCH_", "PULL_", "LITE_PULL_", "CHECK_", "NOTIFICATION")
 
-# First match wins: subclasses stand before their bases.
+# The first match applies: subclasses precede their bases.
 _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (NotFound, ExitCode.NOT_FOUND, ""),
     (PortTaken, ExitCode.LOCAL, ""),
@@ -106,95 +106,95 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (
         NoEpochs,
         ExitCode.REFUSED,
-        "a log has epochs where controllers choose the master: brokers with enableControllerMode=true and controllerAddr=HOST:PORT "
-        "of `aerobee controller`",
+        "a log has epochs only where controllers elect the master: brokers with enableControllerMode=true and "
+        "controllerAddr=HOST:PORT of `aerobee controller`",
     ),
     (errors.ConfigError, ExitCode.USAGE, ""),
     (errors.UsageError, ExitCode.USAGE, ""),
     (
         errors.NoNameServer,
         ExitCode.UNREACHABLE,
-        "`aerobee up` starts a cluster here; -n or AEROBEE_NAMESRV_ADDR name another; `aerobee doctor` tells a broker's "
-        "port, one that takes TLS only, and one of another program",
+        "`aerobee up` starts a cluster on this machine; -n or AEROBEE_NAMESRV_ADDR select another; `aerobee doctor` "
+        "recognizes the port of a broker, a TLS-only port, and the port of another program",
     ),
     (
         errors.ConnectFailed,
         ExitCode.UNREACHABLE,
-        "does a server run there, and can it be reached from this machine? `aerobee doctor` dials every part of a cluster",
+        "check that the server runs and is reachable from this machine; `aerobee doctor` connects to every part of a cluster",
     ),
     (
         errors.ConnectionLost,
         ExitCode.UNREACHABLE,
-        DOUBT + "`aerobee doctor` shows which parts answer",
+        DOUBT + "`aerobee doctor` shows which parts respond",
     ),
     (
         errors.NoReply,
         ExitCode.UNREACHABLE,
-        "a consumer of the topic has to answer with reply_to(); `aerobee why --group G --message ID` tells what it does",
+        "a consumer of the topic must reply with reply_to(); `aerobee why --group G --message ID` shows its progress",
     ),
     (
         errors.RequestTimeout,
         ExitCode.UNREACHABLE,
-        DOUBT + "is this an Aerobee or RocketMQ port? Try `aerobee doctor`",
+        DOUBT + "check with `aerobee doctor` that this is an Aerobee or RocketMQ port",
     ),
     (
         errors.NotWritable,
         ExitCode.FORBIDDEN,
-        "`aerobee topic describe NAME` shows its permission, `aerobee topic update NAME --perm rw` gives it back; "
+        "`aerobee topic describe NAME` shows the topic's permission, `aerobee topic update NAME --perm rw` restores it; "
         "`aerobee cluster list` shows whether its master is up",
     ),
     (
         errors.RouteError,
         ExitCode.NOT_FOUND,
-        "`aerobee topic list` shows which topics there are, `aerobee doctor` whether their brokers are registered",
+        "`aerobee topic list` shows the existing topics, `aerobee doctor` whether their brokers are registered",
     ),
     (
         errors.NoBroker,
         ExitCode.NOT_FOUND,
-        "start one with `aerobee broker -n HOST:PORT`; `aerobee doctor` says what is wrong with one that runs",
+        "start one with `aerobee broker -n HOST:PORT`; `aerobee doctor` checks a running broker",
     ),
     (errors.TopicNotExist, ExitCode.NOT_FOUND, "see `aerobee topic list`, or `aerobee topic create NAME`"),
     (errors.SubscriptionGroupNotExist, ExitCode.NOT_FOUND, "see `aerobee group list`"),
-    (errors.QueryNotFound, ExitCode.NOT_FOUND, "it was never stored there, or retention has removed it"),
+    (errors.QueryNotFound, ExitCode.NOT_FOUND, "it was never stored there, or it has expired"),
     (errors.ConsumerNotOnline, ExitCode.NOT_FOUND, "no consumer of the group is connected now"),
     (
         errors.NoPermission,
         ExitCode.FORBIDDEN,
-        "`aerobee topic describe NAME` shows what the topic permits; where there is access control, AEROBEE_ACCESS_KEY and "
-        "AEROBEE_SECRET_KEY, or a context (`aerobee context set`), say who asks",
+        "`aerobee topic describe NAME` shows the topic's permission; with access control, set AEROBEE_ACCESS_KEY and "
+        "AEROBEE_SECRET_KEY, or a context (`aerobee context set`)",
     ),
     (
         errors.MessageIllegal,
         ExitCode.FORBIDDEN,
-        "the broker's limits are maxMessageSize, 4 MiB unless changed, and for delays timerMaxDelaySec, 3 days; "
-        "`aerobee topic describe` shows the topic's kind",
+        "the broker's limits are maxMessageSize (default 4 MiB) and, for delays, timerMaxDelaySec (default 3 days); "
+        "`aerobee topic describe` shows the topic's message type",
     ),
-    (errors.SystemBusy, ExitCode.REFUSED, "the broker sheds load; try again, or send slower"),
+    (errors.SystemBusy, ExitCode.REFUSED, "the broker sheds load: retry, or send at a lower rate"),
     (
         errors.ServiceNotAvailable,
         ExitCode.REFUSED,
-        "`aerobee doctor` shows disk and write state of each broker",
+        "`aerobee doctor` shows the disk usage and state of each broker",
     ),
     (
         errors.RequestNotSupported,
         ExitCode.REFUSED,
-        "the peer is of another kind or version: -n takes a NameServer's address, not a broker's",
+        "the server is of another kind or version: -n takes the address of a NameServer, not of a broker",
     ),
     (
         errors.SubscriptionParseFailed,
         ExitCode.USAGE,
-        "`aerobee filter test EXPRESSION` tries an expression",
+        "`aerobee filter test EXPRESSION` checks an expression",
     ),
     (errors.RemoteError, ExitCode.REFUSED, ""),
     (
         errors.MessageDamaged,
         ExitCode.REFUSED,
-        "`aerobee store verify`, where the broker is, shows what is damaged",
+        "run `aerobee store verify` on the broker's machine to list the damage",
     ),
     (
         errors.WireError,
         ExitCode.UNREACHABLE,
-        "what listens there does not speak RocketMQ's remoting protocol",
+        "the server at this address does not speak RocketMQ's remoting protocol",
     ),
     (errors.StoreError, ExitCode.LOCAL, ""),
     (errors.AerobeeError, ExitCode.REFUSED, ""),
@@ -204,7 +204,7 @@ GRANT = "`aerobee acl allow "  # in the remark of a broker that names the comman
 
 
 def explain(error: BaseException) -> Failure:
-    """Turn an exception into a Failure; one that nobody foresaw becomes INTERNAL."""
+    """Turn an exception into a Failure; an unexpected one becomes INTERNAL."""
     if isinstance(error, BaseExceptionGroup):
         return explain(_first_leaf(error))
     if isinstance(error, errors.SendFailed):
@@ -224,8 +224,8 @@ def explain(error: BaseException) -> Failure:
     return Failure(
         exit_code=ExitCode.INTERNAL,
         kind=type(error).__name__,
-        sentence=f"this is a fault in Aerobee: {type(error).__name__}: {one_sentence(str(error))}",
-        advice="run again with `aerobee --debug …` and report what it prints",
+        sentence=f"internal error in Aerobee: {type(error).__name__}: {one_sentence(str(error))}",
+        advice="run again with `aerobee --debug …` and report the output",
     )
 
 
@@ -248,7 +248,7 @@ def one_sentence(text: str) -> str:
 
 
 def _send_failed(error: errors.SendFailed) -> Failure:
-    """The last try says why; its class says what to do."""
+    """The Failure of a send, with the advice for the error of the last try."""
     causes = [cause for _, cause in error.attempts]
     if not causes:
         return Failure(exit_code=ExitCode.REFUSED, kind="SendFailed", sentence=one_sentence(str(error)))
@@ -264,19 +264,19 @@ def _send_failed(error: errors.SendFailed) -> Failure:
 
 
 def _os_failure(error: OSError) -> Failure:
-    place = f"{error.filename}: " if error.filename else ""
+    path = f"{error.filename}: " if error.filename else ""
     advice = {
         errno.EACCES: "check owner and permissions, or choose another path",
         errno.ENOENT: "check the path",
         errno.ENOSPC: "free space, or choose a directory on another disk",
-        errno.EADDRINUSE: "another process listens there; choose another port",
+        errno.EADDRINUSE: "another process uses the port; choose another one",
         errno.EADDRNOTAVAIL: "this machine has no such address",
         errno.EMFILE: "raise the limit of open files (ulimit -n)",
     }.get(error.errno or 0, "")
     return Failure(
         exit_code=ExitCode.LOCAL,
         kind=type(error).__name__,
-        sentence=one_sentence(f"{place}{error.strerror or error}"),
+        sentence=one_sentence(f"{path}{error.strerror or error}"),
         advice=advice,
     )
 

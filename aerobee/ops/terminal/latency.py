@@ -1,7 +1,7 @@
-"""Counts of durations in buckets of equal relative width, and percentiles read from them; core.
+"""Histogram of durations in buckets of equal relative width, and percentiles read from it. No I/O.
 
-Bucket n holds durations from 1.02^n to 1.02^(n+1) microseconds, so a percentile is off by 2 % at most, and memory does
-not grow with the number of samples.
+Bucket n counts durations from 1.02^n to 1.02^(n+1) microseconds, so the error of a percentile is 2 % at most, and memory
+does not grow with the number of samples.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 BUCKET_RATIO = 1.02
-LONGEST_US = 3_600e6  # what takes longer counts as this
+LONGEST_US = 3_600e6  # longer durations count as this one
 _LOG_RATIO = math.log(BUCKET_RATIO)
 _BUCKET_COUNT = math.ceil(math.log(LONGEST_US) / _LOG_RATIO) + 1
 
@@ -23,7 +23,7 @@ class LatencyHistogram:
         self.max_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one duration; a negative one (clocks that differ) counts as nothing waited."""
+        """Count one duration; a negative one (clock skew) counts as 1 microsecond."""
         microseconds = min(max(seconds * 1e6, 1.0), LONGEST_US)
         self._buckets[int(math.log(microseconds) / _LOG_RATIO)] += 1
         self.count += 1

@@ -1,7 +1,7 @@
 """Lines of a file, a pipe or a terminal as bytes, read so that Ctrl-C never waits for input.
 
-A line keeps every byte but its line feed. The last line counts also without one; nothing after the last line feed is
-no line.
+A line keeps every byte except its line feed. The last line needs no line feed; an empty rest after the last line feed is
+not a line.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from aerobee.errors import UsageError
 from aerobee.ops.terminal.failure import LocalRefused
 from aerobee.words import plural
 
-STDIN = 0  # the descriptor, for sys.stdin may be anything in a program that calls the command
+STDIN = 0  # the descriptor: sys.stdin may be any object in a program that calls the command
 READ_BYTES = 1 << 16
-LINE_BYTES_MAX = 64 * 1024 * 1024  # a line without an end must not take all memory
+LINE_BYTES_MAX = 64 * 1024 * 1024  # bounds the memory for input without line feeds
 
 
 # Windows translates line ends unless told otherwise.
@@ -28,7 +28,7 @@ _BINARY: int = getattr(os, "O_BINARY", 0)
 
 
 def open_lines(path: Path) -> int:
-    """Open a file for reading and return its descriptor. Raises UsageError for what cannot be read."""
+    """Open a file for reading and return its descriptor. Raises LocalRefused, or UsageError for a directory."""
     try:
         descriptor = os.open(path, os.O_RDONLY | _BINARY)
     except OSError as error:
@@ -50,7 +50,7 @@ async def read_lines(descriptor: int) -> AsyncIterator[bytes]:
             yield line
         if len(rest) > LINE_BYTES_MAX:
             raise UsageError(
-                f"a line of more than {LINE_BYTES_MAX >> 20} MiB is no message; is this a binary file?"
+                f"a line is longer than {LINE_BYTES_MAX >> 20} MiB; check that the input is not a binary file"
             )
     if rest:
         yield rest
@@ -63,8 +63,8 @@ async def read_all(descriptor: int, limit: int) -> bytes:
         data += chunk
         if len(data) > limit:
             raise UsageError(
-                f"the input has more than {plural(limit, 'byte')}, the most that one message may have; "
-                "without --whole each line is a message"
+                f"the input is larger than {plural(limit, 'byte')}, the maximum size of one message; "
+                "without --whole each line becomes a message"
             )
     return bytes(data)
 
@@ -83,8 +83,8 @@ async def _read(descriptor: int) -> bytes:
     try:
         loop.add_reader(descriptor, wake)
     except (PermissionError, OSError):
-        return os.read(descriptor, READ_BYTES)  # /dev/null and its like
-    except NotImplementedError:  # the loop of Windows watches sockets alone
+        return os.read(descriptor, READ_BYTES)  # /dev/null and similar files, which epoll refuses
+    except NotImplementedError:  # the event loop of Windows watches only sockets
         return await _read_in_thread(descriptor)
     try:
         await readable
@@ -94,7 +94,7 @@ async def _read(descriptor: int) -> bytes:
 
 
 async def _read_in_thread(descriptor: int) -> bytes:
-    """Read by a daemon thread, which the end of the process does not wait for."""
+    """Read in a daemon thread, so that the process can end during the read."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
 

@@ -1,10 +1,10 @@
-"""How `aerobee consume` writes messages: a line each, as they are, or in a form that the user gives.
+"""`--format` of `aerobee consume`: write messages in a format that the user gives.
 
-The form is kcat's: `%t` topic, `%p` queue id, `%o` offset, `%k` keys, `%s` body, `%S` bytes of the body, `%T` when it was stored
-(ms since the epoch), `%h` properties; and ours: `%b` broker, `%g` tag, `%i` message id, `%r` earlier deliveries,
+The format is kcat's: `%t` topic, `%p` queue id, `%o` offset, `%k` keys, `%s` body, `%S` body size in bytes, `%T` store time
+(ms since the epoch), `%h` properties; in addition: `%b` broker, `%g` tag, `%i` message id, `%r` earlier deliveries,
 `%{name}` one property; `%%` a percent sign; `\\n`, `\\t`, `\\0`, `\\\\`, `\\xHH`. Nothing is added.
 
-Bodies are bytes of strangers: on a terminal whatever could steer it is shown as `\\x1b`, in a file or a pipe they are as they are.
+Bodies are untrusted bytes: a terminal shows control characters as `\\x1b`, files and pipes get the bytes unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIELDS: dict[str, Part] = {
 
 
 def parse_format(text: str) -> Callable[[ReceivedMessage], bytes]:
-    """The function that writes one message. Raises UsageError naming the part that is not known."""
+    """Return the function that formats one message. Raises UsageError that names an unknown part."""
     parts: list[bytes | Part] = []
     end = 0
     for token in _TOKEN.finditer(text):
@@ -53,18 +53,18 @@ def parse_format(text: str) -> Callable[[ReceivedMessage], bytes]:
 
 
 def _part(token: re.Match[str]) -> bytes | Part:
-    name, letter, code, escape, _ = token.groups()
+    name, field, code, escape, _ = token.groups()
     if name is not None:
         return lambda message: message.properties.get(name, "").encode()
-    if letter == "%":
+    if field == "%":
         return b"%"
-    if letter is not None and letter in _FIELDS:
-        return _FIELDS[letter]
+    if field is not None and field in _FIELDS:
+        return _FIELDS[field]
     if code is not None:
         return bytes.fromhex(code)
     if escape is not None and escape in _ESCAPES:
         return _ESCAPES[escape]
     raise UsageError(
-        f"--format: {token[0]!r} is not known; there are "
+        f"--format: {token[0]!r} is unknown; known are "
         f"{' '.join('%' + each for each in _FIELDS)} %{{name}} %% and \\n \\t \\r \\0 \\a \\\\ \\xHH"
     )

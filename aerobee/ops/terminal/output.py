@@ -1,7 +1,7 @@
-"""What a command prints: tables and sentences for people, JSON for programs.
+"""Output of a command: tables and sentences for people, JSON for programs.
 
-With --json standard output carries JSON only: one document (`document`, `table`) or one document a line
-(`line`). Notes, progress and questions go to standard error in both forms, so that a pipe stays clean.
+With --json standard output contains only JSON: one document (`document`, `table`) or one document per line (`line`). Notes,
+progress and questions go to standard error in both forms, so that a pipe stays clean.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 LINE_CHARS_MAX = 10_000
 _DECIMAL = re.compile(r"(\d)_(\d)")
-_NOT_ESCAPED = re.compile(f"(?!\n)[{STEERING}]")  # by JSON, which escapes what is below a blank
+_NOT_ESCAPED = re.compile(f"(?!\n)[{STEERING}]")  # JSON itself escapes characters below U+0020
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
 class Output:
-    """One command's output. `as_json` chooses the form; every method works in both."""
+    """The output of one command. `as_json` chooses the form; every method supports both."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
@@ -46,9 +46,9 @@ class Output:
     def table(
         self, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, empty: str, title: str = ""
     ) -> None:
-        """Print rows. `columns` maps a row's key to its heading; JSON shows all keys of each row.
+        """Print rows. `columns` maps a row's key to its heading; JSON contains all keys of each row.
 
-        `empty` is the sentence shown when there is no row.
+        `empty` is printed instead of a table without rows.
         """
         if self.as_json:
             self._write(list(rows))
@@ -69,7 +69,7 @@ class Output:
         self.console.print(table, markup=False)
 
     def facts(self, document: Mapping[str, Any], *, title: str = "") -> None:
-        """Print one object: a line a key, or one JSON document."""
+        """Print one object: one line per key, or one JSON document."""
         if self.as_json:
             self._write(dict(document))
             return
@@ -89,7 +89,7 @@ class Output:
             self.say(sentence)
 
     def line(self, document: Mapping[str, Any], text: str) -> None:
-        """One of many results: a JSON document on a line of its own, or the text; flushed at once."""
+        """Print one of many results, as a JSON document on one line or as text, and flush."""
         if self.as_json:
             self._write(dict(document))
         else:
@@ -97,16 +97,16 @@ class Output:
             sys.stdout.flush()
 
     def say(self, sentence: str, *, style: str = "") -> None:
-        """A sentence of the result, left out with --json."""
+        """Print a sentence of the result; omitted with --json."""
         if not self.as_json:
             self.console.print(visible(sentence), style=style, markup=False)
 
     def note(self, sentence: str, *, style: str = "dim") -> None:
-        """A remark beside the result, on standard error."""
+        """Print a remark to standard error."""
         if sys.stderr.isatty() or "FORCE_COLOR" in os.environ:
             self.notes.print(visible(sentence), style=style, markup=False)
         else:
-            sys.stderr.write(visible(sentence) + "\n")  # the same: nothing is coloured there
+            sys.stderr.write(visible(sentence) + "\n")  # the same text, without loading rich for colours
 
     def _write(self, document: Any) -> None:
         sys.stdout.write(to_json(document) + "\n")
@@ -114,27 +114,27 @@ class Output:
 
 
 def _console(*, stderr: bool) -> Console:
-    # Here: a server prints a line or none, and rich is 50 modules.
+    # Imported here: a server prints at most a line, and rich has 50 modules.
     from rich.console import Console
 
-    # Wider than any screen: lines are never folded or cut by us, a terminal wraps them itself.
+    # Wider than any screen: rich neither folds nor cuts lines, the terminal wraps them.
     return Console(stderr=stderr, width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
 
 
 def to_json(document: Any) -> str:
-    """JSON on one line. Dataclasses are objects, bytes are text when they are UTF-8, else hex; what could steer a terminal is escaped."""
+    """JSON on one line. Dataclasses become objects; bytes become text if they are UTF-8, else hex; control characters are escaped."""
     text = orjson.dumps(document, default=_plain, option=JSON_OPTIONS).decode()
     return _NOT_ESCAPED.sub(lambda match: _escaped(match[0]), text)
 
 
 def _escaped(character: str) -> str:
-    """As JSON: characters beyond U+FFFF as a pair."""
+    """The JSON escape; a surrogate pair for characters beyond U+FFFF."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def cell_text(value: object) -> str:
-    """How a value reads in a table."""
+    """The text of a value in a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -151,7 +151,7 @@ def cell_text(value: object) -> str:
 
 
 def body_text(body: bytes) -> tuple[str, str]:
-    """Return (text, encoding): "utf-8", or "hex" when the bytes are no text."""
+    """Return (text, encoding): encoding "utf-8", or "hex" if the bytes are not UTF-8."""
     try:
         return body.decode(), "utf-8"
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""How far a long send is: one line that is written over and over, in a terminal only."""
+"""Progress of a long send: one line that is overwritten, in a terminal only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import stat
 from typing import TextIO
 
 EVERY_S = 0.5
-TO_THE_END = "\x1b[K"  # takes away what the line before had more
+CLEAR_TO_EOL = "\x1b[K"  # clears the rest of a longer previous text
 
 
 def size_of(descriptor: int) -> int:
-    """The bytes of an open file from where it is read on; 0 for a pipe, a terminal and everything that has no end."""
+    """Size of an open regular file in bytes; 0 for a pipe, a terminal and everything else without a size."""
     try:
         found = os.fstat(descriptor)
     except OSError:
@@ -20,9 +20,9 @@ def size_of(descriptor: int) -> int:
 
 
 def progress_text(sent: int, seconds: float, bytes_read: int, bytes_total: int) -> str:
-    """ "12,000 sent, 4,000 a second, 40 %, 4.5 s left"; without percent and time where the size is unknown."""
+    """ "12,000 sent, 4,000/s, 40 %, 4.5 s left"; without percent and time if the size is unknown."""
     rate = sent / seconds if seconds > 0 else 0.0
-    text = f"{sent:,} sent, {rate:,.0f} a second"
+    text = f"{sent:,} sent, {rate:,.0f}/s"
     if bytes_total <= 0 or bytes_read <= 0:
         return text
     share = min(1.0, bytes_read / bytes_total)
@@ -38,7 +38,7 @@ def _span(seconds: float) -> str:
 
 
 class Progress:
-    """The line of one command. Times are those of the caller's monotonic clock."""
+    """The progress line of one command. Times are those of the caller's monotonic clock."""
 
     def __init__(self, stream: TextIO, *, bytes_total: int, began: float) -> None:
         self._stream = stream
@@ -50,22 +50,22 @@ class Progress:
         self._wanted = stream.isatty()
 
     def read(self, count: int) -> None:
-        """So many bytes more were read."""
+        """Count `count` further bytes as read."""
         self._bytes_read += count
 
     def show(self, sent: int, now: float) -> None:
-        """Write the line when it is time to."""
+        """Write the line, at most every EVERY_S."""
         if not self._wanted or now < self._next:
             return
         self._next = now + EVERY_S
         self._is_shown = True
         text = progress_text(sent, now - self._began, self._bytes_read, self._bytes_total)
-        self._stream.write(f"\r{text}{TO_THE_END}")
+        self._stream.write(f"\r{text}{CLEAR_TO_EOL}")
         self._stream.flush()
 
     def end(self) -> None:
-        """Leave the line to what comes next."""
+        """Clear the line for other output."""
         if self._is_shown:
             self._is_shown = False
-            self._stream.write(f"\r{TO_THE_END}")
+            self._stream.write(f"\r{CLEAR_TO_EOL}")
             self._stream.flush()

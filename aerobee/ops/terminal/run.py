@@ -1,8 +1,8 @@
-"""Run a command's coroutine: uvloop when installed, and Ctrl-C that first asks and then forces.
+"""Run a command's coroutine, with uvloop if installed; the first Ctrl-C requests the end, the second forces it.
 
-The first SIGINT or SIGTERM sets `Stop`; the command ends what it does and returns. The second one cancels the
-command's task, or ends the process at once where `on_force` says so. A command that never looks at `Stop` is
-cancelled by the first.
+The first SIGINT or SIGTERM sets `Stop`; the command completes its current work and returns. The second one cancels the
+command's task, or calls `on_force`, which may terminate the process. A command that does not use `Stop` is cancelled by
+the first one.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-INTERRUPTED = (
-    130  # ExitCode.INTERRUPTED, which this module cannot import without loading all that it explains
-)
-_ends_at_once = False
+INTERRUPTED = 130  # ExitCode.INTERRUPTED; importing its module would load all exceptions that it explains
+_exits_immediately = False
 
 
-def end_at_once_on_interrupt() -> None:
-    """From now on Ctrl-C ends the process with 130 wherever it is, also where the shell has it ignored.
+def exit_on_interrupt() -> None:
+    """From now on Ctrl-C ends the process immediately with exit code 130, even if the shell ignores SIGINT.
 
-    For what only looks and has nothing to undo. An exception would be lost where an event loop is being made or closed.
+    For commands that only read. An exception could get lost while an event loop is created or closed.
     """
-    global _ends_at_once
+    global _exits_immediately
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(INTERRUPTED))
-        _ends_at_once = True
+        _exits_immediately = True
 
 
 class Interrupted(Exception):
@@ -39,9 +37,9 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Becomes true when the user asks to stop.
+    """Becomes true at the first signal.
 
-    `taken` is set by a command that ends by itself on the first signal; `on_force` is called on the second.
+    A command that ends by itself after the first signal sets `taken`; the second signal calls `on_force`.
     """
 
     def __init__(self) -> None:
@@ -54,16 +52,16 @@ class Stop:
         return self._event.is_set()
 
     def set(self) -> None:
-        """Ask to stop, as the first signal does."""
+        """Request the end, as the first signal does."""
         self._event.set()
 
     async def wait(self) -> None:
-        """Wait until the user asks to stop. From here on the first signal no longer cancels."""
+        """Wait for the first signal. From here on the first signal no longer cancels the command."""
         self.taken = True
         await self._event.wait()
 
     async def or_done(self, work: Awaitable[T]) -> T | None:
-        """Await `work` until it is done or the user asks to stop; then it is cancelled and None returned."""
+        """Await `work`. At the first signal cancel it and return None."""
         self.taken = True
         task = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self._event.wait())
@@ -83,9 +81,9 @@ MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
 def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoop | None = None) -> T:
-    """Run to the end and return the result. Raises Interrupted when a signal cancelled the command.
+    """Run the command to its end and return the result. Raises Interrupted when a signal cancelled it.
 
-    `make_loop` gives another event loop than uvloop's, or asyncio's where that is not installed.
+    `make_loop` creates the event loop (default: uvloop's, or asyncio's if uvloop is not installed).
     """
 
     async def supervised() -> T:
@@ -105,7 +103,7 @@ def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoo
                 stop.on_force()
             task.cancel()
 
-        handled = () if _ends_at_once else (signal.SIGINT, signal.SIGTERM)
+        handled = () if _exits_immediately else (signal.SIGINT, signal.SIGTERM)
         try:
             with _handling(loop, handled, on_signal):
                 return await command(stop)
@@ -122,19 +120,19 @@ def run(command: Callable[[Stop], Coroutine[Any, Any, T]], *, make_loop: MakeLoo
 def _handling(
     loop: asyncio.AbstractEventLoop, numbers: Sequence[signal.Signals], on_signal: Callable[[], None]
 ) -> Iterator[None]:
-    """Call `on_signal` in the loop at each of these signals while entered."""
+    """Call `on_signal` in the event loop for each of these signals inside the context."""
     try:
         for number in numbers:
             loop.add_signal_handler(number, on_signal)
-    except NotImplementedError:  # the loops of Windows, which a signal wakes up
-        former = {
+    except NotImplementedError:  # Windows: a Python signal handler wakes the event loop up
+        previous = {
             number: signal.signal(number, lambda *_: loop.call_soon_threadsafe(on_signal))
             for number in numbers
         }
         try:
             yield
         finally:
-            for number, handler in former.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
         return
     try:
@@ -145,9 +143,9 @@ def _handling(
 
 
 def usual_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's event loop, or asyncio's where the extra "fast" is not installed."""
+    """uvloop's event loop, or asyncio's if the extra "fast" is not installed."""
     try:
-        import uvloop  # a broker with native sockets has no use for it
+        import uvloop  # imported here: a broker with native sockets does not use it
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -1,4 +1,4 @@
-"""What may be written to a terminal: bodies, properties and remarks are texts of strangers."""
+"""Make untrusted text safe for a terminal: bodies, properties and remarks come from other parties."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["STEERING", "shown", "visible"]
 
 
 def shown(data: bytes) -> bytes:
-    """The same for bytes; broken UTF-8 becomes the mark for it."""
+    """The same for bytes; invalid UTF-8 becomes U+FFFD."""
     return visible(data.decode(errors="replace")).encode()

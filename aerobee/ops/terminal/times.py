@@ -1,7 +1,7 @@
-"""Spans and moments as the command line takes and prints them. One parser for each, for every option.
+"""Durations (spans) and times (moments) on the command line. One parser for each, for every option.
 
-A span is `500ms`, `3s`, `15m`, `1h30m`, `2d`, or a bare number of seconds. A moment is printed in UTC, with a Z; read, it is UTC
-unless it names another offset, so that what one command prints another takes.
+A span is `500ms`, `3s`, `15m`, `1h30m`, `2d`, or a bare number of seconds. Commands print a moment in UTC, with a Z; as input
+it is UTC unless it has another offset, so that commands accept the times that other commands print.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ SPAN_MS_MAX = 100 * 365 * 86_400_000
 
 
 def span_ms(text: str) -> int:
-    """A span in ms. Raises UsageError saying which forms are taken."""
+    """A span in ms. Raises UsageError that lists the accepted forms."""
     if _NUMBER.match(text):
         milliseconds = round(float(text) * 1000)
     else:
         match = _SPAN.match(text)
         if match is None or not text:
-            raise UsageError(f"{text!r} is no span of time: write {SPAN_FORMS}")
+            raise UsageError(f"{text!r} is not a duration: write {SPAN_FORMS}")
         parts = zip(match.groups(), _UNIT_MS.values(), strict=True)
         milliseconds = round(sum(float(number) * unit for number, unit in parts if number))
     if milliseconds > SPAN_MS_MAX:
-        raise UsageError(f"{text!r} is more than a hundred years")
+        raise UsageError(f"{text!r} is longer than the limit of 100 years")
     return milliseconds
 
 
 def is_span(text: str) -> bool:
-    """Whether span_ms() would take it."""
+    """Whether span_ms() accepts the text, apart from its limit."""
     return bool(text) and bool(_NUMBER.match(text) or _SPAN.match(text))
 
 
@@ -45,17 +45,17 @@ def seconds(text: str | float) -> float:
 
 
 def above_zero(text: str | float) -> float:
-    """As seconds(), but not 0."""
+    """As seconds(); raises UsageError for 0."""
     value = seconds(text)
     if value <= 0:
-        raise UsageError(f"{text!r}: a span above 0 is needed here")
+        raise UsageError(f"{text!r} must be above 0")
     return value
 
 
 def moment_ms(text: str, now_ms: int) -> int:
     """A moment in ms since the epoch: `2026-11-21T10:00:00` (UTC unless it names an offset), `now`, or `15m` ago.
 
-    Raises UsageError saying which forms are taken.
+    Raises UsageError that lists the accepted forms.
     """
     if text == "now":
         return now_ms
@@ -68,7 +68,7 @@ def moment_ms(text: str, now_ms: int) -> int:
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{text!r} is no time: write 2026-11-21T10:00:00 (UTC, or with an offset: +01:00), milliseconds since the "
+            f"{text!r} is not a time: write 2026-11-21T10:00:00 (UTC, or with an offset: +01:00), milliseconds since the "
             "epoch, or 15m for 15 minutes ago"
         ) from None
 
@@ -85,7 +85,7 @@ def moment_text(epoch_ms: int) -> str:
 
 
 def until_text(milliseconds: int) -> str:
-    """How far off something is, for people: `in 4.2 s`, `in 3 h 20 min`, `now`."""
+    """The time until a moment as text: `in 4.2 s`, `in 3 h 20 min`, `now`."""
     if milliseconds <= 0:
         return "now"
     if milliseconds < 120_000:

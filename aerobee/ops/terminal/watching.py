@@ -1,4 +1,4 @@
-"""`--watch SPAN`: a command that shows something shows it again and again, until Ctrl-C."""
+"""`--watch SPAN`: repeat a command that shows something until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from aerobee.ops.terminal.run import end_at_once_on_interrupt
+from aerobee.ops.terminal.run import exit_on_interrupt
 
-CLEAR = "\x1b[H\x1b[2J"  # the cursor to the first place, then an empty screen
+CLEAR = "\x1b[H\x1b[2J"  # move the cursor to the top left, then clear the screen
 WATCHED = frozenset(
     {
         "topic list", "topic describe", "topic stats", "group list", "group describe", "group lag", "group pop",
@@ -20,9 +20,9 @@ WATCHED = frozenset(
 
 
 def begin_look(command: str, every_s: float, *, as_json: bool, number: int) -> None:
-    """Before each look: an empty screen, or in a file and a pipe a line that says when; nothing in JSON."""
+    """Before each sample: clear the screen, or write a line with the time to a file or pipe; nothing in JSON."""
     if number == 0:
-        end_at_once_on_interrupt()
+        exit_on_interrupt()
     if as_json:
         return
     moment = datetime.now(UTC).strftime("%H:%M:%S UTC")
@@ -35,7 +35,7 @@ def begin_look(command: str, every_s: float, *, as_json: bool, number: int) -> N
 
 
 def pause(every_s: float) -> None:
-    """Until the next look. From here on Ctrl-C ends the command at once."""
+    """Wait for the next sample. From here on Ctrl-C ends the command immediately."""
     sys.stdout.flush()
-    end_at_once_on_interrupt()
+    exit_on_interrupt()
     time.sleep(every_s)

@@ -20,7 +20,7 @@ class OffsetWrapper:
     last_timestamp: int = 0
     pull_offset: int = 0
     wanted: int | None = (
-        None  # how much of the lag the group's filter takes; None when it takes all, or nobody says
+        None  # part of the lag that matches the group's filter; None: all of it, or not reported
     )
 
     @property

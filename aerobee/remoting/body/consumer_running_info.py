@@ -119,7 +119,7 @@ class ConsumeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRunningInfo:
-    """`mq_pop_table` and `user_consumer_info` are parsed JSON; `jstack` is the stack dump, when it was asked for."""
+    """`mq_pop_table` and `user_consumer_info` are parsed JSON; `jstack` is the stack dump, if it was requested."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: tuple[SubscriptionData, ...] = ()

@@ -10,7 +10,7 @@ physical queues that follow each other, the last of which takes the sends: its b
                               "scope":"__global__","topic":"T","totalQueues":8}       told to nameservers
     TopicQueueMappingDetail  the same with "hostedQueues":{0:[LogicQueueMappingItem, ...]}   kept by the broker
 
-`logicOffset` -1 says that it is not decided yet where the item begins: sends are taken, nobody reads there.
+`logicOffset` -1: the first offset of the item is not decided yet; the queue accepts sends, but consumers cannot read it.
 Source: TopicQueueMappingInfo, TopicQueueMappingDetail, LogicQueueMappingItem, ClientMetadata (RocketMQ).
 """
 
@@ -49,7 +49,7 @@ class QueueMappingItem:
 
     @property
     def is_decided(self) -> bool:
-        """Whether its place among the logical offsets is known."""
+        """Whether its first logical offset is known."""
         return self.logic_offset >= 0
 
     @property
@@ -136,7 +136,7 @@ class QueueMapping:
         return replace(self, hosted=dict(hosted))
 
     def to_info(self) -> dict[str, Any]:
-        """What nameservers and clients are told."""
+        """The mapping as advertised to NameServers and clients."""
         return _head(self.topic, self.total_queues, self.broker_name, self.epoch, self.scope, self.dirty) | {
             "currIdMap": self.led()
         }

@@ -19,7 +19,7 @@ from aerobee.remoting.body.message_queue import offset_map, queue_from_dict, que
 
 @dataclass(frozen=True, slots=True)
 class ResetOffsetBody:
-    """Queue -> queue offset from which the group goes on."""
+    """Queue -> queue offset at which the group continues."""
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
 

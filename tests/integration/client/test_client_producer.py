@@ -173,7 +173,7 @@ async def test_a_host_that_says_nothing_leaves_time_for_another_broker(broker, m
     monkeypatch.setattr(remoting_client, "CONNECT_TIMEOUT_S", 3600.0)
     monkeypatch.setattr(send_tries, "CONNECT_TIMEOUT_S", 3600.0)
     monkeypatch.setattr(send_tries, "SHARE", 0.001)
-    monkeypatch.setattr(send_tries, "SHARE_FLOOR_S", 0.0)
+    monkeypatch.setattr(send_tries, "SHARE_S_MIN", 0.0)
     network = SilentHost(1)
     config = ProducerConfig(send_timeout_s=120.0)
     async with Producer(broker.address, "PG", config=config, network=network) as producer:

@@ -43,7 +43,7 @@ def test_a_plan_is_shown_tried_applied_and_taken_back(
             _, said, steps = run("apply", *QUICK)
             assert "done in 7 steps" in said
             assert "done: orders at broker-a: 2 queues are left" in steps
-            assert "nothing was left to do" in run("apply", *QUICK)[1]
+            assert "no steps were left" in run("apply", *QUICK)[1]
             assert "done in 7 steps" in run("revert", *QUICK)[1]
             admin.create_topic("orders", queue_count=7, broker=cluster.broker_addresses[0])
             code, _, error = run("apply", *QUICK)

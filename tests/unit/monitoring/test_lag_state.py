@@ -114,7 +114,7 @@ def test_messages_that_retention_took_are_no_lag() -> None:
 
 
 def test_reasons_say_how_many_and_for_how_long() -> None:
-    assert judge(history(*standing())).reason == "14 messages wait, and the offset has not moved in 90 s"
+    assert judge(history(*standing())).reason == "lag of 14 messages, and the offset has not moved in 90 s"
     assert "from 110 to 30" in judge(history((110, 200), (30, 200))).reason
 
 

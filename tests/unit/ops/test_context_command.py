@@ -43,10 +43,10 @@ def test_a_context_is_added_with_its_user_from_the_environment(
     ("line", "said"),
     [
         ("add prod -n b:1", "`aerobee context set prod` changes it"),
-        ("add new --access-key x", "context new is new: say where it is"),
-        ("set new --access-key x", "context new is new: say where it is"),
+        ("add new --access-key x", "context new is new and needs an address"),
+        ("set new --access-key x", "context new is new and needs an address"),
         ("add new -n b:1 --access-key-env NOT_THERE", "--access-key-env NOT_THERE: this variable is not set"),
-        ("add new -n b:1 --access-key x --access-key-env WHO", "not both"),
+        ("add new -n b:1 --access-key x --access-key-env WHO", "mutually exclusive"),
     ],
 )
 def test_what_cannot_be_kept_is_said_and_changes_nothing(

@@ -46,10 +46,10 @@ def test_healthy_broker_has_no_complaint() -> None:
 
 def test_kinds_that_a_master_cannot_serve_fail() -> None:
     runtime = RUNTIME | {"unservedKinds": "timer: the timer's files cannot be opened"}
-    found = by_check(runtime_findings("broker a", runtime, {}, 1_100.0))["kinds of messages"]
+    found = by_check(runtime_findings("broker a", runtime, {}, 1_100.0))["message types"]
     assert found.level == "fail"
     assert "timer's files cannot be opened" in found.detail
-    assert "kinds of messages" not in by_check(
+    assert "message types" not in by_check(
         runtime_findings("broker a", RUNTIME | {"unservedKinds": ""}, {}, 1_100.0)
     )
 
@@ -80,7 +80,7 @@ def test_a_disk_is_judged_by_the_levels_that_its_broker_is_set_to() -> None:
     assert found["disk of the commit log"].level == "ok"
     assert found["disk of the consume queues"].level == "warn"
     assert found["disk of the consume queues"].advice == (
-        "above 95 % old messages are deleted early; above 99 % new ones are refused"
+        "above 95 % the broker deletes old messages early; above 99 % it refuses new ones"
     )
     early = config | {"diskMaxUsedSpaceRatio": "50", "diskSpaceWarningLevelRatio": "60"}
     found = by_check(runtime_findings("broker a", runtime, early, 1_100.0))
@@ -126,7 +126,7 @@ def test_who_is_not_in_sync_is_named_with_the_reason() -> None:
     found = replication_findings("broker a", MASTER | {"haReplicas": replicas, "haMissing": "4"})
     assert [each.level for each in found] == ["ok", "warn", "warn"]  # a learner is meant to be behind
     assert "it lacks 9 bytes" in found[1].detail
-    assert "broker 4 is in the sync state set and not connected" in found[2].detail
+    assert "broker 4 is in the sync state set but not connected" in found[2].detail
     assert all(each.advice for each in found[1:])
 
 

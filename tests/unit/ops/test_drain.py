@@ -10,7 +10,7 @@ from aerobee.client.base.results import BrokerInfo, ConsumerProgress, QueueProgr
 from aerobee.errors import RemoteError, UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.commands.drain import Remainder, chosen, make_read_only, unread, waiting
-from aerobee.ops.commands.ha import heir_of
+from aerobee.ops.commands.ha import successor_of
 
 
 def progress(group: str, *queues: tuple[str, int, int]) -> ConsumerProgress:
@@ -62,7 +62,7 @@ def test_all_but_names_what_goes() -> None:
 
 
 def test_a_strange_name_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(UsageError, match=r"x is no registered broker.*: a, b"):
+    with pytest.raises(UsageError, match=r"x is not registered.*: a, b"):
         chosen(brokers("a", "b"), ["x"], ())
 
 
@@ -86,22 +86,22 @@ def group(*members: dict[str, Any], master: int = 1) -> list[dict[str, Any]]:
 
 
 def test_the_heir_is_in_sync_and_has_most_of_the_log() -> None:
-    found = heir_of(
+    found = successor_of(
         group(member(1), member(2, end=90), member(3, end=95), member(4, end=99, isInSync=False)), "a", "h1:1"
     )
     assert found == 3
 
 
 def test_who_does_not_lead_has_no_heir() -> None:
-    assert heir_of(group(member(1), member(2)), "a", "h2:1") is None
-    assert heir_of(group(member(1), member(2), master=0), "a", "h1:1") is None
-    assert heir_of([], "a", "h1:1") is None
+    assert successor_of(group(member(1), member(2)), "a", "h2:1") is None
+    assert successor_of(group(member(1), member(2), master=0), "a", "h1:1") is None
+    assert successor_of([], "a", "h1:1") is None
 
 
 @pytest.mark.parametrize("flaw", ["isAlive", "isInSync", "isDiskSound"])
 def test_without_an_heir_the_reason_is_said(flaw: str) -> None:
-    with pytest.raises(UsageError, match="nobody can lead a but h1:1"):
-        heir_of(group(member(1), member(2, **{flaw: False})), "a", "h1:1")
+    with pytest.raises(UsageError, match="only h1:1 can be master of a"):
+        successor_of(group(member(1), member(2, **{flaw: False})), "a", "h1:1")
 
 
 class OneBroker:

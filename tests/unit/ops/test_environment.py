@@ -60,8 +60,8 @@ def test_the_nearest_variable_is_named() -> None:
     )
     assert ENVIRONMENT_PREFIX == "AEROBEE_"
     assert said == [
-        "AEROBEE_LISTN_PORT is no variable of Aerobee and has no effect; did you mean AEROBEE_LISTEN_PORT?",
-        "AEROBEE_NAMESERV_ADDR is no variable of Aerobee and has no effect; did you mean AEROBEE_NAMESRV_ADDR?",
-        "AEROBEE_NAMESRV is no variable of Aerobee and has no effect; did you mean AEROBEE_NAMESRV_ADDR?",
-        "AEROBEE_XYZZY is no variable of Aerobee and has no effect",
+        "AEROBEE_LISTN_PORT is not a variable of Aerobee and has no effect; did you mean AEROBEE_LISTEN_PORT?",
+        "AEROBEE_NAMESERV_ADDR is not a variable of Aerobee and has no effect; did you mean AEROBEE_NAMESRV_ADDR?",
+        "AEROBEE_NAMESRV is not a variable of Aerobee and has no effect; did you mean AEROBEE_NAMESRV_ADDR?",
+        "AEROBEE_XYZZY is not a variable of Aerobee and has no effect",
     ]

@@ -137,12 +137,12 @@ def test_without_a_cluster_nothing_is_completed_and_nothing_said(
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ((12_000, 3.0, 400, 1_000), "12,000 sent, 4,000 a second, 40 %, 4 s left"),
-        ((10, 2.0, 0, 0), "10 sent, 5 a second"),
-        ((0, 0.0, 0, 1_000), "0 sent, 0 a second"),
-        ((100, 10.0, 10, 1_000), "100 sent, 10 a second, 1 %, 16 min left"),
-        ((100, 10.0, 1_000, 1_000), "100 sent, 10 a second, 100 %, 0 s left"),
-        ((1, 100.0, 1, 1_000), "1 sent, 0 a second, 0 %, 28 h left"),
+        ((12_000, 3.0, 400, 1_000), "12,000 sent, 4,000/s, 40 %, 4 s left"),
+        ((10, 2.0, 0, 0), "10 sent, 5/s"),
+        ((0, 0.0, 0, 1_000), "0 sent, 0/s"),
+        ((100, 10.0, 10, 1_000), "100 sent, 10/s, 1 %, 16 min left"),
+        ((100, 10.0, 1_000, 1_000), "100 sent, 10/s, 100 %, 0 s left"),
+        ((1, 100.0, 1, 1_000), "1 sent, 0/s, 0 %, 28 h left"),
     ],
 )
 def test_progress_says_rate_percent_and_time_left(values: tuple[int, float, int, int], text: str) -> None:

@@ -43,7 +43,7 @@ def test_form_is_filled_in_and_nothing_is_added(form: str, expected: bytes) -> N
 
 @pytest.mark.parametrize("form", ["%q", "%", "x%", "\\", r"\q", r"\x1"])
 def test_unknown_part_of_a_form_is_named(form: str) -> None:
-    with pytest.raises(UsageError, match="is not known; there are %t"):
+    with pytest.raises(UsageError, match="is unknown; known are %t"):
         parse_format(form)
 
 

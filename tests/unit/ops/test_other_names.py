@@ -34,7 +34,7 @@ def test_every_name_leads_to_a_command_of_ours_and_hides_none() -> None:
 def test_a_command_of_another_tool_is_translated(
     name: str, own: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert_told(f"{name} x", f"`aerobee {own}` does it", capsys)
+    assert_told(f"{name} x", f"the equivalent is `aerobee {own}`", capsys)
 
 
 def test_every_option_that_is_named_exists_somewhere() -> None:
@@ -51,12 +51,12 @@ def test_every_option_that_is_named_exists_somewhere() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("consume orders --from-beginning", "here it is --from first"),
-        ("topic list --bootstrap-server a:1", "here it is --nameserver"),
-        ("send --topic orders x", "the topic stands behind the command"),
-        ("--nameserver a:1 topic list", "options of a command stand behind it"),
-        ("-n a:1 topic list", "options of a command stand behind it"),
-        ("topic list --from-beginning", "`aerobee topic list --help` shows what is taken"),
+        ("consume orders --from-beginning", "use --from first"),
+        ("topic list --bootstrap-server a:1", "use --nameserver"),
+        ("send --topic orders x", "write the topic after the command"),
+        ("--nameserver a:1 topic list", "write the options of a command after it"),
+        ("-n a:1 topic list", "write the options of a command after it"),
+        ("topic list --from-beginning", "`aerobee topic list --help` shows the accepted arguments"),
     ],
 )
 def test_an_option_of_another_tool_is_translated_where_ours_exists(
@@ -68,13 +68,13 @@ def test_an_option_of_another_tool_is_translated_where_ours_exists(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("context create prod", "here it is `aerobee context add`"),
-        ("context remove prod", "here it is `aerobee context delete`"),
-        ("dlq resend g", "here it is `aerobee dlq redrive`"),
-        ("offset list g", "here it is `aerobee offset show`"),
-        ("topic remove t", "here it is `aerobee topic delete`"),
-        ("topic frobnicate t", "`aerobee topic --help` shows what is taken"),
-        ("send t x --delay 3", "here it is --deliver-after 3s"),
+        ("context create prod", "use `aerobee context add`"),
+        ("context remove prod", "use `aerobee context delete`"),
+        ("dlq resend g", "use `aerobee dlq redrive`"),
+        ("offset list g", "use `aerobee offset show`"),
+        ("topic remove t", "use `aerobee topic delete`"),
+        ("topic frobnicate t", "`aerobee topic --help` shows the accepted arguments"),
+        ("send t x --delay 3", "use --deliver-after 3s"),
     ],
 )
 def test_another_word_for_a_command_of_a_group_is_understood(
@@ -87,9 +87,9 @@ def test_another_word_for_a_command_of_a_group_is_understood(
     ("line", "said"),
     [
         ("topic create t --queues x", "'x' is not a whole number"),
-        ("send t one two", "More was given than the command takes: two"),
-        ("topic create t --type foo", "--type 'foo': it is one of NORMAL, FIFO"),
-        ("topic update t --type foo --yes", "--type 'foo': it is one of NORMAL, FIFO"),
+        ("send t one two", "Unexpected extra arguments: two"),
+        ("topic create t --type foo", "--type 'foo' must be one of NORMAL, FIFO"),
+        ("topic update t --type foo --yes", "--type 'foo' must be one of NORMAL, FIFO"),
         ("broker --set nope=1", "unknown key nope; `aerobee broker -p`"),
     ],
 )

@@ -36,7 +36,7 @@ def test_moments_are_parsed(text: str, expected: int) -> None:
 
 
 def test_moment_that_is_none_names_the_forms() -> None:
-    with pytest.raises(UsageError, match=r"'yesterday' is no time.*15m"):
+    with pytest.raises(UsageError, match=r"'yesterday' is not a time.*15m"):
         moment_ms("yesterday", NOW)
 
 
@@ -107,7 +107,7 @@ def test_spans_are_parsed_alike_everywhere(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "s", "1x", "-3s", "30m1h", "1 h", "1e9", "99999999999d", "inf", "nan"])
 def test_what_is_no_span_names_the_forms(text: str) -> None:
-    with pytest.raises(UsageError, match=r"write 500ms, 3s, 15m, 1h30m|a hundred years"):
+    with pytest.raises(UsageError, match=r"write 500ms, 3s, 15m, 1h30m|100 years"):
         span_ms(text)
 
 

@@ -33,13 +33,15 @@ async def test_a_brokers_second_port_is_a_name_where_there_is_one(tmp_path: Path
     broker(tmp_path, f"listenPort={port}", f"{PLAIN}=default,vip")
     broker(tmp_path, INSIDE, f"{PLAIN}=internal,vip")
     for without in ("enableVipListener=false", "listenPort=0"):
-        with pytest.raises(ConfigError, match=r"names vip; the listeners here are internal, external$"):
+        with pytest.raises(
+            ConfigError, match=r"names unknown listeners: vip; this process has internal, external$"
+        ):
             broker(tmp_path, INSIDE, without, f"{PLAIN}=internal,vip")
 
 
 async def test_a_name_that_two_listeners_have_is_refused(tmp_path: Path) -> None:
     twice = "listeners=vip://127.0.0.1:0"
-    with pytest.raises(ConfigError, match="names vip, and two listeners"):
+    with pytest.raises(ConfigError, match="names vip, but two listeners"):
         broker(tmp_path, twice, f"{PLAIN}=vip")
     broker(tmp_path, twice, "enableVipListener=false", f"{PLAIN}=vip")
     broker(tmp_path, twice)  # no setting names it
@@ -61,7 +63,7 @@ async def test_a_controller_has_a_default_listener_only_with_a_port_of_its_own(t
     (port,) = free_ports(1)
     for more in ((), (f"{PLAIN}=quorum",), (f"listenPort={port}", f"{PLAIN}=quorum,default")):
         make_controller(controller_settings(assignments=quorum(tmp_path, *more), environ={}))
-    with pytest.raises(ConfigError, match=r"names default; the listeners here are quorum$"):
+    with pytest.raises(ConfigError, match=r"names unknown listeners: default; this process has quorum$"):
         make_controller(controller_settings(assignments=quorum(tmp_path, f"{PLAIN}=default"), environ={}))
 
 
@@ -81,8 +83,8 @@ async def test_listeners_of_a_nameserver_and_of_its_controller_have_names_of_the
     (port,) = free_ports(1)
     await hosted(tmp_path, f"listenPort={port}", f"{PLAIN}=default,quorum")
     with pytest.raises(
-        ConfigError, match=r"names default; the listeners here are internal, external, quorum$"
+        ConfigError, match=r"names unknown listeners: default; this process has internal, external, quorum$"
     ):
         await hosted(tmp_path, INSIDE, f"{PLAIN}=internal,default")
-    with pytest.raises(ConfigError, match="names quorum, and two listeners"):
+    with pytest.raises(ConfigError, match="names quorum, but two listeners"):
         await hosted(tmp_path, "listeners=quorum://127.0.0.1:0", f"{PLAIN}=quorum")

@@ -44,7 +44,7 @@ async def test_the_next_port_is_taken_when_the_usual_one_is_not_free(
     assert isinstance(console, UpConsole), console
     assert console.port > taken
     assert console.url == f"http://127.0.0.1:{console.port}/"
-    assert console.notice == f"port {taken} is taken"
+    assert console.notice == f"port {taken} is in use"
     await console.close()
     await closed(open_console(console.port))  # free again
 
@@ -52,7 +52,8 @@ async def test_the_next_port_is_taken_when_the_usual_one_is_not_free(
 def test_no_port_is_free(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up_console, "PORTS_TRIED", 1)
     assert (
-        open_console(None) == f"not started: the ports {taken} to {taken} are taken; --console names another"
+        open_console(None)
+        == f"not started: ports {taken} to {taken} are in use; choose another with --console"
     )
 
 

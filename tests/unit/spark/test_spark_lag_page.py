@@ -28,7 +28,7 @@ class Elements(HTMLParser):
 
 
 def row(group: str, **more: Any) -> dict[str, Any]:
-    return {"group": group, "state": "OK", "reason": "nothing waits", "lag": 0, **more}
+    return {"group": group, "state": "OK", "reason": "no lag", "lag": 0, **more}
 
 
 def test_every_column_with_a_lag_is_a_cell_and_no_other():

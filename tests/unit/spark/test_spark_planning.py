@@ -13,7 +13,7 @@ from aerobee.errors import ConfigError, UsageError
 from aerobee.message import MessageQueue
 from aerobee.spark.admission import Admission, limited
 from aerobee.spark.boundaries import Bounds, begin_offsets, end_offsets, wanted_times
-from aerobee.spark.data_loss import DataLost, go_on_at, losses, report
+from aerobee.spark.data_loss import DataLost, losses, report, resume_at
 from aerobee.spark.offsets import EARLIEST, LATEST
 from aerobee.spark.options import Edge
 from aerobee.spark.pull_window import PullWindow
@@ -66,7 +66,7 @@ def test_what_is_lost_is_named_with_queue_offsets_and_cause():
     with pytest.raises(DataLost, match="made again"):
         report(found[1:], fail=True)
     report(found, fail=False)
-    assert (go_on_at(4, HAS[A]), go_on_at(9, HAS[B]), go_on_at(50, HAS[A])) == (10, 0, 50)
+    assert (resume_at(4, HAS[A]), resume_at(9, HAS[B]), resume_at(50, HAS[A])) == (10, 0, 50)
 
 
 def test_what_a_slave_alone_says_names_it_and_moves_nothing():
@@ -74,7 +74,7 @@ def test_what_a_slave_alone_says_names_it_and_moves_nothing():
     (late, early) = losses({A: 120}, {A: behind}) + losses({A: 3}, {A: behind})
     assert "no master of its broker is registered now" in str(late)
     assert (early.begin, early.end) == (3, 10)
-    assert [go_on_at(offset, behind) for offset in (3, 50, 120)] == [3, 50, 120]
+    assert [resume_at(offset, behind) for offset in (3, 50, 120)] == [3, 50, 120]
 
 
 def test_tasks_are_the_ranges_unless_more_are_wanted():

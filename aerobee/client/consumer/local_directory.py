@@ -1,8 +1,8 @@
 """Where a broadcasting consumer keeps its offsets on this machine, so that it finds them after a restart.
 
 As RocketMQ has it: ROOT/CLIENT ID/GROUP/offsets.json. RocketMQ's broadcasting clients are all called ip@DEFAULT unless they are
-given an instance name, so that two processes of a machine write the same file and each spoils the other's place. Here a
-process that comes second takes ip@DEFAULT-2, and so on; a lock on the directory tells which is free, and goes with the
+given an instance name, so that two processes of a machine overwrite each other's offsets in the same file. Here a
+second process takes ip@DEFAULT-2, and so on; a lock on the directory shows which is free, and is released with the
 process, however that ends.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from aerobee.errors import StoreError
 from aerobee.system import open_locked, unlock_and_close
 
-PLACES_MAX = 1_000
+DIRECTORIES_MAX = 1_000
 DEFAULT_INSTANCE = "DEFAULT"
 LOCK_FILE = "owner.lock"
 
 
-class LocalPlace:
+class LocalDirectory:
     """A directory that belongs to this process until close()."""
 
     def __init__(self, directory: Path, descriptor: int) -> None:
@@ -26,23 +26,23 @@ class LocalPlace:
         self._descriptor = descriptor
 
     @classmethod
-    def claim(cls, root: Path, name: str, group: str) -> LocalPlace:
+    def claim(cls, root: Path, name: str, group: str) -> LocalDirectory:
         """Take the first free directory of `name`, `name`-2, `name`-3, … Raises StoreError when there is none."""
-        for number in range(1, PLACES_MAX + 1):
+        for number in range(1, DIRECTORIES_MAX + 1):
             directory = root / (name if number == 1 else f"{name}-{number}") / group
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 descriptor = open_locked(directory / LOCK_FILE)
             except OSError as error:
                 raise StoreError(
-                    f"offsets of a broadcasting consumer cannot be kept in {directory}: {error}; name another place "
+                    f"offsets of a broadcasting consumer cannot be stored in {directory}: {error}; choose another directory "
                     "with local_offsets_directory",
                     path=str(directory),
                 ) from error
             if descriptor is not None:
                 return cls(directory, descriptor)
         raise StoreError(
-            f"{PLACES_MAX} broadcasting consumers of group {group} run on this machine: give them instance names",
+            f"{DIRECTORIES_MAX} broadcasting consumers of group {group} run on this machine: give them instance names",
             path=str(root),
         )
 
