@@ -189,10 +189,12 @@ async def test_who_holds_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> 
     address = f"{own_host}:{own_port}"
     assert server.watch.longest == f"HEART_BEAT (34) of {address}"
     said = [record.getMessage() for record in caplog.records]
-    assert sum(f"HEART_BEAT (34) of {address} held the event loop for 150 ms" in text for text in said) == 1
+    assert (
+        sum(f"HEART_BEAT (34) of {address} blocked the event loop for 150 ms" in text for text in said) == 1
+    )
     assert (
         sum(
-            f"UPDATE_AND_CREATE_TOPIC (17) of {address} held the event loop for 100 ms" in text
+            f"UPDATE_AND_CREATE_TOPIC (17) of {address} blocked the event loop for 100 ms" in text
             for text in said
         )
         == 1

@@ -22,7 +22,7 @@ READ_BY_PEOPLE = (
     *(ROOT / name for name in ("errors.py", "message.py", "config.py")),
 )
 NOUNS = "|".join(COUNTED.split())
-COUNTED_HERE = re.compile(rf"^ (?:[a-z]+ )?(?:{NOUNS})e?s\b(?!-)")
+COUNTED_HERE = re.compile(rf"^ (?:[a-z]+ )?(?:{NOUNS})e?s\b(?![-/])")
 # What is too much is never one: "the body has 5000 bytes, at most 100 are allowed". Nor is what is compared with one.
 TOO_MUCH = re.compile(
     r"^ \w+(?: \w+)?,? (?:at most|with|is cut off|does not decompress)|^ records?s?, not one"

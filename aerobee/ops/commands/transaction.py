@@ -88,7 +88,7 @@ def list_transactions(
         )
         if found.total > len(found.transactions):
             out.note(
-                f"showing the oldest {len(found.transactions)} of {found.total} matching transactions; --count shows more"
+                f"showing the oldest {len(found.transactions)} of {plural(found.total, 'matching transaction')}; --count shows more"
             )
 
     run(command)

@@ -54,7 +54,7 @@ def masked(line: str, wildcards: re.Pattern[str]) -> tuple[str, list[str]]:
     return re.sub(r"[ \t]+", " ", wildcards.sub(placeholder, line)).strip(), found
 
 
-HELD = "held the event loop for"  # a busy machine's warning, which may come with any output
+HELD = "blocked the event loop for"  # a busy machine's warning, which may come with any output
 
 
 def difference(

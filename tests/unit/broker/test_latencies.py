@@ -134,7 +134,7 @@ def test_a_turn_that_held_the_loop_says_where_its_sends_went_and_counts_them_onc
         for _ in range(3):
             pulling.fast_path.burst(FakePeer(), send_frame(), 0)  # type: ignore[arg-type]
         pulling.fast_path._turn_held(3, [], 0.2)
-        assert "a turn with 3 sends of topic TopicNormal held the event loop for 200 ms" in caplog.text
+        assert "a turn with 3 sends of topic TopicNormal blocked the event loop for 200 ms" in caplog.text
         assert pulling.stats.put_total == put + 3
         pulling.fast_path._turn_held(0, [], 0.3)  # of rollbacks, for instance
         assert pulling.fast_path._watch.longest == "a turn with 0 sends of 0 topics"

@@ -16,7 +16,7 @@ def test_a_burst_is_named_by_its_first_request_and_its_peer(caplog: pytest.LogCa
     frame = encode_frame(RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext={"a": "g"}, body=b"x"))
     watch.note_burst(b"before" + frame + frame[:9], 6, "10.0.0.1:5", 0.0714)
     assert (
-        "a burst that begins with SEND_MESSAGE_V2 (310) of 10.0.0.1:5 held the event loop for 71 ms"
+        "a burst that begins with SEND_MESSAGE_V2 (310) of 10.0.0.1:5 blocked the event loop for 71 ms"
         in caplog.text
     )
     assert watch.runtime_info() == {
@@ -48,7 +48,7 @@ def test_turns_with_other_numbers_are_one_kind_of_warning(caplog: pytest.LogCapt
     clock.advance(10)
     watch.note_turn("a turn with 7 pulls", "10.0.0.1:5", 0.1)
     assert [record.getMessage() for record in caplog.records] == [
-        "a turn with 10 sends of topic T held the event loop for 100 ms",
-        "a turn with 7 pulls of 10.0.0.1:5 held the event loop for 100 ms (9 more like it before)",
+        "a turn with 10 sends of topic T blocked the event loop for 100 ms",
+        "a turn with 7 pulls of 10.0.0.1:5 blocked the event loop for 100 ms (9 more like it before)",
     ]
     assert watch.held_count == 11
