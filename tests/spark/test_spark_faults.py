@@ -168,7 +168,7 @@ def test_a_topic_that_is_deleted_and_made_again_under_a_running_query(
     cluster.create_topic(topic, 1)
     send(cluster, topic, range(100, 101), queue)
     with pytest.raises(
-        Exception, match=r"broker-a:0 has lost offsets 1 to 4 .*made again.*failOnDataLoss=false"
+        Exception, match=r"broker-a:0 has lost offsets 1 to 4 .*recreated.*failOnDataLoss=false"
     ):
         stream.run()
     others = stream_of(spark, tmp_path, cluster.nameserver_address, topic, failOnDataLoss="false")

@@ -36,7 +36,6 @@ INDEPENDENT = {
     "OTHER": "a label of separate metric families",
     "PAGE_BYTES": "the wheel's file format and the simulated disk",
     "PAUSE_FACTOR": "back-off of separate loops",
-    "DIRECTORIES_MAX": "limits of separate scans",
     "PORT": "the console is imported only when it starts",
     "QUEUES": "queues of separate simulated topics",
     "QUEUES_PER_TURN": "work per event loop iteration of separate scans",

@@ -72,7 +72,7 @@ def test_a_reply_has_topic_and_properties_of_rocketmqs() -> None:
 
 
 def test_a_normal_message_has_no_reply() -> None:
-    with pytest.raises(UsageError, match="nobody waits"):
+    with pytest.raises(UsageError, match="no client waits"):
         reply_message(received("UNIQ_KEY\x01A\x02CLUSTER\x01C\x02"), b"answer")
 
 

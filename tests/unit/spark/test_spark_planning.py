@@ -63,7 +63,7 @@ def test_what_is_lost_is_named_with_queue_offsets_and_cause():
         DataLost, match=r"orders broker-a:0 has lost offsets 4 to 9 \(6 messages\): .*retention"
     ):
         report(found[:1], fail=True)
-    with pytest.raises(DataLost, match="made again"):
+    with pytest.raises(DataLost, match="recreated"):
         report(found[1:], fail=True)
     report(found, fail=False)
     assert (resume_at(4, HAS[A]), resume_at(9, HAS[B]), resume_at(50, HAS[A])) == (10, 0, 50)
