@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import math
@@ -66,7 +67,7 @@ from aerobee.simulation.checks import (
     check_order,
 )
 from aerobee.simulation.clients import Sent
-from tests.survival.cluster_machines import GROUPS, Machine, Machines, enter, why_not
+from tests.survival.cluster_machines import DISK_MIB, GROUPS, Machine, Machines, enter, why_not
 from tests.survival.mixed_load import SETTINGS as MIXED_SETTINGS
 from tests.survival.mixed_load import MixedLoad
 
@@ -293,13 +294,10 @@ async def _one_fault(
 async def _fill(machine: Machine) -> None:
     """A file takes what is left for 8 s; a broker whose disk failed is started again by who looks after it."""
     path = machine.directory / machine.name / "filler"
-    free = shutil.disk_usage(path.parent).free
-    with path.open("wb") as file:
-        try:
-            file.write(bytes(free))
-            file.flush()
-        except OSError:
-            pass  # the broker was quicker: it is full either way
+    chunk = bytes(1 << 20)
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):  # ENOSPC ends it
+        while file.write(chunk) == len(chunk):
+            pass
     await asyncio.sleep(8.0)
     path.unlink()
     machine.kill()
@@ -413,7 +411,7 @@ async def _rolling(machines: Machines, load: Load, figures: Figures) -> None:
 async def _main(arguments: argparse.Namespace, directory: Path) -> Figures:
     rng, figures = random.Random(arguments.seed), Figures()
     ticking = asyncio.create_task(CLOCK.run())
-    machines = Machines(directory, MIXED_SETTINGS if arguments.mixed else None)
+    machines = Machines(directory, MIXED_SETTINGS if arguments.mixed else None, disk_mib=arguments.disk_mib)
     await _started(machines)
     load = Load(machines.nameserver_addresses)
     load.begin()
@@ -531,6 +529,12 @@ def main() -> int:
     parser.add_argument("--rolling", action="store_true", help="restart every process in order at the end")
     parser.add_argument("--mixed", action="store_true", help="every kind of message besides")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no fault after so long")
+    parser.add_argument(
+        "--disk-mib",
+        type=int,
+        default=DISK_MIB,
+        help="file system of each broker; an hour of --mixed takes 1024",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the logs and stores where they are")
     parser.add_argument("--out", type=Path)

@@ -22,7 +22,7 @@ NEEDED = ("unshare", "ip", "tc")
 SUBNET = "10.77.0"
 GROUPS = ("broker-a", "broker-b")
 PORT, CONTROLLER_PORT, NAMESERVER_PORT = 10_911, 9_890, 9_876
-DISK_BYTES = 192 << 20
+DISK_MIB = 192
 # No machine has this address of a link: what is sent there is lost without an answer.
 TO_UNUSED_ADDRESS = ("lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
 SLOW_LINK = ("tbf", "rate", "300kbit", "burst", "4kb", "latency", "3s")  # replicas need twice as much
@@ -94,8 +94,11 @@ def _run(*command: str) -> None:
 class Machines:
     """All of them, on one bridge."""
 
-    def __init__(self, directory: Path, broker_settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, broker_settings: Mapping[str, str] | None = None, *, disk_mib: int = DISK_MIB
+    ) -> None:
         self._directory = directory
+        self._disk_mib = disk_mib
         self._broker_settings = broker_settings or {}
         self._cuts: Counter[tuple[str, str]] = Counter()  # how often a link is cut: both its ends may be
         _run("mount", "-t", "tmpfs", "none", "/run")
@@ -142,7 +145,7 @@ class Machines:
         name = f"{group[-1]}{number}"
         store = self._directory / name
         store.mkdir()
-        _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(store))
+        _run("mount", "-t", "tmpfs", "-o", f"size={self._disk_mib}m", "none", str(store))
         settings = {
             "brokerClusterName": "survival",
             "brokerName": group,
