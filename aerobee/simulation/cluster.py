@@ -426,6 +426,7 @@ class Cluster:
                 self.network,
                 self.contacts.use,
                 leaves_open=self.settings.leaves_open,
+                looks_at_popped=self.settings.looks_at_popped,
             )
         if self.settings.has_passing_topic:
             rng = random.Random(self.rng.getrandbits(64))

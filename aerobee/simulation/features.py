@@ -67,14 +67,16 @@ class Features(Party):
         on_use: Callable[[str], None] = lambda name: None,
         *,
         leaves_open: bool = True,
+        looks_at_popped: bool = True,
     ) -> None:
-        """`leaves_open`: some transactions are decided only when a broker asks, and it is looked at (Checker.POPPED). `on_use` hears the name of each feature whenever something of it happens."""
+        """`leaves_open`: some transactions are decided only when a broker asks. `looks_at_popped`: what was acknowledged must not come
+        again (Checker.POPPED). `on_use` hears the name of each feature whenever something of it happens."""
         super().__init__("features", rng, clock, network)
         self.tasks: dict[bytes, Task] = {}
         self.trouble: Broken | None = None
         self.is_clock_set = False  # by more than a drift: nobody can say what is early
         self._on_use = on_use
-        self._leaves_open = self._is_strict = leaves_open
+        self._leaves_open, self._is_strict = leaves_open, looks_at_popped
         self.under_way = 0  # sends without an answer
         self._is_over = asyncio.Event()
         self._senders: list[asyncio.Task[None]] = []
