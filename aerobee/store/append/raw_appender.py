@@ -134,12 +134,12 @@ class RawAppender:
         seen: dict[tuple[str, int], tuple[bool, int, int]] = {}  # kind, first offset, end
         for record, properties in entries:
             key = record.topic, record.queue_id
+            queue = self._queues.any(*key)
             if record.queue_offset > QUEUE_OFFSET_MAX:
                 raise RecordInvalid(
                     f"the record at {record.physical_offset} is message {record.queue_offset} of queue {record.topic} "
                     f"{record.queue_id}, a queue has at most {QUEUE_OFFSET_MAX}"
                 )
-            queue = self._queues.any(*key)
             is_batch, start, end = seen.get(key, (queue.is_batch, queue.min_offset, queue.max_offset))
             is_new = start == end and key not in seen
             if record.queue_offset not in (end, 0) and not (is_new and record.queue_offset > end):
