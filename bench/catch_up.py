@@ -22,8 +22,8 @@ from pathlib import Path
 
 from aerobee.client import Producer, ProducerConfig
 from aerobee.message import Message
+from tests.interop.replica_processes import Slave
 from tests.interop.rocketmq import Broker, NameServer, call
-from tests.interop.test_replication import Slave
 
 HERE = Path(__file__).resolve().parent
 BODY = bytes(range(256)) * 4096  # 1 MiB that is sent as it is

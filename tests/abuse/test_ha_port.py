@@ -19,7 +19,7 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from tests.integration.broker_calls import make_broker, send_request
 from tests.integration.certificates import identity
-from tests.integration.test_replication import Pair, log_bytes, same
+from tests.integration.replica_pair import Pair, log_bytes, same
 from tests.loops import event_loop_policy  # noqa: F401
 from tests.waiting import wait_until
 

@@ -11,7 +11,7 @@ from aerobee.nameserver.server import NameServer
 from aerobee.remoting import fastjson
 from aerobee.remoting.body_limits import BODY_BYTES_MAX, BROKER_BODIES, NAMESERVER_BODIES, UNLIMITED
 from aerobee.remoting.json_header import DIALECT_BYTES_MAX
-from tests.abuse.test_registration import SERVER
+from tests.abuse.nameserver_settings import SERVER
 from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 from tests.loops import event_loop_policy  # noqa: F401
 

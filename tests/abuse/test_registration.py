@@ -18,10 +18,10 @@ from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.heartbeat import ConsumerData, HeartbeatData
 from aerobee.remoting.body.register_broker import RegisterBrokerBody
 from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from tests.abuse.nameserver_settings import SERVER
 from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 from tests.waiting import wait_until
 
-SERVER = NameServerConfig(listen_port=0, bind_address="127.0.0.1")
 BAD = ("a\nb", "a\x00b", "a b", "", "x" * 600)
 
 

@@ -14,15 +14,8 @@ from aerobee.nameserver import NameServer
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.remoting.tls import server_tls
 from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
-from tests.integration.test_remoting_tls import (
-    Identity,
-    ask,
-    authority,
-    identity,
-    server_keys,
-    serving,
-    trusting,
-)
+from tests.integration.certificates import Identity, identity
+from tests.integration.tls_serving import ask, authority, server_keys, serving, trusting
 
 __all__ = ["authority"]
 TEXTS = st.text(min_size=1, max_size=20)

@@ -12,7 +12,7 @@ import pytest
 from aerobee.message import MessageQueue
 from aerobee.nameserver import NameServer
 from aerobee.remoting.body.message_queue import queue_to_dict
-from tests.abuse.test_registration import SERVER
+from tests.abuse.nameserver_settings import SERVER
 from tests.abuse.untrusted_peer import UntrustedPeer, broker_at
 
 HOSTILE = ("x\ny", "x\x1b[2Jy", "x\u202ey", "x\u2028y", "x\x85y")

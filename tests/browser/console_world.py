@@ -23,9 +23,9 @@ from aerobee.console.server import ConsoleServer
 from aerobee.console.users import hash_password
 from aerobee.placement.plan import Forecast, Plan, TopicChange
 from aerobee.remoting.body.topic_config import TopicConfig
+from tests.integration.access_cluster import USERS, Cluster, client
+from tests.integration.access_cluster import running as running_closed
 from tests.integration.prometheus import world
-from tests.integration.test_access_control import USERS, Cluster, client
-from tests.integration.test_access_control import running as running_closed
 
 
 def a_plan(broker_name: str) -> Plan:

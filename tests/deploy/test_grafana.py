@@ -13,8 +13,8 @@ from typing import Any
 
 from aerobee.spark.lag_metrics import metrics_text
 from tests.deploy.grafana import DEPLOY, Series, Source, data_source, filled
+from tests.integration.dashboards import ABSENT, WAIT_S, boards
 from tests.integration.prometheus import LAG_JOB_ROW, prometheus, serving, world
-from tests.integration.test_dashboards import ABSENT, WAIT_S, boards
 
 ALL = "$__all"
 

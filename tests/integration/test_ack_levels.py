@@ -25,7 +25,7 @@ from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.files.config import StoreConfig
 from aerobee.testing.local_cluster import LocalCluster
 from tests.integration.broker_calls import STORE, pull_request, records_of, send_request
-from tests.integration.test_replication import Pair, same
+from tests.integration.replica_pair import Pair, same
 
 WAYS = ("send", "topic")
 NO_FLUSH = {"flush_interval_commit_log": 3_600_000, "flush_commit_log_thorough_interval": 3_600_000}
@@ -36,14 +36,6 @@ async def client() -> AsyncIterator[RemotingClient]:
     client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
     yield client
     await client.close()
-
-
-@pytest.fixture
-async def pair(tmp_path: Path, client: RemotingClient) -> AsyncIterator[Pair]:
-    pair = Pair(tmp_path, client)
-    yield pair
-    for broker in reversed(pair.brokers):
-        await broker.stop()
 
 
 def leveled(level: str, way: str, body: bytes) -> RemotingCommand:

@@ -27,8 +27,8 @@ from aerobee.remoting.fastjson import dumps, loads
 from aerobee.system_names import HALF_TOPIC
 from tests.integration.broker_calls import make_broker, pull_request, records_of, send_request
 from tests.integration.pop_requests import ack, pop
-from tests.integration.test_promotion import HALF, keys, stored
-from tests.integration.test_replication import SLAVE, same
+from tests.integration.promoted_pair import HALF, keys, stored
+from tests.integration.replica_pair import SLAVE, same
 from tests.waiting import wait_until
 
 LEVELS = {"message_delay_level": "1s 8s 20s"}

@@ -14,8 +14,8 @@ import pytest
 
 from aerobee.client import Admin, ClientConfig, Producer, PullConsumer
 from aerobee.message import Message, MessageQueue
+from tests.interop.replica_processes import Slave, log_end
 from tests.interop.rocketmq import Broker, NameServer, call
-from tests.interop.test_replication import Slave, log_end
 from tests.waiting import wait_until
 
 GROUP = "billing"

@@ -18,7 +18,7 @@ from aerobee.client.admin.admin import Admin
 from aerobee.errors import InvalidParameter, NoPermission, RemoteError, RemoteSystemError
 from aerobee.remoting.codes import RequestCode
 from aerobee.testing import LocalCluster
-from tests.integration.test_access_control import USERS, Cluster, client, running, sent
+from tests.integration.access_cluster import USERS, Cluster, client, running, sent
 from tests.waiting import wait_until
 
 WITHIN_S = 120.0

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from aerobee.ops.servers.listening import free_ports
+from tests.integration.port_pairs import free_port_pair
 
 WITHIN_S = 40.0
 Start = Callable[..., subprocess.Popen[str]]
@@ -71,11 +72,6 @@ def up(start: Start, *arguments: str) -> tuple[subprocess.Popen[str], Any]:
     first, nameserver = free_port_pair()
     process = start("up", "--json", "--port", str(first), "--nameserver-port", str(nameserver), *arguments)
     return process, document(process)
-
-
-def free_port_pair() -> tuple[int, int]:
-    first, nameserver = free_ports(2)
-    return min(first, 65_000), nameserver
 
 
 def test_up_is_healthy_when_it_says_so_and_ctrl_c_drains_it(start: Start, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from tests.abuse.untrusted_peer import UntrustedPeer
-from tests.integration.test_clock_jumps import SetClock, started
+from tests.integration.set_clock import SetClock, started
 from tests.waiting import wait_until
 
 HOUR_S = 3_600

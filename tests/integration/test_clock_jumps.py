@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aerobee.clock import WALL_LOOK_S, AdvancingClock, ManualClock, wall_wait_s
+from aerobee.clock import WALL_LOOK_S, ManualClock, wall_wait_s
 from aerobee.nameserver import NameServer
 from aerobee.nameserver.config import NameServerConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from tests.abuse.untrusted_peer import UntrustedPeer
-from tests.integration.broker_calls import make_broker, send_request
+from tests.integration.broker_calls import send_request
+from tests.integration.set_clock import SetClock, started
 from tests.waiting import wait_until
 
 HOUR_S = 3_600
-
-
-class SetClock(AdvancingClock):
-    """The wall clock can be set; the steady one continues. advance() is time that passes for both."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_by_s = 0.0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + round(self.set_by_s * 1000)
 
 
 def test_a_wait_for_the_wall_clock_looks_again() -> None:
@@ -36,12 +25,6 @@ def test_a_wait_for_the_wall_clock_looks_again() -> None:
     assert wall_wait_s(clock, clock.now_ms() + 1_500) == 1.5
     assert wall_wait_s(clock, clock.now_ms() - HOUR_S * 1000) == 0
     assert wall_wait_s(clock, clock.now_ms() + HOUR_S * 1000) == WALL_LOOK_S
-
-
-def started(path: Path, clock: SetClock, **config: Any) -> Any:
-    broker = make_broker(path, **config)
-    # The parts take the clock when they are made: a separate broker.
-    return type(broker)(broker.config, broker._base.store_config, clock=clock)
 
 
 async def delayed_at(clock: SetClock, path: Path, properties: str, jump_s: float, pass_s: float) -> int:

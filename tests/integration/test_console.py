@@ -8,7 +8,6 @@ import resource
 import time
 from base64 import b64decode
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,37 +26,9 @@ from aerobee.placement.plan import Forecast, Plan, TopicChange
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.testing import LocalCluster
-from tests.integration.test_access_control import USERS, Cluster, client, running
+from tests.integration.access_cluster import USERS, Cluster, client, running
+from tests.integration.console_server import console, users_file
 from tests.waiting import wait_until
-
-
-@asynccontextmanager
-async def console(cluster: LocalCluster, **options: Any) -> AsyncIterator[ConsoleServer]:
-    config = ConsoleConfig(nameserver=cluster.nameserver_address, port=0, refresh_s=0.2, **options)
-    server = ConsoleServer(config)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[LocalCluster]:
-    async with LocalCluster() as started:
-        await started.create_topic("orders", queues=1)
-        yield started
-
-
-def users_file(path: Path) -> Path:
-    file = path / "users.json"
-    people = {"vera": "viewer", "otto": "operator", "ada": "admin"}
-    file.write_text(
-        json.dumps(
-            {name: {"role": role, "password": hash_password("secret")} for name, role in people.items()}
-        )
-    )
-    return file
 
 
 async def token(session: aiohttp.ClientSession, url: str) -> str:

@@ -14,13 +14,13 @@ from aerobee.console import server as console_server
 from aerobee.console import tail
 from aerobee.console.server import ConsoleServer
 from aerobee.testing import LocalCluster
-from tests.integration.test_console import cluster, console, users_file  # noqa: F401  cluster is a fixture
+from tests.integration.console_server import console, users_file
 from tests.loops import event_loop_policy  # noqa: F401
 
 
 @pytest.mark.parametrize("path", ["stream", "tail?topic=orders"])
 async def test_pages_that_go_while_they_open_are_not_counted_for_ever(
-    cluster: LocalCluster,  # noqa: F811
+    cluster: LocalCluster,
     path: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -51,7 +51,7 @@ async def logged_in(url: str, name: str) -> aiohttp.ClientSession:
 
 
 async def test_one_viewer_does_not_take_all_streams(
-    cluster: LocalCluster,  # noqa: F811
+    cluster: LocalCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,7 +72,7 @@ async def test_one_viewer_does_not_take_all_streams(
 
 
 async def test_one_viewer_does_not_take_all_watched_topics(
-    cluster: LocalCluster,  # noqa: F811
+    cluster: LocalCluster,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,7 +95,7 @@ async def test_one_viewer_does_not_take_all_watched_topics(
 
 
 async def test_wrong_passwords_of_one_browser_behind_a_proxy_do_not_lock_out_the_others(
-    cluster: LocalCluster,  # noqa: F811
+    cluster: LocalCluster,
     tmp_path: Path,
 ) -> None:
     async def tried(server: ConsoleServer, name: str, password: str, *clients: str) -> str:

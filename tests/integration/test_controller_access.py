@@ -27,9 +27,9 @@ from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.signature import Credentials
 from aerobee.store.files.config import StoreConfig
+from tests.integration.access_cluster import USERS, client
 from tests.integration.broker_calls import STORE, pull_request, records_of
-from tests.integration.test_access_control import USERS, client
-from tests.integration.test_controller import configs, leader_of
+from tests.integration.controller_quorum import configs, leader_of
 from tests.waiting import wait_until
 
 KEY = "a key of sixteen or more"

@@ -20,7 +20,7 @@ from aerobee.ops.settings.settings import ControllerSettings, controller_setting
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
-from tests.integration.test_controller import GROUP, leader_of, tool
+from tests.integration.controller_quorum import GROUP, leader_of, tool
 
 OUTSIDER, MASTER = "203.0.113.9", "203.0.113.1"
 DESIGNATED = {"brokerName": GROUP, "brokerId": "2", "designateElect": "true"}

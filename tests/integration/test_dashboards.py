@@ -9,24 +9,13 @@ import json
 import re
 import runpy
 import time
-from pathlib import Path
-from typing import Any
 
 import yaml
 
 from aerobee.spark.lag_metrics import metrics_text
+from tests.integration.dashboards import ABSENT, DEPLOY, FILES, WAIT_S, boards
 from tests.integration.prometheus import LAG_JOB_ROW, asked, names_in, prometheus, serving, world
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-FOLDER = DEPLOY / "grafana" / "dashboards"
-FILES = sorted(FOLDER.glob("*.json"))
-# Of what does not happen in a healthy cluster there is no series.
-ABSENT = {
-    "aerobee_timer_delivery_late_seconds",
-    "aerobee_consumer_drain_seconds",
-    "aerobee_controller_group_has_master",  # no broker here asks controllers; tests/unit/ha/test_controller_families.py
-}
-WAIT_S = 300.0  # a group is not OK before a whole window of lag_state.py (120 s) had something to do
 # What an existing dashboard for RocketMQ 5 asks for: names, and labels by which it sums them or picks some. Every series has COMMON.
 COMMON = "cluster node_type node_id"
 STORAGE = "storage_type storage_medium"
@@ -81,10 +70,6 @@ ROCKETMQ = {
     "rocketmq_pop_revive_out_message_total": "",
     "rocketmq_pop_revive_retry_messages_total": "",
 }
-
-
-def boards() -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in FILES]
 
 
 def queries() -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from aerobee.remoting.recall_handle import decode_recall_handle
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.test_transaction_hot_path import BACKENDS, HOT, SLOW, TOPIC, Wire
+from tests.integration.hot_path_wire import BACKENDS, HOT, SLOW, TOPIC, Wire
 from tests.waiting import wait_until
 
 NEXT_HOUR_MS = (int(time.time()) + 3_600) * 1_000

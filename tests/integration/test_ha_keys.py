@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,21 +24,11 @@ from aerobee.remoting.signature import Credentials
 from aerobee.store.files.config import StoreConfig
 from tests.integration.broker_calls import make_broker
 from tests.integration.certificates import Identity, identity
-from tests.integration.test_controller import configs, leader_of
-from tests.integration.test_replication import Pair, figures, same
+from tests.integration.controller_quorum import configs, leader_of
+from tests.integration.replica_pair import Pair, figures, same
 from tests.waiting import wait_until
 
 KEY, OTHER = "a key of sixteen or more", "another key of that length"
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
-    pair = Pair(tmp_path, client)
-    yield pair
-    for broker in reversed(pair.brokers):
-        await broker.stop()
-    await client.close()
 
 
 async def test_a_slave_with_the_key_copies_the_log(pair: Pair) -> None:

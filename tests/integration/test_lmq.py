@@ -24,7 +24,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.client.test_client_cluster import drain
+from tests.integration.client.draining import drain
 from tests.waiting import wait_until
 
 SETTINGS = {"enable_lmq": True, "enable_multi_dispatch": True}

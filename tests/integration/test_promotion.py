@@ -10,7 +10,7 @@ import pytest
 
 from aerobee.broker.assembly.broker import Broker
 from aerobee.clock import SystemClock
-from aerobee.message import Record, decode_record, decode_records
+from aerobee.message import decode_records
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.heartbeat import HeartbeatData, ProducerData
 from aerobee.remoting.client import RemotingClient
@@ -18,12 +18,12 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
 from tests.integration.broker_calls import send_request
+from tests.integration.controller_group import SYNC, Group
 from tests.integration.pop_requests import ack, change, pop
-from tests.integration.test_controller_mode import SYNC, Group
-from tests.integration.test_replication import Pair, same
+from tests.integration.promoted_pair import HALF, keys
+from tests.integration.replica_pair import Pair, same
 from tests.waiting import wait_until
 
-HALF = 4  # sys flag
 COMMIT, ROLLBACK = 8, 12
 CHECKS = {"transaction_time_out": 300, "transaction_check_interval": 300}
 
@@ -101,22 +101,6 @@ async def world(tmp_path: Path, asked: dict[str, RemotingCommand]) -> AsyncItera
 
 def offsets(broker: Broker) -> object:
     return broker.offsets.to_dict()["offsetTable"]
-
-
-def stored(broker: Broker, topic: str) -> list[Record]:
-    """What consumers may see of a topic's first queue."""
-    found = []
-    for offset in range(broker.store.max_offset(topic, 0)):
-        entry = broker.store.queue(topic, 0).entry(offset)
-        assert isinstance(entry, tuple)
-        data = broker.store.read_record(entry[0])
-        assert data is not None
-        found.append(decode_record(data))
-    return found
-
-
-def keys(broker: Broker, topic: str) -> list[str]:
-    return [record.properties["UNIQ_KEY"] for record in stored(broker, topic)]
 
 
 async def half(world: World, broker: Broker, key: str) -> RemotingCommand:

@@ -32,7 +32,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads
 from aerobee.remoting.signature import Credentials
-from tests.integration.test_access_control import ROOT, USERS, Cluster, client, make_consumer, running
+from tests.integration.access_cluster import ROOT, USERS, Cluster, client, make_consumer, running
 
 HALF_FLAG = "4"
 

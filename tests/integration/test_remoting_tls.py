@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +18,10 @@ from aerobee.network import AsyncioNetwork, Network
 from aerobee.ops.settings.settings import TlsSettings
 from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.connection import Connection
 from aerobee.remoting.server import Listener, RemotingServer
-from aerobee.remoting.tls import ClientTls, ServerTls, TlsPump, client_tls, server_tls
+from aerobee.remoting.tls import ClientTls, TlsPump, client_tls, server_tls
 from tests.integration.certificates import Identity, identity
-
-ECHO = 1
-
-
-NETWORKS: list[Callable[[], Network]] = [AsyncioNetwork]
+from tests.integration.tls_serving import ECHO, NETWORKS, ask, server_keys, serving, trusting
 
 
 @pytest.fixture(autouse=True)
@@ -36,48 +30,6 @@ def _on_every_network(server_network: Callable[[], Network]) -> Iterator[None]:
     NETWORKS.append(server_network)
     yield
     NETWORKS.pop()
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Identity:
-    return identity(tmp_path_factory.mktemp("authority"), "authority")
-
-
-def server_keys(own: Identity, **more: str) -> dict[str, str]:
-    keys = {"tls.server.certPath": str(own.cert_path), "tls.server.keyPath": str(own.key_path)}
-    return keys | {name.replace("_", "."): value for name, value in more.items()}
-
-
-@asynccontextmanager
-async def serving(tls: ServerTls | None) -> AsyncIterator[str]:
-    def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        return request.reply(ext=request.ext, body=request.body)
-
-    server = RemotingServer(clock=SystemClock(), network=NETWORKS[-1](), handlers={ECHO: echo}, tls=tls)
-    await server.start([Listener("default", "127.0.0.1", 0)])
-    try:
-        yield "{}:{}".format(*server.address_of())
-    finally:
-        await server.stop(go_away=False, drain_s=0.05)
-
-
-async def ask(address: str, tls: ClientTls | None, body: bytes = b"x") -> RemotingCommand:
-    caller = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), tls=tls)
-    try:
-        return await caller.invoke(address, RemotingCommand(ECHO, {"a": "b"}, body))
-    finally:
-        await caller.close()
-
-
-def trusting(authority: Identity, **more: str) -> ClientTls:
-    keys = {
-        "tls.enable": "true",
-        "tls.client.authServer": "true",
-        "tls.client.trustCertPath": str(authority.cert_path),
-    }
-    found = client_tls(keys | {name.replace("_", "."): value for name, value in more.items()})
-    assert found is not None
-    return found
 
 
 async def test_permissive_serves_both_kinds_on_one_port(tmp_path: Path, authority: Identity) -> None:

@@ -19,8 +19,8 @@ from aerobee.client import (
     SendStatus,
 )
 from aerobee.message import Message
+from tests.interop.replica_processes import Slave, check_same, log_end
 from tests.interop.rocketmq import Broker, NameServer, call
-from tests.interop.test_replication import Slave, check_same, log_end
 from tests.waiting import wait_until
 
 COUNT = 300

@@ -14,14 +14,9 @@ from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.pop.revive_queue import ReviveQueue
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.system_names import REVIVE_GROUP
+from tests.integration.failover_pair import Failover, break_feature, send
 from tests.integration.pop_requests import pop
-from tests.integration.test_replication import log_bytes, same
-from tests.integration.test_state_after_failover import (
-    Failover,
-    break_feature,
-    failover,  # noqa: F401  the fixture
-    send,
-)
+from tests.integration.replica_pair import log_bytes, same
 from tests.waiting import wait_until
 
 
@@ -39,7 +34,7 @@ def retry_bodies(broker: Broker) -> list[bytes]:
 
 
 async def test_messages_whose_copies_were_cut_off_are_handed_out_again(
-    failover: Failover,  # noqa: F811
+    failover: Failover,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await failover.begin()

@@ -18,7 +18,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import Credentials
-from tests.integration.test_access_control import ROOT, USERS, Cluster, asked, client, make_consumer, running
+from tests.integration.access_cluster import ROOT, USERS, Cluster, asked, client, make_consumer, running
 
 WAIT_MS = 60_000
 # How each kind of right is taken away: the request, its fields and body, and what the refusal says.

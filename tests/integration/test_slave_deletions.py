@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from aerobee.broker.assembly.broker import Broker
-from aerobee.clock import SystemClock
-from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from tests.integration.broker_calls import pull_request, records_of
-from tests.integration.test_replication import SLAVE, Pair, same
-from tests.integration.test_slave_metadata import commit
+from tests.integration.replica_pair import SLAVE, Pair, same
+from tests.integration.slave_metadata import commit
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
-    pair = Pair(tmp_path, client)
-    yield pair
-    for broker in reversed(pair.brokers):
-        await broker.stop()
-    await client.close()
 
 
 async def call(pair: Pair, broker: Broker, code: int, **fields: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +12,15 @@ import pytest
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.state.topic_table import COPIED_TO_FIELD, TopicTable
 from aerobee.clock import ManualClock, SystemClock
-from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.subscription import SubscriptionData
-from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import dumps, loads_object
 from aerobee.store.queue.consume_queue import ENTRY, FILLER_SIZE
 from aerobee.store.queue.extended_queue import ExtendedQueue
 from tests.integration.broker_calls import pull_request, records_of, send_request
-from tests.integration.test_replication import Pair, same
+from tests.integration.replica_pair import Pair, same
+from tests.integration.slave_metadata import commit, left_alone
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
-    pair = Pair(tmp_path, client)
-    yield pair
-    for broker in reversed(pair.brokers):
-        await broker.stop()
-    await client.close()
-
-
-async def commit(pair: Pair, broker: Broker, offset: int, *, group: str = "g", topic: str = "t") -> None:
-    request = RemotingCommand(
-        15, {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": str(offset)}
-    )
-    reply = await pair.client.invoke(broker.address, request)
-    assert reply.code == 0, reply
 
 
 async def test_topics_groups_and_offsets_are_at_the_slave_within_seconds(pair: Pair) -> None:
@@ -164,30 +144,6 @@ async def test_replication_can_be_looked_at(pair: Pair) -> None:
 
 def topics_file(broker: Broker) -> dict[str, Any]:
     return loads_object(Path(broker.store.config.path("config", "topics.json")).read_bytes(), "topics.json")
-
-
-async def left_alone(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Broker]:
-    """A slave that has its master's tables and copies none from here on, while the log still comes."""
-    master = await pair.start("master")
-    slave = await pair.start_slave(master)
-    for topic in ("gone", "kept"):
-        await pair.send(master, 3, topic=topic)
-    await same(master, slave)
-    await wait_until(lambda: "kept" in slave.topics.topics, timeout_s=60)
-    await master.topics.delete_async(["gone"])
-    await wait_until(lambda: slave.topics.topics == master.topics.topics, timeout_s=60)
-    rounds = slave.replication.metadata
-    synced = rounds.synced_at_s
-    await wait_until(lambda: rounds.synced_at_s > synced, timeout_s=60)
-    asked = asyncio.Event()
-
-    async def never() -> None:
-        asked.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(rounds, "_copy_topics", never)
-    await asyncio.wait_for(asked.wait(), 60)
-    return master, slave
 
 
 async def test_a_topic_that_was_made_shortly_before_its_master_was_lost_is_read_at_the_next(

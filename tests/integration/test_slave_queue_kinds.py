@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from aerobee import Message
 from aerobee.broker.assembly.broker import Broker
 from aerobee.client.session.send_header import encode_batch_entry
-from aerobee.clock import SystemClock
-from aerobee.network import AsyncioNetwork
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from tests.integration.broker_calls import pull_request, records_of, send_request
-from tests.integration.test_replication import Pair, same
-from tests.integration.test_slave_metadata import left_alone
+from tests.integration.replica_pair import Pair, same
+from tests.integration.slave_metadata import left_alone
 from tests.waiting import wait_until
 
 BATCH = {"queue.type": "BatchCQ"}
-
-
-@pytest.fixture
-async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
-    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork())
-    pair = Pair(tmp_path, client)
-    yield pair
-    for broker in reversed(pair.brokers):
-        await broker.stop()
-    await client.close()
 
 
 async def create(broker: Broker, topic: str, **attributes: str) -> None:

@@ -25,10 +25,9 @@ from aerobee.spark.ranges import QueueRange
 from aerobee.spark.row_sender import OutgoingRow, RowSender, SinkError
 from aerobee.spark.sink_options import parse_sink_options
 from aerobee.testing.threaded_cluster import ThreadedCluster
-from tests.integration.test_access_control import USERS, client, running, sent
-from tests.integration.test_access_control import Cluster as Secured
-from tests.integration.test_cli_tls import Secured as Tls
-from tests.integration.test_cli_tls import secured as tls  # noqa: F401  a fixture
+from tests.integration.access_cluster import USERS, client, running, sent
+from tests.integration.access_cluster import Cluster as Secured
+from tests.integration.secured_cluster import Secured as Tls
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 300
@@ -177,16 +176,16 @@ async def test_keys_of_a_user_sign_the_reads_of_driver_and_tasks(tmp_path: Path)
             await asyncio.to_thread(rows)
 
 
-def test_a_certificate_is_shown_and_the_brokers_is_checked(tls: Tls):  # noqa: F811
-    base = {"nameservers": tls.nameserver, "subscribe": "orders", "fetchOffset.numRetries": "0"}
+def test_a_certificate_is_shown_and_the_brokers_is_checked(secured: Tls):
+    base = {"nameservers": secured.nameserver, "subscribe": "orders", "fetchOffset.numRetries": "0"}
     files = {
         "rocketmq.tls": "true",
-        "rocketmq.tlsCaFile": str(tls.authority.cert_path),
-        "rocketmq.tlsCertFile": str(tls.client.cert_path),
-        "rocketmq.tlsKeyFile": str(tls.client.key_path),
+        "rocketmq.tlsCaFile": str(secured.authority.cert_path),
+        "rocketmq.tlsCertFile": str(secured.client.cert_path),
+        "rocketmq.tlsKeyFile": str(secured.client.key_path),
     }
     options = parse_source_options({**base, **files}, streaming=False)
-    with SyncProducer(tls.nameserver, client=options.client) as producer:
+    with SyncProducer(secured.nameserver, client=options.client) as producer:
         producer.send(Message("orders", b"x"))
     with ClusterView(options) as view:
         bounds = view.bounds(view.queues())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_cli_processes import free_port_pair
+from tests.integration.port_pairs import free_port_pair
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a broker without replicas, access control, metrics or controllers has no use for.

@@ -23,7 +23,7 @@ from aerobee.store.index.index_file import key_hash
 from aerobee.store.log.stored_message import GetStatus, StoredMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.store.verify.checker import verify
-from tests.integration.test_store_rocketmq import Archive, read_queue
+from tests.integration.store_archive import Archive, read_queue
 
 GIB = 1 << 30
 FIRST_FILE = 3 * GIB  # older ones went by retention

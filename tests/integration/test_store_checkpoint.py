@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aerobee.store.files.checkpoint import decode_checkpoint
-from tests.integration.test_store_directory import message, new_store
+from tests.integration.store_messages import message, new_store
 
 
 async def test_the_queue_bound_of_a_running_store_does_not_pass_the_open_index_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.clock import AdvancingClock
 from aerobee.message import Record, decode_record
-from tests.integration.test_store_rocketmq import Archive
+from tests.integration.store_archive import Archive
 from tests.waiting import wait_until
 
 LEVEL_18_DUE_MS = 1_795_219_612_091 + 7_200_000

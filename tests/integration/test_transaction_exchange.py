@@ -25,7 +25,7 @@ from aerobee.remoting.frame import decode_frame
 from aerobee.store.files.config import StoreConfig
 from tests.captures import captured
 from tests.integration.broker_calls import STORE, pull_request
-from tests.integration.test_store_rocketmq import Archive
+from tests.integration.store_archive import Archive
 from tests.waiting import wait_until
 
 HOURS_FOR_EVER = 10_000_000  # the archives' messages grow old

@@ -29,7 +29,7 @@ from aerobee.store.append.log_appender import LaidOut
 from aerobee.store.log.stored_message import AppendResult, GetResult, StoredMessage
 from aerobee.testing.local_cluster import LocalCluster
 from tests.unit.broker.sending import send_frame
-from tests.unit.test_floors import LAYERS
+from tests.unit.layers import LAYERS
 
 ROOT = Path(aerobee.__file__).parent
 PAGE = ROOT.parent / "docs" / "architecture.md"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.interop.conftest import targets
+from tests.interop.java_pops import JavaPops, use_pop
+from tests.interop.migration_steps import send_delayed
+from tests.interop.replica_processes import Slave, log_end
 from tests.interop.rocketmq import Broker, Driver, NameServer, call, routed_brokers
-from tests.interop.test_migration import send_delayed
-from tests.interop.test_pop import JavaPops, use_pop
-from tests.interop.test_replication import Slave, log_end
 from tests.waiting import wait_for
 
 ACTING = {"enableSlaveActingMaster": "true", "enableRemoteEscape": "true"}

@@ -16,9 +16,9 @@ import time
 import urllib.request
 from collections.abc import Iterator
 
+from tests.interop.java_topics import make_group, make_topic
+from tests.interop.raw_requests import FOUND, has_message, pop, send
 from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, call, free_port, routed_brokers
-from tests.interop.test_java_client import make_group, make_topic
-from tests.interop.test_raw_requests import FOUND, has_message, pop, send
 from tests.waiting import wait_for
 
 PULL, MAX_OFFSET, RECALL, HEARTBEAT = 11, 30, 370, 34

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.interop.java_topics import make_topic, numbered
 from tests.interop.rocketmq import (
     AEROBEE,
     Cluster,
@@ -20,7 +21,6 @@ from tests.interop.rocketmq import (
     cpp_consume,
     cpp_send,
 )
-from tests.interop.test_java_client import make_topic, numbered
 from tests.waiting import wait_for
 
 LINES = [f"Zeile {number} grüße 你好" for number in range(40)]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.interop.java_topics import bodies, make_group, make_topic, numbered
 from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer
-from tests.interop.test_java_client import bodies, make_group, make_topic, numbered
 from tests.waiting import wait_for
 
 

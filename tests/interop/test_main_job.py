@@ -14,8 +14,8 @@ import random
 import subprocess
 from typing import Any
 
+from tests.interop.java_topics import make_topic
 from tests.interop.rocketmq import AEROBEE, ROOT, Cluster, Driver, by_queue, call, cpp_consume
-from tests.interop.test_java_client import make_topic
 from tests.waiting import wait_for
 
 QUEUES = 4

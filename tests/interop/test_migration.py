@@ -11,12 +11,13 @@ import re
 import shlex
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.interop.conftest import targets
+from tests.interop.migration_steps import send_delayed
+from tests.interop.replica_processes import Slave, check_same
 from tests.interop.rocketmq import (
     AEROBEE,
     ROOT,
@@ -29,7 +30,6 @@ from tests.interop.rocketmq import (
     call,
     write_config,
 )
-from tests.interop.test_replication import Slave, check_same
 from tests.waiting import wait_for
 
 PAGE = ROOT / "docs" / "migration.md"
@@ -138,16 +138,6 @@ class Migration:
     def kill(self) -> None:
         for server in (self.slave, self.master, self.nameserver):
             server.kill()
-
-
-def send_delayed(broker: Broker, topic: str) -> None:
-    """A message with a delay of a minute: it is stored by one product and delivered by the other."""
-    ext = {
-        "a": "PG", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": str(int(time.time() * 1000)), "h": "0",
-        "i": "UNIQ_KEY\x01LATE\x02DELAY\x015\x02", "j": "0", "k": "false", "m": "false",
-    }  # fmt: skip
-    header, _ = call(broker.address, 310, ext, b"late")
-    assert header["code"] == 0, header
 
 
 @pytest.fixture

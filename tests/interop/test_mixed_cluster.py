@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 from collections.abc import Iterator
 
 import pytest
@@ -11,8 +10,9 @@ import pytest
 from aerobee.client import Producer
 from aerobee.message import Message
 from tests.interop.conftest import targets
-from tests.interop.rocketmq import Broker, Driver, NameServer, routed_brokers
-from tests.interop.test_java_client import bodies
+from tests.interop.java_topics import bodies
+from tests.interop.mixed_cluster import Mix
+from tests.interop.rocketmq import Driver, routed_brokers
 from tests.waiting import wait_for
 
 MIXES = {
@@ -23,22 +23,6 @@ MIXES = {
     ],
     "rocketmq": [("rocketmq", ("rocketmq", "rocketmq"))],
 }
-
-
-class Mix:
-    """A NameServer and brokers, each of a given product."""
-
-    def __init__(self, root: pathlib.Path, nameserver: str, brokers: tuple[str, ...]) -> None:
-        self.nameserver = NameServer(nameserver, root / "nameserver")
-        self.namesrv = self.nameserver.address
-        self.brokers = [
-            Broker(kind, root / f"broker-{suffix}", self.namesrv, brokerName=f"broker-{suffix}")
-            for suffix, kind in zip("abc", brokers, strict=False)
-        ]
-
-    def kill(self) -> None:
-        for server in (*self.brokers, self.nameserver):
-            server.kill()
 
 
 @pytest.fixture(

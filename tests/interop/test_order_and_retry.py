@@ -13,8 +13,8 @@ import pytest
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer, ReceivedMessage, reject
 from aerobee.client.consumer.dead_letter import DeadLetter, DeadLetterFilter
 from aerobee.message import Message
+from tests.interop.java_topics import make_topic
 from tests.interop.rocketmq import Cluster, Driver, by_queue
-from tests.interop.test_java_client import make_topic
 from tests.waiting import wait_for
 
 ORDERLY = ConsumerConfig(

@@ -21,8 +21,8 @@ from aerobee.client import (
 )
 from aerobee.errors import AerobeeError
 from aerobee.message import Message, MessageQueue
+from tests.interop.java_topics import bodies, make_group, make_topic, numbered
 from tests.interop.rocketmq import Cluster, Driver
-from tests.interop.test_java_client import bodies, make_group, make_topic, numbered
 from tests.waiting import wait_async
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.5)

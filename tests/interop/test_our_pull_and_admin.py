@@ -18,8 +18,8 @@ from aerobee.client import (
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.errors import AerobeeError, ConsumerNotOnline, QueryNotFound, TopicNotExist
 from aerobee.message import Message, MessageQueue
+from tests.interop.java_topics import numbered
 from tests.interop.rocketmq import Cluster, Driver
-from tests.interop.test_java_client import numbered
 from tests.waiting import wait_for, wait_until
 
 BY_HAND = PullConsumerConfig(auto_commit=False, consume_from=ConsumeFrom.FIRST)

@@ -14,7 +14,8 @@ from aerobee.clock import AdvancingClock
 from aerobee.message import Message, MessageQueue
 from aerobee.placement.apply_config import ApplyConfig
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.placement.test_apply import (
+from tests.integration.placement.leaving import LEAVES
+from tests.integration.placement.plans import (
     AWAY,
     FAST_ROUTES,
     FREE,
@@ -28,7 +29,6 @@ from tests.integration.placement.test_apply import (
     plan_of,
     settled,
 )
-from tests.integration.placement.test_apply_changed_meanwhile import LEAVES
 from tests.interop.rocketmq import Broker, NameServer, routed_brokers
 from tests.waiting import wait_until
 

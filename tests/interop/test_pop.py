@@ -16,36 +16,10 @@ from aerobee.errors import MalformedFrame, RemoteError
 from aerobee.message import Message
 from aerobee.remoting import fastjson
 from tests.interop.conftest import targets
+from tests.interop.java_pops import JavaPops, use_pop
+from tests.interop.java_topics import make_group, make_topic, numbered
 from tests.interop.rocketmq import Broker, Cluster, Driver, NameServer, free_port
-from tests.interop.test_java_client import make_group, make_topic, numbered
 from tests.waiting import wait_async, wait_for
-
-
-class JavaPops:
-    """One Java push consumer that lets the broker assign queues."""
-
-    def __init__(self, driver: Driver, **options: Any) -> None:
-        self._driver, self.name = driver, driver.unique("pop-")
-        driver.call("pop.start", name=self.name, **options)
-
-    def __enter__(self) -> JavaPops:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._driver.call("pop.stop", name=self.name)
-
-    def received(self, count: int, timeout_s: float = 40.0) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._driver.call(
-            "pop.received", name=self.name, count=count, timeout_ms=round(timeout_s * 1000)
-        )
-        return found
-
-
-def use_pop(driver: Driver, namesrv: str, topic: str, group: str) -> None:
-    out = driver.admin(
-        namesrv, "setConsumeMode", "-c", "DefaultCluster", "-t", topic, "-g", group, "-m", "POP"
-    )
-    assert "success" in out.lower()
 
 
 def test_a_java_push_consumer_pops_and_gets_a_failed_message_again(

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from aerobee.client import Producer
 from aerobee.message import Message
+from tests.interop.java_topics import make_group, make_topic
 from tests.interop.rocketmq import HERE, ROOT, Cluster, Driver, JavaClient
-from tests.interop.test_java_client import make_group, make_topic
 from tests.waiting import wait_for
 
 QUEUES = 8

@@ -7,8 +7,8 @@ import asyncio
 from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushConsumer, ReceivedMessage
 from aerobee.client.base.trace_record import TraceKind
 from aerobee.message import Message
+from tests.interop.java_topics import make_topic
 from tests.interop.rocketmq import Cluster, Driver
-from tests.interop.test_java_client import make_topic
 from tests.waiting import wait_for
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.5)

@@ -16,9 +16,9 @@ from aerobee.client import Admin, ConsumeFrom, ConsumerConfig, Producer, PushCon
 from aerobee.client.base.static_plan import StaticTopic
 from aerobee.message import Message
 from tests.interop.conftest import targets
+from tests.interop.java_topics import bodies
+from tests.interop.mixed_cluster import Mix
 from tests.interop.rocketmq import Driver, call
-from tests.interop.test_java_client import bodies
-from tests.interop.test_mixed_cluster import Mix
 from tests.waiting import wait_for, wait_until
 
 LOGICAL = "__syslo__global__"

@@ -6,7 +6,6 @@ without a gap; topics, groups and committed offsets are kept.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import threading
@@ -26,23 +25,13 @@ from tests.interop.rocketmq import (
     call,
     free_port,
 )
+from tests.interop.store_contents import QUEUES, Sent
 from tests.waiting import wait_for
 
-QUEUES = 4
 PAIRS = {
     "aerobee": [("aerobee", "rocketmq"), ("rocketmq", "aerobee")],
     "rocketmq": [("rocketmq", "rocketmq")],
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Sent:
-    body: str
-    key: str
-    queue: int
-    offset: int
-    offset_msg_id: str
-    msg_id: str
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pytest
 
 from aerobee.client import SyncProducer
 from aerobee.message import Message, Record, decode_records
+from tests.interop.java_topics import make_topic
 from tests.interop.rocketmq import (
     Broker,
     Cluster,
@@ -24,7 +25,6 @@ from tests.interop.rocketmq import (
     cpp_send,
     free_port,
 )
-from tests.interop.test_java_client import make_topic
 from tests.waiting import wait_for
 
 LATE_MS = {"aerobee": 900, "rocketmq": 5_000}

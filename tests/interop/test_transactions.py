@@ -11,8 +11,8 @@ import pytest
 
 from aerobee import Message, TransactionProducer, TransactionState
 from aerobee.client.base.received import ReceivedMessage
+from tests.interop.java_topics import make_topic
 from tests.interop.rocketmq import Broker, Cluster, Driver, DriverError, JavaClient, NameServer
-from tests.interop.test_java_client import make_topic
 from tests.waiting import wait_for
 
 # A first check after one second, another every second: RocketMQ's loop cannot do it faster.

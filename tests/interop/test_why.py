@@ -8,8 +8,8 @@ from aerobee.client import Admin, Producer
 from aerobee.message import Message
 from aerobee.ops.diagnosis.why_facts import gather_group, gather_message
 from aerobee.ops.diagnosis.why_rules import Finding, findings
+from tests.interop.java_topics import make_topic
 from tests.interop.rocketmq import Cluster, Driver
-from tests.interop.test_java_client import make_topic
 from tests.waiting import wait_until
 
 

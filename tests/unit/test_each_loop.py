@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.unit.test_floors import ROOT
+from tests.unit.layers import ROOT
 
 # What bounds connections, handshakes and streams, by the names that tests set or import.
 BOUNDS = re.compile(r"\b(CONNECTIONS_MAX|STREAMS_MAX|connections_max|tls_handshake_timeout|UNPROVEN_MAX)\b")

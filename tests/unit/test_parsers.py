@@ -14,7 +14,7 @@ import pytest
 
 from aerobee.remoting import fastjson
 from tests.sources import tree_of
-from tests.unit.test_floors import PACKAGE
+from tests.unit.layers import PACKAGE
 
 # What runs in a broker, a NameServer, a controller or at one of their ports.
 SERVERS = ("access", "broker", "console", "ha", "monitoring", "nameserver", "remoting", "store")

@@ -35,6 +35,7 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.testing.local_cluster import LocalCluster
+from tests.integration.client.draining import drain
 from tests.waiting import wait_until
 
 FIRST = PullConsumerConfig(consume_from=ConsumeFrom.FIRST, pull_hold_s=1.0)
@@ -50,14 +51,6 @@ async def cluster():
 async def fill(cluster, count, topic="orders", **fields):
     async with Producer(cluster.nameserver_address, "PG") as producer:
         return [await producer.send(Message(topic, b"%d" % n, **fields)) for n in range(count)]
-
-
-async def drain(consumer, count):
-    messages = []
-    async with asyncio.timeout(60):
-        while len(messages) < count:
-            messages += await consumer.poll(1.0)
-    return messages
 
 
 class TestPullConsumer:

@@ -32,7 +32,7 @@ from aerobee.errors import AerobeeError
 from aerobee.message import Message
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
-from tests.integration.test_controller_mode import SYNC, Group, same
+from tests.integration.controller_group import SYNC, Group, same
 from tests.waiting import wait_until
 
 NEVER = ClientConfig(route_refresh_s=3600.0, heartbeat_s=3600.0)

@@ -19,7 +19,8 @@ from aerobee.placement.steps import State
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.placement.test_apply import (
+from tests.integration.placement.leaving import LEAVES
+from tests.integration.placement.plans import (
     AWAY,
     FAST_ROUTES,
     FREE,
@@ -37,7 +38,6 @@ from tests.waiting import wait_until
 
 ONE_BY_ONE = ApplyConfig(parallel=1, changes_per_minute=1e6, routes_s=0, grace_s=0, poll_s=0.02, drain_s=60)
 IMPATIENT = ApplyConfig(changes_per_minute=1e6, routes_s=0, grace_s=0, poll_s=0.02, drain_s=0.3)
-LEAVES = TopicChange(topic="away", before={"broker-a": 1}, after={"broker-b": 1})
 
 
 @pytest.fixture

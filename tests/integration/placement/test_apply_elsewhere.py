@@ -15,7 +15,7 @@ from aerobee.placement.plan import TopicChange
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.placement.test_apply import (
+from tests.integration.placement.plans import (
     AWAY,
     FREE,
     ORDER,

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.placement.test_apply import (
+from tests.integration.placement.plans import (
     FREE,
     KEYS,
     ORDER,

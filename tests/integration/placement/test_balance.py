@@ -18,7 +18,7 @@ from aerobee.placement.measure import measured_imbalance
 from aerobee.placement.model import allocation_of
 from aerobee.placement.plan import make_plan, parse_plan
 from aerobee.testing.local_cluster import LocalCluster
-from tests.integration.placement.test_apply import ORDER, QUICK, Load
+from tests.integration.placement.plans import ORDER, QUICK, Load
 from tests.waiting import wait_until
 
 FREE = ("clicks", "views", "carts")

@@ -24,7 +24,7 @@ from aerobee.errors import ConfigError, RemoteError
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
-from tests.unit.access.test_gate import CONFIG, refusal, request, users
+from tests.unit.access.gate_requests import CONFIG, refusal, request, users
 
 WIDEST = "\U00010400"  # twelve bytes of JSON
 CODE = int(RequestCode.DELETE_TOPIC_IN_BROKER)

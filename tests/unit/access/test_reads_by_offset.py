@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.sources import tree_of
-from tests.unit.test_floors import PACKAGE
+from tests.unit.layers import PACKAGE
 
 READS = {"read_record", "read_record_cold", "half_at", "named_record", "named_half"}
 # Handlers whose offset does not come from the request, or that check the record's topic themselves.

@@ -14,7 +14,7 @@ from aerobee.clock import ManualClock
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.protocol import ANY_QUEUE
 from tests.fakes import FakePeer
-from tests.unit.broker.test_pending_access import NoWatch
+from tests.unit.broker.pending_watch import NoWatch
 
 COUNT = 2_000
 

@@ -20,8 +20,8 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.frame import encode_frame
 from tests.fakes import FakePeer
+from tests.unit.broker.pulling import Pulling, pull_request
 from tests.unit.broker.sending import Sending, batch_body, send_frame, use_backend
-from tests.unit.broker.test_fast_path_pull import Pulling, pull_request
 
 WAITS = 2 | 4
 HALF = "UNIQ_KEY\x01U1\x02TRAN_MSG\x01true\x02PGROUP\x01PG\x02WAIT\x01true\x02"

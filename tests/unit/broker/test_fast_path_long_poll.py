@@ -20,8 +20,8 @@ from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.protocol import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.fakes import FakePeer
+from tests.unit.broker.pulling import Pulling, pull_request
 from tests.unit.broker.sending import batch_body, send_frame, use_backend
-from tests.unit.broker.test_pull import Pulling, pull_request
 
 WAITS = PULL_SUSPEND | PULL_SUBSCRIPTION
 

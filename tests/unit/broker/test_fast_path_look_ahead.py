@@ -17,17 +17,8 @@ from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.signature import Credentials, signature
 from tests.fuzz.fastpath_bursts import framed
+from tests.unit.broker.access_sends import ALICE, CONFIG, World, allow, changed, in_header, pull, signed
 from tests.unit.broker.sending import send_frame, use_backend
-from tests.unit.broker.test_fast_path_access import (
-    ALICE,
-    CONFIG,
-    World,
-    allow,
-    changed,
-    in_header,
-    pull,
-    signed,
-)
 
 BOB = Credentials("bob", "b" * 65)  # longer than a block: its hash is the key
 AHEAD = 16  # frames that are looked at together

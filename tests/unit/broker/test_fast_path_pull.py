@@ -22,8 +22,8 @@ from aerobee.remoting.protocol import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PUL
 from aerobee.store.files.config import RUN_BYTES_MAX, SCATTERED_COUNT_MAX
 from tests.captures import captured
 from tests.fakes import FakePeer
+from tests.unit.broker.pulling import Pulling, pull_request
 from tests.unit.broker.sending import send_frame, use_backend
-from tests.unit.broker.test_pull import Pulling, pull_request
 
 
 @pytest.fixture(params=(PYTHON, NATIVE), autouse=True)

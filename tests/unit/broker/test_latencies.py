@@ -11,8 +11,8 @@ from aerobee.broker.metrics.stats import GROUP_GET_NUMS
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.protocol import PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.fakes import FakePeer
+from tests.unit.broker.pulling import Pulling, pull_request
 from tests.unit.broker.sending import batch_body, send_frame, use_backend
-from tests.unit.broker.test_pull import Pulling, pull_request
 
 
 @pytest.mark.parametrize("backend", [PYTHON, NATIVE])

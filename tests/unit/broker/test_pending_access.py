@@ -23,10 +23,11 @@ from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.protocol import ANY_QUEUE, PULL_SUBSCRIPTION, PULL_SUSPEND
 from aerobee.remoting.signature import Credentials
 from tests.fakes import FakePeer
+from tests.unit.broker.access_sends import CONFIG
+from tests.unit.broker.access_sends import allow as allow_alice
+from tests.unit.broker.pending_watch import NoWatch
+from tests.unit.broker.pulling import Pulling, pull_request
 from tests.unit.broker.sending import send_frame, use_backend
-from tests.unit.broker.test_fast_path_access import CONFIG
-from tests.unit.broker.test_fast_path_access import allow as allow_alice
-from tests.unit.broker.test_pull import Pulling, pull_request
 
 ALICE, ROOT = Credentials("alice", "alicesecret"), Credentials("root", "rootsecret")
 WAITS = PULL_SUSPEND | PULL_SUBSCRIPTION
@@ -236,12 +237,6 @@ def test_a_fault_while_a_request_is_looked_at_ends_its_connection_alone(held: He
     held.run_told()
     held.run_soon()
     assert (len(alice.failures), root.failures, held.pending_pulls.count) == (1, [], 1)
-
-
-class NoWatch:
-    def watch(self, topic: str, queue_id: int) -> None: ...
-
-    def unwatch(self, topic: str, queue_id: int) -> None: ...
 
 
 class Pops:

@@ -13,7 +13,7 @@ from aerobee.message import INNER_BATCH, NEED_UNWRAP
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue
-from tests.unit.broker.test_raw_backends import FILE_BYTES, HOST, Copy, cut, take
+from tests.unit.broker.raw_copies import FILE_BYTES, HOST, Copy, cut, take
 
 BACKENDS = pytest.mark.parametrize("natively", [True, False], ids=["native", "python"])
 

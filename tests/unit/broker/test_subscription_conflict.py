@@ -12,7 +12,7 @@ from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
-from tests.unit.broker.test_heartbeat import Clients
+from tests.unit.broker.heartbeat_clients import Clients
 
 
 def beat(clients: Clients, connection: FakePeer, client_id: str, **topics: str) -> RemotingCommand:

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from aerobee.broker.filter.sql92 import DEPTH_MAX, FilterSyntaxError, compile_filter
 from tests.fuzz import sql92_against_sqlite as fuzz
-
-ROW = {"a": "3", "b": "2.5", "color": "red", "flag": "true", "empty_": "x"}
+from tests.unit.filter.rows import ROW
 
 
 @pytest.mark.parametrize(
