@@ -1,6 +1,6 @@
 """A campaign: many random runs, in chunks, over several sessions. A file has a line of JSON for each chunk that is done.
 
-What is in the file is not run again, so that a campaign may be ended at any time and goes on where it was.
+Runs in the file are not repeated, so that a campaign may be ended at any time and continued.
 """
 
 from __future__ import annotations

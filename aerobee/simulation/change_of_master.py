@@ -1,6 +1,6 @@
-"""A change of master, on purpose: who leads dies, is stopped, hangs, is cut off, or another one is asked for by hand.
+"""A deliberate change of master: the master dies, stops, hangs or is isolated, or another one is elected by hand.
 
-Where an earlier master may lead again it is asked for as often as not: what it kept beside its log from that time is what fails then.
+A previous master is elected in about half of the cases: the state that it kept next to its log from that time is what fails then.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from aerobee.simulation.node import Node
 from aerobee.simulation.restart import start
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-READY_S = 6.0  # longest wait for somebody who could take over
+READY_S = 6.0  # longest wait for a possible successor
 CHANGE_S = 12.0  # longest wait for the next master
 LOOK_S = 0.05
 LEASE_SHARE = 0.05  # of the changes wait for a lease of 10 s to end
-RETURN_SHARE = 0.6  # of the changes in which an earlier master is asked for, if there is one
+RETURN_SHARE = 0.6  # of the changes that elect a previous master, if there is one
 
 
 class ChangeOfMaster:
@@ -32,7 +32,7 @@ class ChangeOfMaster:
     def chosen(self) -> tuple[str, Work]:
         """What it is called, and what does it."""
         if self._rng.random() < RETURN_SHARE and self._earlier():
-            return "master of before by hand", self._by_hand
+            return "previous master by hand", self._by_hand
         if self._rng.random() < LEASE_SHARE:
             return self._rng.choice(
                 (("pause of the master", self._pause), ("isolation of the master", self._isolate))
@@ -94,7 +94,7 @@ class ChangeOfMaster:
         if master is None or leader is None:
             return
         chosen = self._rng.choice(self._earlier() or [node for node in cluster.brokers if node is not master])
-        cluster.story.tell(f"{chosen.host.name} is asked for as master")
+        cluster.story.tell(f"{chosen.host.name} is to become master")
         try:
             await cluster.elect(leader, chosen)
         except AerobeeError as error:
@@ -115,7 +115,7 @@ class ChangeOfMaster:
         ]
 
     async def _ready(self) -> Node | None:
-        """The master, when somebody could take over; None when that does not come about."""
+        """The master, once a successor exists; None when none appears."""
         await self._wait(READY_S, self._has_successor)
         await self._cluster.clock.sleep(self._rng.uniform(0.0, 0.3))
         return self._cluster.master()

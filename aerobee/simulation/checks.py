@@ -1,4 +1,4 @@
-"""What must hold after the faults, by what the clients were told. See broken.Checker for the names."""
+"""Invariants after the faults, from the replies that clients received. See broken.Checker for the names."""
 
 from __future__ import annotations
 
@@ -87,12 +87,10 @@ async def check_in_the_end(cluster: Cluster) -> None:
 
 
 def check_nothing_unsent(sent: list[Sent], seen: set[bytes]) -> None:
-    """Nobody has what was never sent."""
-    strangers = seen - {each.body for each in sent}
-    if strangers:
-        raise Broken(
-            Checker.NOTHING_UNSENT, f"stored or received, and sent by nobody: {sorted(strangers)[:3]}"
-        )
+    """No broker or consumer has a message that was never sent."""
+    unsent = seen - {each.body for each in sent}
+    if unsent:
+        raise Broken(Checker.NOTHING_UNSENT, f"stored or received, but never sent: {sorted(unsent)[:3]}")
 
 
 def check_committed(cluster: Cluster, master: Node) -> None:
@@ -132,7 +130,7 @@ def _all_as_long(cluster: Cluster) -> bool:
 
 
 def _all_equal(cluster: Cluster) -> bool:
-    """To the byte, from where all of them begin: a disk that was full had one let go of its oldest files."""
+    """To the byte, from where all of them begin: a broker with a full disk has deleted its oldest files."""
     if not _all_as_long(cluster):
         return False
     start = max(node.process.store.log.min_offset for node in cluster.brokers)

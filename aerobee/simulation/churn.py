@@ -43,7 +43,7 @@ class Churn:
         ]
 
     async def _new_replica(self) -> None:
-        """A slave loses its disk while the master and another one are in sync, and copies everything anew."""
+        """A slave loses its disk while the master and another one are in sync, and copies everything again."""
         cluster = self._cluster
         master = cluster.master()
         if master is None or not self._are_in_sync(master, len(cluster.brokers)):

@@ -1,6 +1,6 @@
-"""The clients of a simulated cluster, and what they were told.
+"""The clients of a simulated cluster, and the replies that they received.
 
-Producers send in bursts, some messages at once, with pauses between them; every second one never sends a message again by
+Producers send in bursts of concurrent messages, with pauses between them; every second one never sends a message again by
 itself, so that what it sent is stored once at most. One message of each burst waits for the one before: their order is looked at.
 """
 
@@ -67,7 +67,7 @@ class Clients(Party):
         self._tasks.append(asyncio.create_task(self._consume()))
 
     async def end_producers(self) -> None:
-        """Send no more, and wait for what is under way."""
+        """Send no more, and wait for sends in flight."""
         self._send_no_more()
         await asyncio.gather(*self._tasks[:-1])
 

@@ -1,7 +1,7 @@
 """A cluster of one broker group: two NameServers, three controllers, three replicas, producers and a consumer, from a seed.
 
 All of it is the real code, on machines (host.py) whose faults the nemesis (nemesis.py) chooses. `Cluster` starts and ends
-processes and notes what the clients were told; checks.py says whether that was true.
+processes and records the replies to clients; checks.py verifies them.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class Cluster:
         ]
         self.passing: Passing | None = None
         self.features: Features | None = None  # of random runs; scenarios have their own
-        self.masters: list[str] = []  # who took messages, one after the other
+        self.masters: list[str] = []  # successive masters that accepted messages
         self.has_ha_key = settings.has_ha_key  # of brokers that start from now on
-        self.replaced_controller: Node | None = None  # it has an empty disk, and votes for nobody yet
+        self.replaced_controller: Node | None = None  # it has an empty disk, and does not vote yet
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -281,7 +281,7 @@ class Cluster:
         )
 
     async def kill(self, node: Node, *, power: bool) -> None:
-        """kill -9, or with `power` a power loss: then nobody is told that the connections are gone."""
+        """kill -9, or with `power` a power loss: then peers do not notice that the connections are gone."""
         process, node.process = node.process, None
         if process is None:
             return
@@ -289,7 +289,7 @@ class Cluster:
         self.story.tell(f"{node.host.name} {'loses power' if power else 'is killed'}{self._as_what(process)}")
         node.host.unplug()
         if power and not node.host.disk.is_dead:
-            # Before the process ends: a sync that is under way is waited for, and reaches the disk no more.
+            # Before the process ends: a sync in progress is waited for, and does not reach the disk any more.
             node.host.disk.lose_power()
         if node.writer is not None:
             node.writer.discard()
@@ -336,9 +336,9 @@ class Cluster:
         self.network.cut(one.host.name, other.host.name)
 
     def open_all(self) -> None:
-        """Every way is open again."""
+        """Restore all links."""
         self.network.mend()
-        self.story.tell("every way is open")
+        self.story.tell("all links are restored")
 
     def pause(self, node: Node) -> None:
         if node.process is not None and not node.is_paused:
@@ -349,7 +349,7 @@ class Cluster:
     def resume(self, node: Node) -> None:
         if node.is_paused:
             node.is_paused = False
-            self.story.tell(f"{node.host.name} goes on")
+            self.story.tell(f"{node.host.name} resumes")
             node.host.resume()
 
     def master(self) -> Node | None:

@@ -1,4 +1,4 @@
-"""Which feature met which fault: how often something of a feature was under way within 100 ms of a fault's moments."""
+"""Which feature met which fault: how often a feature was in use within 100 ms of a fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Contacts:
         self._faults.append((name, self._now()))
 
     def clear(self) -> None:
-        """Begin anew: the start that several runs share is over."""
+        """Reset: the start that several runs share has ended."""
         self._uses.clear()
         self._faults.clear()
 

@@ -28,7 +28,7 @@ PAGE = Path("docs/simulation.md")
 # Columns of the table, and the faults that each of them counts.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "change of master": ("change of master",),
-    "by hand": ("master of before by hand", "another master by hand"),
+    "by hand": ("previous master by hand", "another master by hand"),
     "kill": ("kill", "kill of the master"),
     "death in a write": ("kill at a write", "power loss at a write"),
     "power loss": ("power loss", "power loss of the master"),
@@ -37,12 +37,12 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "cut": (
         "isolation",
         "isolation of the master",
-        "one-way cut",
+        "cut of one direction",
         "partition",
         "connections that hang",
         "slow network",
     ),
-    "not copied, behind": ("master that nobody copies", "replica that is left behind"),
+    "not copied, behind": ("unreplicated master", "replica that is left behind"),
     "disk": ("failing fsync", "full disk", "slow disk"),
     "clock": ("clock that is set",),
     "new disk": (NEW_REPLICA, NEW_CONTROLLER),

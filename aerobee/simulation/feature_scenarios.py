@@ -11,11 +11,11 @@ FAULTS = 3
 FAULT_S_MAX = 4.0
 QUIET_S_MAX = 2.0
 POPPED_S = 60.0  # longest until something is popped after the faults
-WITHOUT = "clock that is set"  # then nobody can say what is early
+WITHOUT = "clock that is set"  # then early deliveries cannot be detected
 
 
 async def features_under_faults(cluster: Cluster, rng: random.Random) -> None:
-    """Delays, transactions and POP while machines, ways and disks fail. Raises Broken."""
+    """Delays, transactions and POP while hosts, links and disks fail. Raises Broken."""
     features = cluster.features
     assert features is not None
     for number in range(FAULTS):

@@ -1,6 +1,6 @@
-"""Delays, transactions and POP at a simulated cluster: a producer of each kind, two members of a POP group, and what they were told.
+"""Delays, transactions and POP at a simulated cluster: a producer of each kind, two members of a POP group, and the replies that they received.
 
-Everything goes to a topic of its own. A message here is sent once and never again, so that it lies once where it ends.
+Everything goes to a separate topic. A message here is sent once and never again, so that it lies once where it ends.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ TIMER_EARLY_S = 1.0  # a timer's slot is a second (timerPrecisionMs)
 
 @dataclass(slots=True)
 class Task:
-    """One message: what its sender was told, and when a member of the group got it."""
+    """One message: the reply to its sender, and when a member of the group received it."""
 
     body: bytes
-    is_stored: bool = False  # the sender was told so
+    is_stored: bool = False  # by the reply to its sender
     due_s: float = 0.0  # by the simulation's clock, no member gets it sooner
     wanted: TransactionState | None = None  # what its sender says when a broker asks; None: no transaction
     received: list[float] = field(default_factory=list)
     done_at_s: float = float("inf")  # an acknowledgement was answered
-    is_asked: bool = False  # a broker was told what its sender says
+    is_asked: bool = False  # a broker received the sender's decision
     is_maybe_done: bool = False  # one was sent, and what became of it is not known
 
     @property
@@ -74,7 +74,7 @@ class Features(Party):
         super().__init__("features", rng, clock, network)
         self.tasks: dict[bytes, Task] = {}
         self.trouble: Broken | None = None
-        self.is_clock_set = False  # by more than a drift: nobody can say what is early
+        self.is_clock_set = False  # by more than a drift: early deliveries cannot be detected
         self._on_use = on_use
         self._leaves_open, self._is_strict = leaves_open, looks_at_popped
         self.under_way = 0  # sends without an answer
@@ -123,7 +123,7 @@ class Features(Party):
 
     @property
     def unfinished(self) -> list[Task]:
-        """What the group got and nobody has tried to acknowledge: it has to come back."""
+        """Messages that the group received and no member tried to acknowledge: they must be redelivered."""
         return [
             task
             for task in self.tasks.values()
@@ -189,7 +189,7 @@ class Features(Party):
                 def decide(_: Message, argument: object, task: Task = task) -> TransactionState:
                     task.due_s = min(
                         task.due_s, self._clock.monotonic()
-                    )  # nobody may get it before this moment
+                    )  # no member may receive it before this moment
                     assert isinstance(argument, TransactionState)
                     return argument
 
@@ -240,7 +240,7 @@ class Features(Party):
         self._on_use("simple")
         task = self.tasks.get(message.body)
         if task is None:
-            self._break(Checker.NOTHING_UNSENT, f"{message.body!r} was popped, and nobody sent it")
+            self._break(Checker.NOTHING_UNSENT, f"{message.body!r} was popped, but never sent")
             return
         if now < task.due_s and not self.is_clock_set:
             self._break(

@@ -1,4 +1,4 @@
-"""Many seeds on several processes. Each seed runs in a process of its own, forked from one that has imported everything.
+"""Many seeds on several processes. Each seed runs in a separate process, forked from one that has imported everything.
 
 So what a run leaves in the interpreter cannot reach the next one, and a seed is the same run alone and among thousands.
 """
@@ -38,7 +38,7 @@ def run_all(
 def run_groups(
     groups: Iterable[Sequence[int]], work: Callable[[Sequence[int]], Iterable[Outcome]], *, jobs: int = 1
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of all seeds. Each group has a process of its own, in which `work` yields one for each of its seeds.
+    """Yield the outcomes of all seeds. Each group has a separate process, in which `work` yields one for each of its seeds.
 
     Seeds without an outcome when their process ends have failed.
     """

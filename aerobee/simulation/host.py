@@ -1,7 +1,7 @@
-"""A simulated machine: a disk, a clock of its own, a place in the network, and what runs on it.
+"""A simulated host: a disk, a clock, a network endpoint, and the processes on it.
 
 Its clock is the simulation's, running a little faster or slower, with a wall time that may be wrong and may jump. A machine
-that is paused (SIGSTOP, a hypervisor that looks elsewhere) sees none of its timers and no byte; afterwards all come at once.
+that is paused (SIGSTOP, a hypervisor that looks elsewhere) sees no timer and no byte; afterwards all arrive simultaneously.
 """
 
 from __future__ import annotations

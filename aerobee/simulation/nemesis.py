@@ -1,7 +1,7 @@
-"""The faults of one run, chosen by its random numbers: machines that die, pause and lose power, ways that are cut, disks that fail.
+"""The faults of one run, chosen by its random numbers: hosts that die, pause and lose power, links that are cut, disks that fail.
 
 At most one broker is without its disk's promise at a time: what is confirmed by two replicas survives the loss of one. A power loss of
-several brokers at once is a fault only where every one of them answers from its disk (SYNC_FLUSH).
+several brokers simultaneously is a fault only where every one of them answers from its disk (SYNC_FLUSH).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 QUIET_S_MAX = 4.0  # between two faults
 DOWN_S_MAX = 8.0
 BEHIND_S_MAX = 25.0  # longer than a replica may be behind and stay in the set
-SHORTEST_MAX_S = 2.0  # longest that a fault of a short life may last
-CHANGING_SHARE = 0.8  # of the lives in which one master follows another
+SHORTEST_MAX_S = 2.0  # longest duration of a fault in a short run
+CHANGING_SHARE = 0.8  # of the runs in which one master follows another
 CHANGES = 3
-CHANGE_TRIES_MAX = 8  # faults of such a life
-SHORTEST_QUIET_S = 1.0  # longest that a short life waits for one
+CHANGE_TRIES_MAX = 8  # faults of such a run
+SHORTEST_QUIET_S = 1.0  # longest pause before a fault in a short run
 STARTS_THAT_DIE_MAX = 2  # one after the other, after a death in a write
 CLOCK_JUMP_MS_MAX = 3_600_000
 CLOCK_JUMP_OF_TIMERS_MS_MAX = 2_000  # where messages wait for a time: they are as late as the clock
 
 
 class Nemesis:
-    """Makes faults until it is told to end, and mends them again. Those whose numbers are in `left_out` do not happen."""
+    """Injects faults until it is stopped, and repairs them again. Those whose numbers are in `left_out` do not happen."""
 
     def __init__(self, cluster: Cluster, left_out: frozenset[int] = frozenset()) -> None:
         self._cluster = cluster
@@ -51,12 +51,12 @@ class Nemesis:
         """Faults for so long; on return all of them are mended, and every process runs."""
         cluster, rng = self._cluster, self._rng
         end = cluster.clock.monotonic() + seconds
-        longest_s = max(SHORTEST_MAX_S, seconds / 2)  # a short life has short faults
+        longest_s = max(SHORTEST_MAX_S, seconds / 2)  # a short run has short faults
         quiet_s_max = min(QUIET_S_MAX, max(SHORTEST_QUIET_S, seconds / 2))
         wanted = CHANGES if cluster.settings.changes_masters and rng.random() < CHANGING_SHARE else 0
         while cluster.clock.monotonic() < end or (cluster.changes < wanted and self.count < CHANGE_TRIES_MAX):
             cluster.raise_broken()
-            # Each fault has random numbers of its own, so that one can be left out and the others stay what they are.
+            # Each fault has separate random numbers, so that one can be left out and the others stay the same.
             quiet_s, own, is_waited_for = (
                 rng.uniform(0.05, quiet_s_max),
                 rng.getrandbits(64),
@@ -83,7 +83,7 @@ class Nemesis:
         await self.mend()
 
     async def mend(self) -> None:
-        """Open every way, and let every process run."""
+        """Restore all links, and resume every process."""
         cluster = self._cluster
         cluster.network.mend()
         for node in cluster.nodes:
@@ -122,8 +122,8 @@ class Fault:
             ("pause", self._pause),
             ("pause of the master", lambda: self._pause(self._cluster.master())),
             ("isolation", self._isolate),
-            ("one-way cut", self._one_way),
-            ("master that nobody copies", self._alone),
+            ("cut of one direction", self._one_way),
+            ("unreplicated master", self._alone),
             ("replica that is left behind", self._behind),
             ("replica that is left behind", self._behind),
             ("failing fsync", self._bad_disk),
@@ -208,7 +208,7 @@ class Fault:
         cluster.network.cut(one.host.name, other.host.name)
         await self._time(DOWN_S_MAX)
         cluster.network.uncut(one.host.name, other.host.name)
-        cluster.story.tell(f"the way from {one.host.name} to {other.host.name} is open")
+        cluster.story.tell(f"the link from {one.host.name} to {other.host.name} is restored")
 
     async def _alone(self) -> None:
         """The master's log reaches no replica, while it still takes messages; then it dies, or is cut off from all."""
@@ -233,7 +233,7 @@ class Fault:
         for node in (*others, *cluster.controllers):
             cluster.network.uncut(master.host.name, node.host.name)
             cluster.network.uncut(node.host.name, master.host.name)
-        cluster.story.tell(f"{master.host.name} reaches everybody again")
+        cluster.story.tell(f"{master.host.name} reaches all hosts again")
         await start(cluster, master)
 
     async def _behind(self) -> None:

@@ -21,10 +21,10 @@ class Settings:
         True  # else a master answers alone, under its lease: what it answered may be lost with it
     )
     controllers: bool = (
-        True  # else a master and two slaves by their files (SYNC_MASTER, SLAVE), and nobody is elected
+        True  # else a master and two slaves by their files (SYNC_MASTER, SLAVE), without elections
     )
     features: bool = False  # with delays, transactions and POP
-    changes_masters: bool = True  # random lives may have several changes of master, on purpose
+    changes_masters: bool = True  # random runs may have several deliberate changes of master
     leaves_open: bool = True  # some transactions are decided only when a broker asks
     looks_at_popped: bool = True  # what a member of a POP group acknowledged must not come again
     # Of a group that waits for replicas:

@@ -1,4 +1,4 @@
-"""What simulated clients share: a machine, random numbers that a run can set anew, pauses that can be cut short."""
+"""What simulated clients share: a machine, random numbers that a run can reset, pauses that can be interrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aerobee.simulation.simulated_network import SimulatedNetwork
 
 @dataclass(slots=True)
 class Sent:
-    """What a producer asked for, and what it was told."""
+    """A send of a producer and its reply."""
 
     body: bytes
     at: float

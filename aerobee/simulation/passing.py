@@ -1,7 +1,7 @@
-"""A topic that comes and goes: made, sent to, read, deleted, and made again, as one of the other kind of queues every other time.
+"""A transient topic: created, written, read, deleted, and recreated, with the other kind of queues every other time.
 
-While faults go on only the order of things is asked for: nobody gets what was not sent. A change of master may take back a deletion or
-a creation that its slaves had not copied. When the faults are over the topic is deleted everywhere and made once more: then it is
+During faults only one invariant is checked: no consumer receives an unsent message. A change of master may undo a deletion or
+a creation that its slaves had not copied. After the faults the topic is deleted everywhere and created once more: then it is
 empty, its queues begin at 0, and its group, whose offsets went with the topic, gets everything that is sent to it, and nothing else.
 """
 
@@ -29,7 +29,7 @@ from aerobee.simulation.party import Party
 from aerobee.simulation.simulated_loop import SimulatedClock
 from aerobee.simulation.simulated_network import SimulatedNetwork
 
-PASSING, PASSING_GROUP, FEATURE = "passing", "passing-readers", "topic made again"
+PASSING, PASSING_GROUP, FEATURE = "passing", "passing-readers", "recreated topic"
 QUEUES = 2
 RETRY_S = 0.5
 SEND_TIMEOUT_S = 3.0
@@ -40,7 +40,7 @@ LAST_SENDS = 6
 
 
 class Passing(Party):
-    """Of one cluster. `broken` is the first promise that was seen to be broken."""
+    """The transient topic of one cluster. `broken` is the first violated invariant."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Passing(Party):
         self._on_use = on_use
         self._sent: set[bytes] = set()
         self._acknowledged: set[bytes] = set()  # since the topic was made
-        self._is_checked = False  # faults are over
+        self._is_checked = False  # the faults have ended
         self._numbers_of_its_own = self._own_numbers()
         self._is_batch = False
         self._task: asyncio.Task[None] | None = None
@@ -66,11 +66,11 @@ class Passing(Party):
         self._producer = Producer(NAMESERVER_ADDRESSES, "passers", config=config, **self._settings("passer"))
 
     def begin(self) -> None:
-        """Make and delete from now on."""
+        """Start to create and delete the topic."""
         self._task = asyncio.create_task(self._run())
 
     def look(self) -> None:
-        """Raise what was noticed."""
+        """Raise a violation that was found."""
         if self.broken is not None:
             raise self.broken
         if self._task is not None and self._task.done() and not self._task.cancelled():
@@ -84,14 +84,14 @@ class Passing(Party):
         await self._admin.close()
 
     async def end_rounds(self) -> None:
-        """End the round that is under way; the topic is there or not."""
+        """End the round in progress; afterwards the topic may exist or not."""
         self._send_no_more()
         if self._task is not None:
             await self._task
 
     @property
     def missing(self) -> set[bytes]:
-        """What was acknowledged since the topic was made, and has not been received."""
+        """Messages acknowledged since the creation of the topic and not received yet."""
         return self._acknowledged - self.received
 
     # --- rounds
@@ -136,7 +136,7 @@ class Passing(Party):
         )
 
     async def read_last(self, is_over: Callable[[], bool]) -> None:
-        """Read until it is over."""
+        """Read until `is_over` returns True."""
         async with self._reader():
             while not is_over():
                 await self._clock.sleep(0.1)
@@ -192,7 +192,7 @@ class Passing(Party):
     async def _handle(self, message: ReceivedMessage) -> None:
         self._on_use(FEATURE)
         if message.body not in self._sent:
-            self._break(f"{message.body!r} was received, and nobody sent it")
+            self._break(f"{message.body!r} was received, but never sent")
         if self._is_checked and not message.body.startswith(b"%d-" % self.generation):
             self._break(
                 f"{message.body!r} was received after the topic was deleted and made as {self.generation}"

@@ -1,4 +1,4 @@
-"""What must hold in the end of a topic that was deleted and made again."""
+"""Invariants of a recreated topic at the end of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MORE_S = 1.0  # for what should not come
 
 
 async def settle(cluster: Cluster, passing: Passing) -> None:
-    """Deleted, it is nowhere; made again, it is empty, and its group gets everything. Raises Broken."""
+    """After its deletion no broker has it; recreated, it is empty, and its group receives every message. Raises Broken."""
     await passing.end_rounds()
     await _in_time(cluster, passing.delete_last(), "a topic could not be deleted")
     await cluster.until(
@@ -28,7 +28,7 @@ async def settle(cluster: Cluster, passing: Passing) -> None:
         SETTLE_S,
         "a topic that was deleted at the master stays at a slave",
     )
-    await _in_time(cluster, passing.make_last(), "nothing is acknowledged in a topic that was made again")
+    await _in_time(cluster, passing.make_last(), "no send to a recreated topic is acknowledged")
     begins = {queue_id: offset for queue_id, offset in passing.first_offsets.items() if offset}
     if begins:
         raise Broken(Checker.EXACTLY_ONCE, f"{PASSING}: queues of a new topic begin at {begins}")
@@ -38,7 +38,7 @@ async def settle(cluster: Cluster, passing: Passing) -> None:
         await cluster.until(
             lambda: not passing.missing or passing.broken is not None,
             SETTLE_S,
-            "messages of a topic that was made again never reached its group",
+            "messages of a recreated topic never reached its group",
             checker=Checker.DELIVERED,
         )
         await cluster.clock.sleep(MORE_S)

@@ -1,6 +1,6 @@
-"""One group that reads one topic of a simulated cluster, in one of the ways of consuming.
+"""One group that reads one topic of a simulated cluster, by one of the kinds of consumers.
 
-Some messages are refused at their first delivery, where the way of consuming brings them again.
+Some messages are refused at their first delivery, where the kind of consumer redelivers them.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Reader:
         return f"{self._topic}-readers"
 
     async def run(self) -> None:
-        """Read as the way says."""
+        """Read with the chosen kind of consumer."""
         if self._way is Way.SIMPLE:
             await self._receive()
         elif self._way is Way.PULL:
@@ -97,7 +97,7 @@ class Reader:
         self._received(message)
 
     def _refuses(self, message: ReceivedMessage) -> bool:
-        """Once at most, and not where nobody would bring it again."""
+        """Once at most, and only where the message is redelivered."""
         if self._way in (Way.BROADCAST, Way.PULL) or message.body in self._refused:
             return False
         if self._numbers.random() >= REFUSED_SHARE:

@@ -42,18 +42,18 @@ PROCESS_ID = 4_242  # of every process in the simulation: it is in the ids of me
 
 @dataclass(slots=True)
 class Started:
-    """A cluster that has started and has not lived yet. Forked, it lives as often as there are seeds for it."""
+    """A started cluster without faults so far. It is forked once for each of its seeds."""
 
     loop: SimulatedLoop
     cluster: Cluster
     core_s: float = 0.0
     simulated_s: float = 0.0
     failure: Exception | None = None
-    unheard: list[str] = field(default_factory=list)  # errors that reached nobody
+    unheard: list[str] = field(default_factory=list)  # errors that no caller handled
 
 
 def start_of(seed: int) -> int:
-    """The seed of the start that this seed's life begins with: SHARED_STARTS neighbours share two, with either kind of flush."""
+    """The seed of the start that this run begins with: SHARED_STARTS successive seeds share two, one for each kind of flush."""
     return seed - seed % SHARED_STARTS + seed % 2
 
 
@@ -90,9 +90,9 @@ def run_seed(
 
 
 def run_group(seeds: Sequence[int], *, minutes: float = 1.0) -> Iterator[Outcome]:
-    """The outcomes of seeds of one group, as run_seed() has them: the start is made once, and each life is forked from it.
+    """The outcomes of seeds of one group, as run_seed() has them: the cluster is started once, and each run is forked from it.
 
-    A life ends with its process: nothing is stopped any more.
+    A run ends with its process: nothing is stopped.
     """
     with _this_machine():
         first = start_of(seeds[0])
@@ -111,7 +111,7 @@ def start(
     *,
     waits_for_clients: bool = True,
 ) -> Started:
-    """Start a cluster with its clients, and wait until each of them has got something. What goes wrong is the failure of whoever lives with it."""
+    """Start a cluster with its clients, and wait until each of them has got something. A failure becomes the failure of the runs that use this start."""
     began = time.process_time()
     clock = SimulatedClock()
     loop = SimulatedLoop(clock)
@@ -160,7 +160,7 @@ def _run_started(
             repr(error) for error in loop.lost_exceptions() if not isinstance(error, PowerCut)
         ]
         if started.unheard:
-            raise Broken(Checker.NO_FAULT_OF_OURS, f"an error that nobody handled: {started.unheard[0]}")
+            raise Broken(Checker.NO_FAULT_OF_OURS, f"an unhandled error: {started.unheard[0]}")
     except Broken as error:
         outcome.failure, outcome.checker = str(error), error.checker.value
     except StoodStill as error:

@@ -119,7 +119,7 @@ async def _set_grows_early(cluster: Cluster, rng: random.Random) -> None:
         return leader is not None and len(leader.process.state.groups[NAME].in_sync) == len(cluster.brokers)
 
     await cluster.until(is_in, LONG_S, "the replica never came back into the set", step_s=FINE_S)
-    for controller in cluster.controllers:  # the controllers' answer is on its way
+    for controller in cluster.controllers:  # the controllers' reply is in flight
         cluster.cut(controller, master)
     cluster.cut(master, back)
     cluster.story.tell(f"{back.host.name} is in the set again; {master.host.name} does not hear of it")
@@ -157,7 +157,7 @@ async def _two_masters(cluster: Cluster, rng: random.Random) -> None:
     await cluster.until(
         lambda: any(node.process.role.takes_writes for node in _others(cluster, master)),
         LONG_S,
-        "nobody else became master",
+        "no other broker became master",
     )
     await cluster.clock.sleep(rng.uniform(1.0, 4.0))
 
@@ -173,7 +173,7 @@ async def _elected_by_hand(cluster: Cluster, rng: random.Random) -> None:
     cluster.story.tell(f"{master.host.name}, the master, and the controllers do not reach each other")
     await cluster.clock.sleep(rng.uniform(0.0, 0.2))
     chosen = rng.choice(_others(cluster, master))
-    cluster.story.tell(f"somebody tells the controllers to make {chosen.host.name} master")
+    cluster.story.tell(f"an operator makes {chosen.host.name} master")
     await cluster.elect(leader, chosen)
     await cluster.until(
         lambda: chosen.process.role.takes_writes, LONG_S, "who was chosen never became master", step_s=0.02
@@ -242,7 +242,7 @@ async def _bad_disk(cluster: Cluster, rng: random.Random) -> None:
     await _kill(cluster, master)
 
 
-async def _nobody_copies(cluster: Cluster, rng: random.Random) -> None:
+async def _unreplicated_master(cluster: Cluster, rng: random.Random) -> None:
     master = await _full_set(cluster)
     for node in _others(cluster, master):
         cluster.cut(master, node)
@@ -276,7 +276,7 @@ async def _slow_to_join(cluster: Cluster, rng: random.Random) -> None:
         "it never follows",
         step_s=FINE_S,
     )
-    cluster.cut(master, behind)  # what it lacks is on its way
+    cluster.cut(master, behind)  # its missing bytes are in flight
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
     await _kill(cluster, *_others(cluster, behind))
     cluster.open_all()
@@ -292,7 +292,7 @@ async def _power_of_all(cluster: Cluster, rng: random.Random) -> None:
     await cluster.until(
         lambda: master.process.store.durability.unflushed_bytes > 0,
         LONG_S,
-        "nobody sends to a master whose disk is slow",
+        "no producer sends to a master whose disk is slow",
         step_s=FINE_S,
     )
     await cluster.clock.sleep(rng.uniform(0.0, 0.1))  # while the disks sync what has just come
@@ -356,7 +356,7 @@ async def _full_disk(cluster: Cluster, rng: random.Random) -> None:
 _ALL = (
     Scenario(
         "set-grows-early",
-        "RocketMQ 5663: the controllers took a replica into the set, their answer was lost, and the master went on without it",
+        "RocketMQ 5663: the controllers took a replica into the set, their reply was lost, and the master continued without it",
         _set_grows_early,
     ),
     Scenario(
@@ -367,13 +367,13 @@ _ALL = (
     ),
     Scenario(
         "two-masters",
-        "RocketMQ 7017: a master cut off together with a controller went on answering while another one was elected",
+        "RocketMQ 7017: a master isolated together with a controller continued to reply while another one was elected",
         _two_masters,
         Settings(waits_for_replicas=False),
     ),
     Scenario(
         "elected-by-hand",
-        "another master is asked for while the one there is cannot hear of it, and answers under its lease",
+        "another master is elected while the current one is isolated and replies under its lease",
         _elected_by_hand,
         Settings(waits_for_replicas=False),
     ),
@@ -388,15 +388,17 @@ _ALL = (
         "RocketMQ 10812: after controllers were out of reach for a while brokers sent no heartbeats to the one that leads",
         _wrong_controller,
     ),
-    Scenario("bad-disk", "DLedger 287: a disk that failed, and heartbeats that went on", _bad_disk),
-    Scenario("nobody-copies", "the master's log reaches no replica, and then it dies", _nobody_copies),
+    Scenario("bad-disk", "DLedger 287: a disk that failed, and heartbeats that continued", _bad_disk),
+    Scenario(
+        "unreplicated-master", "the master's log reaches no replica, and then it dies", _unreplicated_master
+    ),
     Scenario("left-behind", "the only replica that runs is one that was not in sync", _left_behind),
     Scenario(
         "slow-to-join", "the others die while a replica that comes back is still catching up", _slow_to_join
     ),
     Scenario(
         "power-of-all",
-        "all brokers, whose disks are slow, lose power at once",
+        "all brokers, whose disks are slow, lose power simultaneously",
         _power_of_all,
         Settings(sync_disk=True),
     ),
@@ -416,7 +418,7 @@ _ALL = (
     ),
     Scenario(
         "classic",
-        "the same at a master and two slaves without controllers: nobody is elected",
+        "the same at a master and two slaves without controllers and elections",
         features_under_faults,
         Settings(controllers=False, features=True, sync_disk=True),
     ),

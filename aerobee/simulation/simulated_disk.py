@@ -1,4 +1,4 @@
-"""A disk in memory that fails as disks do, the same way for the same random numbers. Implements store.disk.Disk.
+"""A disk in memory that fails as disks do, identically for the same random numbers. Implements store.disk.Disk.
 
 - power_loss() keeps any subset of the 4 KiB pages that were not synced, and some of them only in part, by 512-byte
   sectors. With ALL_LOST_OR_SOME_KEPT half of the losses keep nothing, as when the system had no time yet to write any.
@@ -86,7 +86,7 @@ class SimulatedMappedFile:
         return
 
     def fill(self, start: int, end: int) -> None:
-        if any(self.buffer[start:end]):  # flipped bits, or what somebody will miss
+        if any(self.buffer[start:end]):  # flipped bits, or lost data
             self.buffer[start:end] = bytes(end - start)
 
     def rewrite(self, start: int, end: int) -> None:
@@ -127,7 +127,7 @@ class _Left:
 
 
 class SimulatedDisk:
-    """Files by path. `fail` is asked before each call: (call, path) -> errno or 0."""
+    """Files by path. `fail` is called before each call: (call, path) -> errno or 0."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class SimulatedDisk:
         self._on_death: Callable[[], None] | None = None
         self._is_dead = False
         self._left: _Left | None = None  # what a process that died in a write has left
-        self._survived: tuple[dict[str, _Inode], set[str]] | None = None  # of a loss of power under way
+        self._survived: tuple[dict[str, _Inode], set[str]] | None = None  # during a power loss
 
     # -- faults
 
@@ -494,7 +494,7 @@ class SimulatedDisk:
                 self.sync_dir(os.path.dirname(directory))
 
     def _forget_removal(self, directory: str) -> None:
-        """A directory that was removed is made again: paths cannot tell the two apart, so the removal counts as durable."""
+        """A removed directory is recreated: paths cannot distinguish the two, so the removal counts as durable."""
         parent = os.path.dirname(directory)
         operations = self._operations.get(parent, [])
         if (directory, None, True) in operations:

@@ -119,7 +119,7 @@ class SimulatedClock(ManualClock):
 
 
 class InlineExecutor(Executor):
-    """Runs each call at once, in the thread of the caller."""
+    """Runs each call immediately, in the thread of the caller."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -131,14 +131,14 @@ class InlineExecutor(Executor):
 
 
 class SlowExecutor(InlineExecutor):
-    """A thread whose work takes `delay_s` of simulated time; 0: none, at once. For work that the loop is given to run in it."""
+    """A thread whose work takes `delay_s` of simulated time; 0: immediately. For work that the event loop runs in an executor."""
 
     def __init__(self) -> None:
         self.delay_s = 0.0
 
 
 class LaggingExecutor(SlowExecutor):
-    """A thread of simulated time: each piece of work takes `delay_s`, one after the other, also what nobody waits for.
+    """A thread of simulated time: each piece of work takes `delay_s`, one after the other, also work without a waiter.
 
     discard() ends it as a process that is killed does: what has not been done never is.
     """
@@ -264,7 +264,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._simulated_clock._elapsed
 
     def lost_exceptions(self) -> list[BaseException]:
-        """Of tasks that have ended, and that nobody has asked for it. asyncio tells of them when the task is freed, if ever."""
+        """Exceptions of ended tasks that no code has retrieved. asyncio reports them when the task is freed, if ever."""
         lost = [
             task.exception()
             for task in self._tasks
@@ -290,7 +290,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             if clock._elapsed != moment:
                 moment, turns = clock._elapsed, 0
             elif turns > STILL_TURNS_MAX:
-                self.stood_still = StoodStill(f"{turns} turns of the loop, and it is still {moment:.6f} s")
+                self.stood_still = StoodStill(
+                    f"{turns} event loop iterations, and the time is still {moment:.6f} s"
+                )
             if self.stood_still is not None:
                 raise self.stood_still
             for _ in range(len(ready)):
@@ -362,4 +364,4 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return future
 
     def _write_to_self(self) -> None:
-        """Nobody waits in select() to be woken."""
+        """No thread waits in select() to be woken."""

@@ -1,8 +1,8 @@
 """A network in memory: ordered, delayed, and broken on demand. Implements network.Network.
 
-Each party (a broker, a client) gets an endpoint by its name. `isolate` stops what goes from and to a party without telling
-anybody, as a pulled cable does, and `cut` what goes from one party to another. With `resends` it arrives once the way is open
-again, as TCP has it, unless that took so long that the connection broke; else it is gone, and so is the sense of the connection. `sever` breaks a party's connections, and both sides see
+Each party (a broker, a client) gets an endpoint by its name. `isolate` stops all bytes from and to a party without notifying
+the peers, as a pulled cable does, and `cut` the bytes from one party to another. With `resends` they arrive once the link is restored
+as with TCP, unless the connection broke meanwhile; else they are lost, and the connection is useless. `sever` breaks a party's connections, and both sides see
 it. Bytes of a connection arrive in order; what one write sent arrives in one piece.
 """
 
@@ -24,8 +24,8 @@ from aerobee.host_port import join_address
 Factory = Callable[[], asyncio.BaseProtocol]
 FIRST_PORT = 20_000
 _AT = struct.Struct("<d")
-RESEND_S = 0.2  # between looks whether a way is open again
-GIVE_UP_S = 15.0  # so long TCP tries; then the connection is broken
+RESEND_S = 0.2  # interval of checks whether a link is restored
+GIVE_UP_S = 15.0  # TCP retries for this time; then the connection is broken
 CONNECT_S = 3.0  # so long a connect tries
 
 
@@ -50,7 +50,7 @@ class _Transport(asyncio.Transport):
         self._arrives_at = 0.0  # bytes do not overtake each other
         self._paused = False
         self._held: list[bytes] = []
-        # What is under way: when it arrives, and what it does there.
+        # Bytes in flight: arrival time and the callback at the receiver.
         self._wire: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
         self._cut_since: float | None = None
         self.hangs = False
@@ -157,7 +157,7 @@ class _Server:
 
 
 class SimulatedNetwork:
-    """All connections of one simulation. Every server has a port of its own; hosts are not looked at."""
+    """All connections of one simulation. Every server has a distinct port; hosts are ignored."""
 
     def __init__(
         self, rng: random.Random, clock: Clock, *, delay_max_s: float = 0.002, resends: bool = False
@@ -175,7 +175,7 @@ class SimulatedNetwork:
         self._next_port = FIRST_PORT
 
     def note(self, way: bytes) -> None:
-        """Something arrived that had gone this way, "sender>receiver"."""
+        """Record an arrival on this link, "sender>receiver"."""
         self.trace = zlib.crc32(_AT.pack(self.clock.monotonic()), zlib.crc32(way, self.trace))
 
     def free_at(self, name: str, now: float) -> float:
@@ -194,15 +194,15 @@ class SimulatedNetwork:
         self._isolated.discard(name)
 
     def cut(self, one: str, other: str) -> None:
-        """Hold up what goes from one to the other; the way back stays open."""
+        """Hold back bytes from one to the other; the reverse link stays open."""
         self._cut.add((one, other))
 
     def uncut(self, one: str, other: str) -> None:
-        """Open the way from one to the other again."""
+        """Restore the link from one to the other."""
         self._cut.discard((one, other))
 
     def mend(self) -> None:
-        """Open every way again."""
+        """Restore all links."""
         self._cut.clear()
         self._isolated.clear()
 

@@ -1,4 +1,4 @@
-"""A stream of one kind of message through a topic of its own: its producer, its group, and what both were told.
+"""A stream of one kind of message through a separate topic: its producer, its group, and the replies to both.
 
 What is promised depends on the kind, and on how many have a message before it is acknowledged (Sent.is_promised): such a message
 lies in the end where the answer said, once unless its client sent it again, in the order of the answers, with the body and the
@@ -66,7 +66,7 @@ class Stream(Party):
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._tasks: list[asyncio.Task[None]] = []  # the producer, then the reader
 
-    # --- its life
+    # --- running
 
     async def prepare(self, master: Node, writer_delay_s: float) -> None:
         """Make its topic, and what else it needs, at the master. `writer_delay_s`: so long small files take."""
@@ -114,7 +114,7 @@ class Stream(Party):
                 task.result()
 
     async def end_producer(self) -> None:
-        """Send no more, and wait for what is under way."""
+        """Send no more, and wait for sends in flight."""
         self._send_no_more()
         await self._tasks[0]
 
@@ -235,7 +235,7 @@ class Stream(Party):
         self._on_use(self.traffic.way.value)
         sent = self.sent.get(message.body)
         if sent is None:
-            self._break(Checker.NOTHING_UNSENT, f"{message.body[:24]!r} was received, and nobody sent it")
+            self._break(Checker.NOTHING_UNSENT, f"{message.body[:24]!r} was received, but never sent")
             return
         self.check_content(sent, message)
         if message.body not in self.received and not message.queue.topic.startswith("%"):

@@ -1,4 +1,4 @@
-"""What must hold of a stream in the end, by what its clients were told."""
+"""Invariants of a stream at the end of a run, from the replies to its clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aerobee.store.log.stored_message import GetStatus
 
 
 def check_stream(stream: Stream, master: Node, waits_for_replicas: bool) -> None:
-    """Raise Broken when what the master has does not keep what its clients were told."""
+    """Raise Broken when the master's messages contradict the replies to clients."""
     topic = stream.traffic.topic
     stored = {
         (queue_id, offset): message
@@ -27,12 +27,10 @@ def check_stream(stream: Stream, master: Node, waits_for_replicas: bool) -> None
     for message in stored.values():
         sent = stream.sent.get(message.body)
         if sent is None:
-            raise Broken(
-                Checker.NOTHING_UNSENT, f"{topic}: {message.body[:24]!r} is stored, and nobody sent it"
-            )
+            raise Broken(Checker.NOTHING_UNSENT, f"{topic}: {message.body[:24]!r} is stored, but never sent")
         stream.check_content(sent, message)
     promised = [each for each in stream.sent.values() if each.is_promised(waits_for_replicas)]
-    bodies = {place: message.body for place, message in stored.items()}
+    bodies = {position: message.body for position, message in stored.items()}
     check_acknowledged(promised, bodies)
     check_once(stream.sent.values(), bodies)
     check_order(promised, bodies)

@@ -1,4 +1,4 @@
-"""What kinds of message a simulated cluster carries beside the ordinary ones, and how they are consumed."""
+"""The special kinds of messages in a simulated cluster, and how they are consumed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One stream: a topic of its own, a producer, and a group that reads it."""
+    """One stream: a separate topic, a producer, and a group that reads it."""
 
     kind: Kind
     way: Way

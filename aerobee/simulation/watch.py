@@ -1,9 +1,9 @@
-"""What must hold while faults go on, looked at every WATCH_S and with each acknowledgement. Raises Broken.
+"""Invariants during faults, checked every WATCH_S and with each acknowledgement. Raises Broken.
 
 - CONFIRMED: a broker's confirm offset is not behind its log's end, and of two brokers the bytes are the same up to what both confirm
-- ONE_MASTER: an epoch has one master; once a broker takes messages in an epoch, nobody of an earlier one acknowledges what
-  is sent from then on
-- CONFIRMED, in the end: what two brokers confirmed and had is in the log that is left, also in a group that waits for nobody
+- ONE_MASTER: an epoch has one master; once a broker accepts messages in an epoch, no broker of an earlier epoch acknowledges a message that
+  is sent afterwards
+- CONFIRMED, in the end: what two brokers confirmed and had is in the log that is left, also in a group that waits for no replica
 - OFFSETS: while a broker runs, the offset that a group committed there does not go back, but where it follows a new master, which may
   not have copied the last commits
 """
@@ -60,7 +60,7 @@ class Watch:
             stop = min(end, segment.end, other.end)
             content = log.read(at, stop - at)
             if content != other_log.read(at, stop - at):
-                return  # a master that waits for nobody confirms what only it has
+                return  # a master that waits for no replica confirms bytes that only it has
             self._kept += content
             at = stop
 
@@ -89,19 +89,19 @@ class Watch:
         self._began.setdefault(role.epoch, self._clock.monotonic())
 
     def acknowledged(self, sent: Sent) -> None:
-        """A producer was told that this message is stored."""
+        """A producer received the acknowledgement of this message."""
         for node in self._brokers:
             if node.process is not None:
                 self._look_at_role(node)
         epoch = max((epoch for epoch, name in self._masters.items() if name == sent.broker), default=None)
         if epoch is None:
             return
-        for later, began in self._began.items():
-            if later > epoch and began < sent.at:
+        for newer, began in self._began.items():
+            if newer > epoch and began < sent.at:
                 raise Broken(
                     Checker.ONE_MASTER,
                     f"{sent.broker}, master of epoch {epoch}, acknowledged {sent.body[:12]!r}, sent at {sent.at:.3f} s, and "
-                    f"{self._masters[later]} took messages in epoch {later} since {began:.3f} s",
+                    f"{self._masters[newer]} took messages in epoch {newer} since {began:.3f} s",
                 )
 
     def _look_at_offsets(self, node: Node) -> None:
@@ -115,19 +115,19 @@ class Watch:
             self._epochs[life] = role.epoch
             if not role.takes_writes:
                 # The end of its log may have been cut off: then it takes the offsets of the next master, whatever it had.
-                self._committed = {place: at for place, at in self._committed.items() if place[:2] != life}
+                self._committed = {key: at for key, at in self._committed.items() if key[:2] != life}
         for queue_id in range(QUEUES):
             offset = node.process.offsets.query(GROUP, TOPIC, queue_id)
             if offset is None:
                 continue
-            place = node.host.name, node.starts, queue_id
-            before = self._committed.get(place, -1)
+            key = node.host.name, node.starts, queue_id
+            before = self._committed.get(key, -1)
             if offset < before:
                 raise Broken(
                     Checker.OFFSETS,
                     f"{GROUP} in queue {queue_id} of {TOPIC} went from {before} back to {offset} at {node.host.name}",
                 )
-            self._committed[place] = offset
+            self._committed[key] = offset
 
     def _look_at_confirmed(self, running: list[Node]) -> None:
         found = []

@@ -312,20 +312,20 @@ _ALL = (
     Mutation(
         "a_master_waits_for_nobody",
         _replaced(AutoSwitchMode, "_confirm", _confirm_alone),
-        "nobody-copies",
+        "unreplicated-master",
         (Checker.ACKNOWLEDGED,),
     ),
     Mutation("anybody_may_be_elected", _anybody_may_be_elected, "left-behind", (Checker.ACKNOWLEDGED,)),
     Mutation(
         "who_rejoins_is_not_cut",
         _replaced(AutoSwitchFollower, "_align", _not_cut),
-        "nobody-copies",
+        "unreplicated-master",
         (Checker.PROGRESS, Checker.EQUAL, Checker.CONFIRMED),
     ),
     Mutation(
         "a_byte_changes_on_its_way",
         _a_byte_changes_on_its_way,
-        "nobody-copies",
+        "unreplicated-master",
         (Checker.CONFIRMED, Checker.EQUAL, Checker.PROGRESS),
     ),
     Mutation("a_property_changes_on_its_way", _a_property_changes_on_its_way, "classic", (Checker.EQUAL,)),
@@ -350,7 +350,7 @@ _ALL = (
     Mutation(
         "clients_keep_their_first_route",
         _clients_keep_their_first_route,
-        "nobody-copies",
+        "unreplicated-master",
         (Checker.PROGRESS,),
     ),
     Mutation(
