@@ -1,11 +1,11 @@
 """Every failure that Aerobee raises, in one tree.
 
-Whoever catches decides by type and by the two flags, never by message text:
+Callers decide by type and by the two flags, never by message text:
 
     retriable     the same call, unchanged, may succeed later
-    route_stale   ask a nameserver for the route again before retrying
+    route_stale   refresh the route at a NameServer before retrying
 
-A text says what failed, where (address, file, queue) and what to do about it.
+A text states what failed, where (address, file, queue) and what to do.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class AerobeeError(Exception):
 
     @property
     def plain(self) -> str:
-        """The text for who operates a cluster: the names that the protocol gives to requests and codes left out."""
+        """The text for operators, without the protocol's names of requests and codes."""
         return str(self)
 
 
 class UsageError(AerobeeError):
-    """Our caller broke the contract: an illegal name, a closed client, a wrong argument."""
+    """Invalid use by the caller: an illegal name, a closed client, a wrong argument."""
 
 
 class ConfigError(UsageError):
@@ -44,15 +44,15 @@ class FrameTooLarge(WireError):
 
 
 class MalformedFrame(WireError):
-    """A frame's header or body is not what its layout demands."""
+    """A frame's header or body does not match its layout."""
 
 
 class MalformedRecord(WireError):
-    """Bytes that should be commit-log records are not."""
+    """Bytes that are not valid commit log records."""
 
 
 class MessageDamaged(MalformedRecord):
-    """A message's body does not match its CRC or does not decompress: it was damaged on a disk or on the way, or sent so."""
+    """A message's body does not match its CRC or does not decompress: it was damaged on a disk, in transit, or by its producer."""
 
 
 class TransportError(AerobeeError):
@@ -84,7 +84,7 @@ class ConnectFailed(TransportError):
 
 
 class NoNameServer(ConnectFailed):
-    """None of the NameServers answered; `reason` says of each address what was wrong with it."""
+    """None of the NameServers answered; `reason` has the error of each address."""
 
     @property
     def plain(self) -> str:
@@ -97,17 +97,17 @@ class ConnectionLost(TransportError):
 
 
 class RequestTimeout(TransportError):
-    """No answer came in time; whether the request took effect is unknown."""
+    """No reply arrived in time; whether the request took effect is unknown."""
 
 
 class NoReply(RequestTimeout):
-    """A request was stored, and no consumer's reply came in time."""
+    """A request message was stored, but no consumer's reply arrived in time."""
 
 
 class RemoteError(AerobeeError):
-    """A peer answered no. `code` is the wire's response code, `remark` the peer's text.
+    """A peer refused a request. `code` is the wire's response code, `remark` the peer's text.
 
-    Raised by a handler it is the answer, with `ext` as its fields.
+    A handler raises it to send it as the reply, with `ext` as its fields.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class RemoteError(AerobeeError):
 
     @property
     def plain(self) -> str:
-        """As AerobeeError.plain. The code is the only thing to go by when the peer said nothing."""
+        """As AerobeeError.plain. Contains the code if the peer sent no remark."""
         return f"{self.address or 'the peer'} answered: {self.remark or f'code {self.code}, no reason given'}"
 
 
@@ -156,14 +156,14 @@ class MessageIllegal(RemoteError):
 
 
 class ServiceNotAvailable(RemoteError):
-    """SERVICE_NOT_AVAILABLE 14: the store takes no messages now (shutting down, disk full, failed, a master no more)."""
+    """SERVICE_NOT_AVAILABLE 14: the store accepts no messages now (shutdown, disk full, failure, no longer master)."""
 
     retriable = True
     route_stale = True
 
 
 class NoPermission(RemoteError):
-    """NO_PERMISSION 16: a permission bit, an access rule, or a feature that is switched off."""
+    """NO_PERMISSION 16: a permission bit, an access rule, or a disabled feature."""
 
 
 class TopicNotExist(RemoteError):
@@ -173,7 +173,7 @@ class TopicNotExist(RemoteError):
 
 
 class NotLeaderForQueue(RemoteError):
-    """NOT_LEADER_FOR_QUEUE 501: the broker does not lead this queue of a static topic any more: the route is old."""
+    """NOT_LEADER_FOR_QUEUE 501: the broker no longer leads this queue of a static topic: the route is stale."""
 
     retriable = True
     route_stale = True
@@ -184,7 +184,7 @@ class QueryNotFound(RemoteError):
 
 
 class SubscriptionParseFailed(RemoteError):
-    """The filter is no expression that the broker understands."""
+    """The broker cannot parse the filter expression."""
 
 
 class SubscriptionGroupNotExist(RemoteError):
@@ -218,7 +218,7 @@ class RouteError(AerobeeError):
 
 
 class NotWritable(RouteError):
-    """The topic is known, and none of its queues may be written now."""
+    """The topic is known, but none of its queues is writable now."""
 
 
 class NoMaster(NotWritable):
@@ -226,7 +226,7 @@ class NoMaster(NotWritable):
 
 
 class NoBroker(AerobeeError):
-    """The NameServer knows no broker that could be asked."""
+    """No suitable broker is registered at the NameServer."""
 
     retriable = True
 
@@ -266,7 +266,7 @@ class SendFailed(AerobeeError):
 
 
 class StoreError(AerobeeError):
-    """The store on disk refuses or is broken. `path` names the file, `offset` the byte in it, if known."""
+    """The store on disk refuses a call or is damaged. `path` names the file, `offset` the byte in it, if known."""
 
     def __init__(self, text: str, *, path: str = "", offset: int = -1) -> None:
         super().__init__(text)
@@ -281,7 +281,7 @@ class StoreFull(StoreError):
 
 
 class StoreNotWritable(StoreError):
-    """The store takes no messages: it is closing, a slave's, fenced, or a sync to disk failed."""
+    """The store accepts no messages: it is closing, a slave's, fenced, or a sync to disk failed."""
 
     retriable = True
 
@@ -291,7 +291,7 @@ class StoreLocked(StoreError):
 
 
 class RecordInvalid(StoreError):
-    """A record to be appended is not well formed; nothing was written."""
+    """A record to append is malformed; nothing was written."""
 
 
 class QuorumError(AerobeeError):
@@ -309,13 +309,13 @@ class NotLeader(QuorumError):
 
 
 class QuorumBusy(QuorumError):
-    """Too much waits for a majority, or the leadership is being handed over."""
+    """Too many entries wait for a majority, or a leadership transfer is in progress."""
 
     retriable = True
 
 
 class MembershipRefused(QuorumError):
-    """A change of the members that would be unsafe, or makes no sense, now."""
+    """A membership change that is unsafe or invalid now."""
 
 
 # Response code -> class. An unknown code is a plain RemoteError. Source: ResponseCode (RocketMQ).

@@ -1,7 +1,7 @@
-"""What a user can set, one frozen dataclass for each part of the client.
+"""Settings of the client, one frozen dataclass for each part.
 
 Defaults are RocketMQ's (ClientConfig, DefaultMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer) unless a
-docstring says otherwise. Times are in seconds when a name ends in `_s`. A value is checked where it is made.
+docstring says otherwise. Times are in seconds when a name ends in `_s`. The constructor checks each value.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Blocked(Enum):
 class ConsumeFrom(Enum):
     """Where a group starts in a queue for which it never committed an offset.
 
-    LAST: with what is sent from now on. RocketMQ's clients replay a topic whose first message is still in the broker's
-    memory; this one does not.
+    LAST: with messages sent from now on. RocketMQ's clients replay a topic whose first message is still in the broker's
+    memory; this client does not.
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
@@ -142,7 +142,7 @@ class ProducerConfig:
     """Maximum number of retries after attempts that may have stored the message. An attempt that surely stored nothing does not
     count and is repeated until `send_timeout_s` has passed. 0: a single attempt."""
     retry_when_not_stored_ok: bool = False
-    """Also retry FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE. This makes duplicates."""
+    """Also retry FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE. Such a retry stores duplicates."""
     in_flight_max: int = 10_000
     """Maximum number of sends without a reply; further sends wait."""
     compression: Compression = Compression.ZLIB
@@ -348,7 +348,7 @@ class PullConsumerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """How admin calls are made."""
+    """Settings of admin calls."""
 
     request_timeout_s: float = 5.0
     """Time-out of one administrative request, in seconds."""

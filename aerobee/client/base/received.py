@@ -1,4 +1,4 @@
-"""A message that arrived, decoded from the records of a pull, query or view answer. Core, but for ack and retry.
+"""A received message, decoded from the records of a pull, query or view reply. No I/O, except ack and retry.
 
 Layout of a record: message.py. Properties, ids and the decompressed body are created at their first use,
 because most handlers read only the body: that halves the cost of a pulled message.
@@ -43,7 +43,7 @@ _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
 class Settles(Protocol):
-    """Who takes the verdict on a message that `async for` handed out."""
+    """Receives the verdict on a message of `async for`."""
 
     def settle(self, message: ReceivedMessage, verdict: GiveBack | None) -> None:
         """None: consumed; otherwise it is given back to its broker."""
@@ -169,7 +169,7 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """The id that the sender gave (what Java calls msgId), or the offset message id when it gave none."""
+        """The unique key that the producer set (Java: msgId), or the offset message id without one."""
         return self.properties.get("UNIQ_KEY") or self.offset_message_id
 
     @property
@@ -217,7 +217,7 @@ class ReceivedMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was handed out before; 0 at the first delivery."""
+        """Number of earlier deliveries; 0 at the first delivery."""
         return int(self._fields()[14])
 
     @property
@@ -226,18 +226,18 @@ class ReceivedMessage:
         return int(self._fields()[15])
 
     def ack(self) -> None:
-        """Consumed: its offset may be committed. Only for messages of `async for message in consumer`."""
+        """Acknowledge: its offset may be committed. Only for messages of `async for message in consumer`."""
         self._settle(None)
 
     def retry(self, delay_level: int = 0, *, after: float | None = None, reason: str = "") -> None:
-        """Deliver it again later: 0 lets the broker choose, 1..18 is a delay level, -1 the dead letters.
+        """Redeliver the message: level 0 lets the broker choose the delay, 1..18 is a delay level, -1 dead-letters it.
 
-        `after`: the shortest delay of the broker that is not below so many seconds.
+        `after`: the shortest delay of the broker that is not below this number of seconds.
         """
         self._settle(give_back_after(RetryLater(reason, delay_level=delay_level, after=after)))
 
     def reject(self, reason: str = "") -> None:
-        """Put it with the dead letters now."""
+        """Dead-letter the message now."""
         self._settle(give_back_after(Reject(reason)))
 
     def _settle(self, verdict: GiveBack | None) -> None:

@@ -1,6 +1,6 @@
-"""How a handler says what is to become of a message: it returns (consumed), or raises one of these.
+"""The result of a handler: it returns (the message is consumed), or raises one of these exceptions.
 
-Any other exception means: deliver again, after a delay that grows with each try.
+After any other exception the message is redelivered, with a delay that grows with each try.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from aerobee.errors import MessageDamaged, UsageError
 
-# Delays of the levels of a broker that was not told otherwise (messageDelayLevel), seconds.
+# Default delays of a broker's levels (messageDelayLevel), in seconds.
 LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 LEVEL_BROKER_CHOOSES = 0
 LEVEL_DEAD_LETTER = -1
@@ -18,7 +18,7 @@ ERROR_CHARS_MAX = 1024  # of the text of an error that travels with a message th
 
 
 class RetryLater(Exception):
-    """Raised by a handler: deliver the message again.
+    """Raised by a handler: redeliver the message.
 
     `after` is in seconds. A message of an ordered queue is retried in order after exactly that time. Others go
     back to the broker: Aerobee's keeps the time to the millisecond, RocketMQ's knows 18 delays from 1 s to 2 h, of
@@ -38,7 +38,7 @@ class RetryLater(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: no further try will help. The message goes to the dead letters, with `reason`."""
+    """Raised by a handler: do not retry. The message is dead-lettered with `reason`."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -46,12 +46,12 @@ class Reject(Exception):
 
 
 def retry(reason: str = "", *, after: float | None = None, delay_level: int = 0) -> NoReturn:
-    """Leave a handler: deliver this message again, `after` seconds if given. Raises RetryLater."""
+    """Leave a handler and redeliver this message, after `after` seconds if given. Raises RetryLater."""
     raise RetryLater(reason, delay_level=delay_level, after=after)
 
 
 def reject(reason: str = "") -> NoReturn:
-    """Leave a handler: this message goes to the dead letters now. Raises Reject."""
+    """Leave a handler and dead-letter this message immediately. Raises Reject."""
     raise Reject(reason)
 
 
@@ -67,7 +67,7 @@ def level_for(after_s: float) -> int:
 class GiveBack:
     """What a consumer reports to a broker about a message that it gives back.
 
-    `tries` counts the deliveries so far, 0 for: as the message says. `reason` is why it becomes a dead letter.
+    `tries` counts the deliveries so far; 0: the count in the message. `reason` is the reason of the dead-lettering.
     `after_ms` is the requested delay, -1 for none; brokers that do not know it take `delay_level`.
     """
 
@@ -89,7 +89,7 @@ def error_text(error: BaseException) -> str:
 
 
 def give_back_after(error: BaseException) -> GiveBack:
-    """What is to become of a message whose handler raised `error`."""
+    """The GiveBack of a message whose handler raised `error`."""
     if isinstance(error, Reject):
         reason = error.reason or "rejected by the handler"
         return GiveBack(LEVEL_DEAD_LETTER, reason[:ERROR_CHARS_MAX], error_text(error))

@@ -1,8 +1,8 @@
-"""A consumer that asks: poll() for messages, seek, pause, commit.
+"""Pull consumer: poll() for messages, seek, pause, commit.
 
-Follows DefaultLitePullConsumerImpl. Queues are either assigned by hand or subscribed to, shared with the other
-members of the group. Messages are fetched ahead within bounds; `position` is the offset of the next message that
-poll() returns. With `auto_commit` what poll() returned is committed once the next poll() begins.
+Follows DefaultLitePullConsumerImpl. Queues are either assigned explicitly, or subscribed to and shared with the other
+members of the group. Messages are prefetched within bounds; `position` is the offset of the next message that poll()
+returns. With `auto_commit` the messages of a poll() are committed when the next poll() begins.
 """
 
 from __future__ import annotations
@@ -208,9 +208,9 @@ class PullConsumer:
             self._session.tasks.spawn(self._rebalancer.run(), "consumer-rebalance")
 
     async def assign(self, queues: Iterable[MessageQueue], expression: str = "*") -> None:
-        """Read exactly these queues, whoever else does. Replaces an earlier assignment.
+        """Read exactly these queues, whether or not other members read them. Replaces an earlier assignment.
 
-        Begins where the group committed, else as `consume_from` says. Raises AerobeeError when that is not known.
+        Starts at the committed offset, otherwise by `consume_from`. Raises AerobeeError when the offset is unknown.
         """
         self._session.check_open()
         check_queues(queues)
@@ -238,7 +238,7 @@ class PullConsumer:
             self._take(queue, await self._first.of(queue) if stored is None else stored)
 
     async def _check(self, subscription: Subscription) -> None:
-        """Have a broker of the topic parse what is not a list of tags, so that a fault shows now and not later."""
+        """Let a broker of the topic parse an expression that is not tags, so that an error is raised now."""
         if subscription.expression_type == "TAG":
             return
         route = await self._session.routes.get(subscription.topic)
@@ -248,7 +248,7 @@ class PullConsumer:
                 await check_subscription(self._session, self.group, subscription, address)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """All queues of a topic that can be read, sorted."""
+        """The readable queues of a topic, sorted."""
         self._session.check_open()
         return subscribe_queues(await self._session.routes.refresh(topic))
 
@@ -332,9 +332,9 @@ class PullConsumer:
         self._positions[pull.queue] = self._uncommitted[pull.queue] = next_offset
 
     async def poll(self, timeout_s: float = 1.0) -> list[ReceivedMessage]:
-        """Return messages that are there, or wait for the first; an empty list after `timeout_s` without one.
+        """Return prefetched messages, or wait for the first one; an empty list after `timeout_s` without one.
 
-        Messages of one queue come in order. With `auto_commit` this call says that those of the last one are done.
+        Messages of one queue are in order. With `auto_commit` this call commits the messages of the previous one.
         """
         self._session.check_open()
         if not self._subscriptions and not self._assigned_by_hand:
@@ -405,7 +405,7 @@ class PullConsumer:
         self._seek(self._owned(queue), offset)
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
-        """Skip everything that is stored now."""
+        """Continue at the end of the queue: skip all stored messages."""
         self._owned(queue)
         offset = await end_offset(self._session, queue)
         self._seek(self._owned(queue), offset)
@@ -432,7 +432,7 @@ class PullConsumer:
             self._owned(queue).pause()
 
     def resume(self, *queues: MessageQueue) -> None:
-        """Have poll() return messages of these queues again."""
+        """Let poll() return messages of these queues again."""
         for queue in queues:
             self._owned(queue).resume()
         self._arrived.fire()
@@ -469,7 +469,7 @@ class PullConsumer:
         await self._offsets.save_and_wait(offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """The offset that the group committed, None when it never did."""
+        """The committed offset of the group; None without one."""
         self._session.check_open()
         return await self._offsets.load(queue)
 

@@ -1,8 +1,8 @@
-"""A consumer to which messages come: the group's members share the queues, a handler or `async for` gets messages.
+"""Push consumer: the group's members share the queues, a handler or `async for` receives the messages.
 
-Follows DefaultMQPushConsumerImpl. It owns the queues that rebalance gives it, pulls each by long poll, hands messages
-to bounded handlers, and commits for each queue the smallest offset that is not finished. "At least once": after a
-crash, a time-out or a change of owner a message can come twice; none is skipped.
+Follows DefaultMQPushConsumerImpl. It owns the queues that rebalance assigns to it, pulls each by long polling, passes
+messages to a bounded number of handlers, and commits for each queue the smallest unfinished offset. "At least once":
+after a crash, a time-out or a change of owner a message can be redelivered; none is skipped.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class PushConsumer:
     """Consumes topics as a member of a group.
 
     With a handler: `async with PushConsumer(addresses, "group", subscriptions={"orders": "*"}, handler=handle): ...`.
-    The handler gets a ReceivedMessage, or a list of them with `batch_size` above 1. Returning means consumed. Raising
-    means: deliver again later (RetryLater says when). An `async def` runs in the event loop; a plain `def` runs in one
-    of at most `concurrency` threads of this consumer, and may block.
+    The handler gets a ReceivedMessage, or a list of them with `batch_size` above 1. When it returns, the message is
+    consumed. When it raises, the message is redelivered (RetryLater sets the delay). An `async def` runs in the event
+    loop; a plain `def` runs in one of at most `concurrency` threads of this consumer, and may block.
 
-    Without one: `async for message in consumer`. The next step of the loop acknowledges, or `message.ack()` does
-    earlier; `message.retry()` has it delivered again. The message at which a loop is left is acknowledged only by
+    Without a handler: `async for message in consumer`. The next step of the loop acknowledges the message, `message.ack()`
+    does so earlier, and `message.retry()` redelivers it. The last message of a loop that is left is acknowledged only by
     `message.ack()`.
     """
 
@@ -243,8 +243,8 @@ class PushConsumer:
     async def start(self) -> None:
         """Join the group and begin to consume.
 
-        Raises ConnectFailed when no nameserver answers, RemoteError when a broker refuses an SQL92 expression.
-        A topic that does not exist yet is waited for.
+        Raises ConnectFailed when no NameServer answers, RemoteError when a broker refuses an SQL92 expression.
+        A topic may be created later.
         """
         session = self._session
         await session.start()
@@ -291,7 +291,7 @@ class PushConsumer:
             self._directory.close()
 
     async def _check_expressions(self) -> None:
-        """Have a broker of each topic parse what is not a list of tags, so that a fault shows now and not later."""
+        """Let a broker of each topic parse expressions that are not tags, so that an error is raised now."""
         for subscription in self._subscriptions.values():
             if subscription.expression_type == "TAG":
                 continue
@@ -350,7 +350,7 @@ class PushConsumer:
             stream.settle(message, None)
 
     def pause(self) -> None:
-        """Pull no more until resume(); what is pulled is still handed out."""
+        """Pull no more until resume(); cached messages are still delivered to the handler."""
         self._paused = True
         if self._pops is not None:
             self._pops.pause()
@@ -448,10 +448,10 @@ class PushConsumer:
         await self._offsets.save(self._offsets_of(lost))
 
     async def _start_offsets(self, queues: Sequence[MessageQueue]) -> list[int | None]:
-        """Where to begin in each queue; None where that cannot be known now: the next round tries again.
+        """The first offset of each queue; None if it is unknown now: the next round tries again.
 
-        Where the group begins for the first time is written down before anything is consumed: a member that dies
-        before its first commit must not make "last" mean the end of a later moment.
+        The first offset of a new group is committed before anything is consumed: if a member dies before its first
+        commit, "last" must not become a newer end of the queue.
         """
         begun: dict[MessageQueue, int] = {}
 
@@ -487,7 +487,7 @@ class PushConsumer:
         return {queue: pull.process.commit_offset for queue, pull in pulls.items()}
 
     async def _save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Raises AerobeeError when a broker does not take them."""
+        """Commit the offsets. Raises AerobeeError when a broker refuses them."""
         if isinstance(self._offsets, RemoteOffsets):
             await self._offsets.save_and_wait(offsets)
         else:

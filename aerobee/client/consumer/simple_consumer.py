@@ -1,10 +1,10 @@
 """A consumer that owns no queues: receive(), then acknowledge each message, or have it redelivered.
 
-Follows SimpleConsumer of RocketMQ 5 and its POP calls. Every member of the group may get any message; a message that is
-received stays invisible to the others until its time runs out, it is acknowledged, or its time is changed. No
-rebalance: a member that comes or goes moves nothing, and one that hangs holds up only what it has received.
-"At least once": what is not acknowledged in time comes again, with reconsume_times one higher, until it was handed out as often
-as the group allows: then it goes to the dead letters, as RocketMQ's proxy does it.
+Follows SimpleConsumer of RocketMQ 5 and its POP calls. Every member of the group may receive any message; a received message
+stays invisible to the others until its invisible time expires, it is acknowledged, or its invisible time is changed. There is
+no rebalance: joining and leaving members move no queues, and a member that hangs delays only the messages it has received.
+"At least once": a message that is not acknowledged in time is redelivered, with reconsume_times one higher, up to the group's
+maximum number of deliveries: then it is dead-lettered, as by RocketMQ's proxy.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SimpleConsumer:
         return self._session.client_id
 
     async def start(self) -> None:
-        """Join the group. Raises ConnectFailed when no nameserver answers, TopicNotExist for an unknown topic."""
+        """Join the group. Raises ConnectFailed when no NameServer answers, TopicNotExist for an unknown topic."""
         session = self._session
         await session.start()
         try:
@@ -108,7 +108,7 @@ class SimpleConsumer:
             raise
 
     async def close(self) -> None:
-        """Leave the group. What was received and not acknowledged comes again when its time runs out."""
+        """Leave the group. Unacknowledged messages are redelivered when their invisible time expires."""
         if not self._session.is_open:
             return
         for task in self._waiting.values():
@@ -136,11 +136,11 @@ class SimpleConsumer:
         wait_s: float | None = None,
         topic: str | None = None,
     ) -> list[PoppedMessage]:
-        """Take up to `count_max` (1 to 32) messages, of one topic or of all; empty when none came within `wait_s`.
+        """Receive up to `count_max` (1 to 32) messages, of one topic or of all; empty when none arrived within `wait_s`.
 
-        They are invisible to other members for `invisible_s` seconds. Of a broker that is lost, or is no master any more, the
-        route is read again, and messages are taken at its new master within `wait_s`. Raises RemoteError, RouteError or
-        TransportError when no broker answered.
+        They are invisible to other members for `invisible_s` seconds. When a broker is lost, or is no longer master, the
+        route is refreshed, and messages are received from the new master within `wait_s`. Raises RemoteError, RouteError
+        or TransportError when no broker answered.
         """
         self._session.check_open()
         if not isinstance(count_max, int) or not 1 <= count_max <= POP_COUNT_MAX:
@@ -159,7 +159,7 @@ class SimpleConsumer:
         taken = self._arrived(sources)
         if taken:
             return taken
-        # Each receive() begins at another broker; only when none has anything all of them are waited at.
+        # Each receive() starts at another broker; only when none has messages, it waits at all of them.
         self._turn += 1
         sources = sources[self._turn % len(sources) :] + sources[: self._turn % len(sources)]
         if len(sources) == 1:
@@ -184,16 +184,16 @@ class SimpleConsumer:
         return []
 
     async def ack(self, message: PoppedMessage) -> None:
-        """Acknowledge: the group never gets it again. In the broker's log when this returns.
+        """Acknowledge the message: the group does not receive it again. Stored in the broker's log on return.
 
-        Raises RemoteError (code 208) when its time ran out and it was handed out again.
+        Raises RemoteError (code 208) when its invisible time expired and it was delivered again.
         """
         self._session.check_open()
         check_popped(message)
         await ack(self._session, self.group, message)
 
     async def ack_all(self, messages: Iterable[PoppedMessage]) -> None:
-        """Acknowledge several messages with one call a broker; it does not say which of them came too late."""
+        """Acknowledge several messages with one call per broker, which does not report late acknowledgements."""
         self._session.check_open()
         check_messages(messages, "ack_all([message, message])")
         wanted = list(messages)
@@ -206,8 +206,8 @@ class SimpleConsumer:
     ) -> None:
         """Redeliver the message `invisible_s` seconds from now, 0: immediately.
 
-        Longer than before: more time to work on it. `count_try` false leaves its reconsume_times as they are (Aerobee,
-        RocketMQ from 5.5). Raises RemoteError (code 208) when it was handed out again already.
+        A longer time than before extends the processing time. `count_try` false leaves its reconsume_times unchanged
+        (Aerobee, RocketMQ from 5.5). Raises RemoteError (code 208) when it was delivered again already.
         """
         self._session.check_open()
         check_popped(message)
@@ -217,7 +217,7 @@ class SimpleConsumer:
         )
 
     async def dead_letter(self, message: PoppedMessage, reason: str = "") -> None:
-        """Put the message with the group's dead letters, and acknowledge it."""
+        """Dead-letter the message, and acknowledge it."""
         self._session.check_open()
         check_popped(message)
         await self._to_dead_letters(message, reason, message.reconsume_times + 1)
@@ -255,7 +255,7 @@ class SimpleConsumer:
     async def _pop_until(
         self, source: MessageQueue, count_max: int, invisible_ms: int, end: float
     ) -> list[PoppedMessage]:
-        """As _pop(), waiting until `end`; at the new master when the broker is lost, or is none any more."""
+        """As _pop(), waiting until `end`; at the new master when the broker is lost or no longer master."""
         clock, pause_s = self._session.clock, MASTER_PAUSE_FIRST_S
         while True:
             left_s = max(0.0, end - clock.monotonic())
@@ -305,7 +305,7 @@ class SimpleConsumer:
         ]
 
     async def _give_up(self, message: PoppedMessage) -> bool:
-        """Put a message that was handed out too often with the dead letters; False when no broker takes it: it is handed out."""
+        """Dead-letter a message with too many deliveries; False when no broker accepts it: then it is delivered."""
         tries = message.reconsume_times
         try:
             reason = f"not acknowledged in {plural(tries, 'delivery', 'deliveries')}"
@@ -335,7 +335,7 @@ class SimpleConsumer:
                 return taken
 
     def _arrived(self, sources: Sequence[MessageQueue]) -> list[PoppedMessage]:
-        """What a pop that was waited for brought meanwhile, unless its time is nearly over."""
+        """Messages of a pop that was answered meanwhile, unless their invisible time is about to expire."""
         found: list[PoppedMessage] = []
         for source in sources:
             task = self._waiting.get(source)

@@ -1,8 +1,8 @@
 """Sends messages: awaited, one-way, in batches; over several brokers inside one deadline.
 
 Follows DefaultMQProducerImpl. A send takes a queue in turn, and after a retriable failure continues at
-another broker. It needs no task and no timer per send; at most `in_flight_max` wait for an answer, further callers
-wait for their turn. "At least once": a send whose answer was lost is repeated, so a message can be stored twice.
+another broker. It needs no task and no timer per send; at most `in_flight_max` sends wait for a reply, further callers
+wait for a slot. "At least once": a send whose reply was lost is retried, so a message can be stored twice.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Producer(RequestReplyCalls):
             await self._tracer.start()
 
     async def close(self) -> None:
-        """Wait for the sends that are on their way, at most one send time-out, then leave."""
+        """Wait for the sends in flight, at most one send time-out, then leave the group."""
         if self._session.is_open:
             self._session.check_loop()
         self._closing = True
@@ -198,7 +198,7 @@ class Producer(RequestReplyCalls):
         await self.close()
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of `topic` that can be written. Raises RouteError when no broker has it or would create it."""
+        """The writable queues of `topic`. Raises RouteError when no broker has it or would create it."""
         self._session.check_open()
         return (await self._routes.info(topic)).queues
 
@@ -214,10 +214,10 @@ class Producer(RequestReplyCalls):
         """Send one message and wait until a broker has stored it.
 
         The queue is the given one, or the selector's choice, or the key's (equal keys, equal queue; it travels in the
-        property __SHARDINGKEY), or the next in turn; only in the last case another broker is tried when one fails. Look
-        at `result.status`: anything but SEND_OK is stored too, but less safely than the broker's settings ask.
-        Raises SendFailed when no try succeeded in time, RouteError when no broker has the topic, another RemoteError
-        when the broker refuses for good, UsageError for a message that could never be stored.
+        property __SHARDINGKEY), or the next in turn; only in the last case a retry uses another broker. Check
+        `result.status`: a message with another status than SEND_OK is stored, but less durably than the broker's settings
+        require. Raises SendFailed when no try succeeded in time, RouteError when no broker has the topic, another
+        RemoteError when the broker refuses permanently, UsageError for a message that no broker would store.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
@@ -284,7 +284,7 @@ class Producer(RequestReplyCalls):
                 in_flight.taken -= 1
 
     def _waited_too_long(self, topic: str, timeout_s: float | None) -> SendFailed:
-        """The deadline passed before the send's turn came: nothing of it has left."""
+        """The error of a send whose deadline passed while it waited for a slot: nothing was sent."""
         return SendFailed(
             f"a message for topic {topic} was not sent: for {timeout_s or self.config.send_timeout_s:g} s, all its time, it waited "
             f"for its turn behind {plural(self._in_flight.count_max, 'send')} without an answer (in_flight_max). Send fewer concurrently, "
@@ -396,11 +396,11 @@ class Producer(RequestReplyCalls):
         raise UsageError("this producer is closing: it takes no more messages")
 
     async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
-        """Take back a message that waits for its time, by `recall_handle` of its SendResult; returns its message id.
+        """Recall a pending timer message, by `recall_handle` of its SendResult; returns its message id.
 
-        The broker says yes without a look whether the message still waits; RocketMQ's (5.3 and later) and ours say no
-        unless recallMessageEnable is set there, and once the second of its time has begun. Raises RemoteError with the
-        reason, UsageError for text that is no handle.
+        The broker accepts without checking that the message is still pending. RocketMQ's brokers (5.3 and later) and
+        Aerobee's refuse without recallMessageEnable, and once the second of the delivery time has begun. Raises
+        RemoteError with the reason, UsageError for an invalid handle.
         """
         self._session.check_open()
         return await recall_message(
@@ -415,9 +415,9 @@ class Producer(RequestReplyCalls):
         selector: Selector | None = None,
         key: object = None,
     ) -> None:
-        """Send one message without an answer: fast, and lost unseen when the broker cannot store it.
+        """Send one message without a reply: fast, but lost without notice when the broker cannot store it.
 
-        Returns when the bytes are handed to the connection. Raises as send() does for what is known before that.
+        Returns when the connection has taken the bytes. Raises as send() does for errors that are known before that.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
@@ -458,9 +458,9 @@ class Producer(RequestReplyCalls):
     ) -> tuple[SendResult, ...]:
         """Send many messages in few requests and return one result for each, in their order.
 
-        Messages of one topic travel together, split where a request would pass `batch_bytes_max`; each request is
-        stored whole or not at all. Batches are not compressed. The time-out holds for all of it. Raises as send()
-        does; when an earlier request was stored already, SendFailed says how many messages that were.
+        Messages of one topic share requests of at most `batch_bytes_max`; each request is stored completely or not at
+        all. Batches are not compressed. The time-out applies to the whole call. Raises as send() does; when an earlier
+        request was stored already, SendFailed states the number of its messages.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
@@ -500,10 +500,10 @@ class Producer(RequestReplyCalls):
     async def send_entries(
         self, topic: str, entries: bytes, *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResult:
-        """Send messages of one topic that are laid out as the body of a batch already (send_header.encode_batch_entry).
+        """Send messages of one topic that are encoded as the body of a batch already (send_header.encode_batch_entry).
 
-        For who makes many messages elsewhere, with ids from `unique_ids`; the entries are not looked at, and observers are not
-        told. Stored whole or not at all; returns where the first one is. Raises as send() does.
+        For callers that encode many messages themselves, with ids from `unique_ids`; the entries are not checked, and observers
+        are not called. Stored completely or not at all; returns the position of the first one. Raises as send() does.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()
@@ -518,7 +518,7 @@ class Producer(RequestReplyCalls):
 
     @property
     def unique_ids(self) -> Ids:
-        """What gives this producer's messages their ids, while it is open."""
+        """Generator of this producer's message ids, while it is open."""
         return self._ids
 
     def now_ms(self) -> int:
@@ -626,7 +626,7 @@ class Producer(RequestReplyCalls):
             raise UsageError(f"topic {message.topic} belongs to the broker: clients cannot send to it")
 
     def _prepare(self, message: Message) -> tuple[bytes, int]:
-        """Check a message; return its body as it travels and the sys_flag bits that say so."""
+        """Check a message; return its body as sent and the sys_flag bits of its compression."""
         self._check(message)
         body = message.body
         if not isinstance(body, bytes):

@@ -1,7 +1,8 @@
 """Sends messages that become visible together with local work: a half message first, then commit or rollback.
 
-Follows TransactionMQProducer. When the end is lost, or this process dies, the broker asks any live producer of the group
-and the checker answers. So the checker must find out from lasting data, as the database, what became of the local work.
+Follows TransactionMQProducer. When the end request is lost, or this process dies, the broker sends a check to any live
+producer of the group, whose checker answers. So the checker must read the result of the local work from durable data, for
+example a database.
 
     async def checker(message):      # called in any process of the group
         return TransactionState.COMMIT if await orders.has(message.keys[0]) else TransactionState.ROLLBACK
@@ -97,10 +98,10 @@ class TransactionProducer(Producer):
         trace: bool = False,
         observers: Sequence[SendObserver] = (),
     ) -> None:
-        """`checker(message)` says what became of the local work of a transaction of this group, `executor(message,
+        """`checker(message)` returns the result of the local work of a transaction of this group, `executor(message,
         argument)` does the work in send_in_transaction(). Both may be plain or async. A plain checker runs in one of at most
-        `check_concurrency` threads of this producer and may block; a plain executor runs where send_in_transaction() is
-        awaited and must not.
+        `check_concurrency` threads of this producer and may block; a plain executor runs in the event loop and must not
+        block.
         """
         super().__init__(
             nameservers,
@@ -160,11 +161,11 @@ class TransactionProducer(Producer):
         immunity_s: int | None = None,
         timeout_s: float | None = None,
     ) -> TransactionResult:
-        """Send a half message, have the executor do the local work, tell the broker the outcome.
+        """Send a half message, run the executor for the local work, send the outcome to the broker.
 
-        What the executor raises is in the result's `error`, and the outcome is UNKNOWN then: an exception does not tell
-        whether the work took effect, the checker does. When the half message is stored less safely than the broker's
-        settings ask, it is rolled back and the executor does not run. `immunity_s`: the broker asks not before that.
+        An exception of the executor is in the result's `error`, and the outcome is UNKNOWN: an exception does not show
+        whether the work took effect, only the checker does. When the half message is stored less durably than the broker's
+        settings require, it is rolled back and the executor does not run. `immunity_s`: earliest time of the first check.
         Raises as send() does when the half message was not stored; the executor did not run then.
         """
         run = executor or self._executor
@@ -205,8 +206,8 @@ class TransactionProducer(Producer):
         """A block around the local work: `async with producer.transaction(message) as transaction: ...`.
 
         Entering sends the half message, leaving commits it. An exception that leaves the block leaves the transaction
-        open, and the broker asks the checker: the exception does not tell whether the work took effect. One that does,
-        because it is raised before anything happened, can be named in `rollback_on`, or call transaction.rollback().
+        open, and the broker asks the checker: the exception does not show whether the work took effect. List exceptions
+        that are raised before any effect in `rollback_on`, or call transaction.rollback().
         """
         half = half_of(message, self.group, immunity_s)
 
@@ -224,8 +225,8 @@ class TransactionProducer(Producer):
     # --- ending
 
     async def _end(self, half: Message, sent: SendResult, state: TransactionState) -> bool:
-        """Tell the broker; True when it confirmed. A failure is logged: the broker asks later, or the transaction
-        was decided otherwise before."""
+        """Send the outcome to the broker; True when it confirmed. A failure is logged: the broker will check, or the
+        transaction was decided otherwise before."""
         fields = end_fields(
             group=self.group,
             topic=half.topic,
@@ -280,7 +281,7 @@ class TransactionProducer(Producer):
     # --- being asked
 
     def _asked(self, peer: Peer, request: RemotingCommand) -> None:
-        """39: a broker asks about a transaction of this group."""
+        """39: a broker checks a transaction of this group."""
         if self._waiting_checks >= self.transactions.check_queue_max:
             log.warning("a check is dropped, %d wait already; the broker asks again", self._waiting_checks)
             return
@@ -416,7 +417,7 @@ class Transaction:
 
 
 async def _verdict(outcome: Verdict | Awaitable[Verdict], who: str) -> TransactionState:
-    """What an executor or checker said. Raises UsageError for anything but a state or None."""
+    """The result of an executor or checker. Raises UsageError for anything but a state or None."""
     verdict = await outcome if inspect.isawaitable(outcome) else outcome
     if verdict is None:
         return TransactionState.UNKNOWN
