@@ -35,7 +35,7 @@ class Settings:
     is_indexed: bool = True  # keys of messages go to the index
     writer_delay_s: float = 0.0  # seconds between a change and the small file that has it
     byte_cost_s: float = 0.0  # seconds in which a broker's loop or thread reads a byte of a mapped file
-    has_passing_topic: bool = False  # one is deleted and made again, of the other kind, all the time
+    has_passing_topic: bool = False  # a topic is repeatedly deleted and recreated, of the other kind
     streams: tuple[Traffic, ...] = ()
 
     @property

@@ -106,7 +106,7 @@ class SimulatedClock(ManualClock):
                 timer.callback(*timer.args)
 
     def uncharged(self, work: Callable[[], T]) -> T:
-        """The result of work that costs nobody time."""
+        """Run work without charging its time to a broker, and return its result."""
         before, self.thread_s = self.thread_s, 0.0
         try:
             return work()

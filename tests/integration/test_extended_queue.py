@@ -129,7 +129,7 @@ def test_a_filter_of_a_corrected_clock_is_not_asked_of_older_entries(tmp_path: P
     table.subscribed("g", [wants])
     found = table.find("g", "t")
     assert found is not None
-    of_before = bytes(table.bloom.bit_count // 8)  # no bits of this group: nobody tested the message for it
+    of_before = bytes(table.bloom.bit_count // 8)  # no bits of this group: the message was not tested for it
     assert found.may_take(of_before, ahead_ms), "it is read and tested"
     assert not found.may_take(of_before, ahead_ms + 1)
     table.subscribed("g", None)

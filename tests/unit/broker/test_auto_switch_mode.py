@@ -148,7 +148,9 @@ def test_without_a_lease_a_report_raises_no_confirm_offset() -> None:
     """Its slaves would show consumers what the next master may not have."""
     master = Master()
     second = master.connect(2, 0)
-    assert master.mode.confirm_offset == 100, "a group that waits for nobody confirms with its master alone"
+    assert master.mode.confirm_offset == 100, (
+        "a group that waits for no replica confirms with its master alone"
+    )
     master.mode.lease_until_s = float("-inf")
     master.log.end = 200
     master.report(second, 150)
