@@ -100,7 +100,7 @@ RULES = (
     _rule("who copy|who copies|one who copies", "replica, follower", *PROSE),
     _rule("ways?", "links, network path", *PROSE, only=SIMULATED),
     _rule("wish|wishe[sd]|wished", "requested", ID),
-    _rule("marks?", "property, attribute, flag: the concrete one", ID),
+    _rule("marks?(?! dirty)", "property, attribute, flag: the concrete one", ID),
     _rule("rooms?|neighbours?", "modules, packages; space", TEXT),
     _rule("floors?", "layer", ID, TEXT),
 )

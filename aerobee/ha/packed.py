@@ -2,8 +2,8 @@
 
     crc32 4 | payload        big-endian; the checksum (zlib.crc32) covers the payload
 
-What a peer sent or a disk returned is never trusted: sizes are bounded before anything is decoded, and each value is
-asked for its type and range before it is used. A value that fails raises MalformedFrame, and nothing else is raised.
+What a peer sent or a disk returned is never trusted: sizes are bounded before anything is decoded, and each value's
+type and range are checked before it is used. A value that fails raises MalformedFrame, and nothing else is raised.
 """
 
 from __future__ import annotations

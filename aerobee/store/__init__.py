@@ -1,4 +1,4 @@
-"""Floor 1: the store. Formats of RocketMQ's store directory and their input and output."""
+"""Layer 1: the store. Formats of RocketMQ's store directory and their input and output."""
 
 from aerobee.store.files.config import BrokerRole, FlushDiskType, StoreConfig
 from aerobee.store.files.disk import Disk, RealDisk

@@ -97,7 +97,7 @@ class Checkpointing:
             raise self.sync_failed(error) from error
 
     def sync_failed(self, error: OSError) -> StoreError:
-        """A sync of queues or index failed: the store takes nothing more, nobody is told "durable" again."""
+        """A sync of queues or index failed: the store takes nothing more, no caller gets "durable" again."""
         failure = StoreError(
             f"syncing queues or index of {self._root} to the disk failed: {error}. The store takes no more messages. "
             "Check the disk, then restart the broker: recovery builds them again from the log",

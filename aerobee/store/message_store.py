@@ -40,7 +40,6 @@ from aerobee.store.recovery.log_cut import LogCut, last_record
 from aerobee.store.recovery.queue_mender import QueueMender
 from aerobee.store.recovery.recovery_report import RecoveryReport
 from aerobee.store.store_files import StoreFiles
-from aerobee.store.store_parts import StoreParts
 from aerobee.store.upkeep.log_cleaner import LogCleaner
 from aerobee.store.upkeep.queue_upkeep import QueueUpkeep
 from aerobee.thread_pool import start_threads
@@ -50,7 +49,7 @@ _THREADS = 4
 _QUEUES_PER_TURN = 16  # of a deletion, some milliseconds
 
 
-class MessageStore(StoreParts):
+class MessageStore:
     """Single writer: every method belongs to the event loop's thread, but load(), which blocks and runs before.
 
     What appends many records of a burst uses `appender` (log_appender.py) itself, and at the end calls its
@@ -69,7 +68,7 @@ class MessageStore(StoreParts):
     ) -> None:
         """`store_host` gives the address that records name, packed; asked with each, for the port is known later than the
         store. Blocking work runs in `executor`, else in threads of the store's own. `needs_confirmation`: consumers
-        see what confirm() was told, and nothing that another master may not have."""
+        see the log up to confirm()'s offset, and nothing that another master may not have."""
         self.config, self._on_reconfigured = config, list[Callable[[], None]]()
         self._own_executor = None if executor is not None else ThreadPoolExecutor(_THREADS, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
@@ -127,7 +126,8 @@ class MessageStore(StoreParts):
         self._tasks: list[asyncio.Task[None]] = []
         self._cuts = asyncio.Lock()
         self._is_ending = False
-        self._doomed: list[AnyQueue] = []  # of deleted topics, whose files are not gone yet
+        self._removed_queues: list[AnyQueue] = []  # of deleted topics, whose files are not gone yet
+        self._name_parts()
 
     def _make_appenders(self, clock: Clock, store_host: Callable[[], bytes], *, holds: bool) -> None:
         files = self._files
@@ -146,6 +146,35 @@ class MessageStore(StoreParts):
         self.raw_appender = RawAppender(
             self.appender, files.table, self.visibility, check_open=self.writability.check_open
         )
+
+    def _name_parts(self) -> None:
+        """What the parts do, under the store's own name: what users need of the whole is one object."""
+        appender, durability, reads = self.appender, self.durability, self.reads
+        self.check_writable, self.check_open = self.writability.check_writable, self.writability.check_open
+        self.refuse_messages = self.writability.refuse_messages
+        self.store_time_now = appender.store_time_now
+        self.announce = appender.announce
+        self.on_arrival = self.visibility.on_arrival
+        self.queue = self._files.table.any
+        self.set_bitmap = self._files.table.set_bitmap
+        self.settle_kinds = self._files.table.settle_kinds
+        self.flushed = durability.flushed
+        self.want_flush = durability.want_flush
+        self.burst_done, self.on_burst = durability.burst_done, durability.on_burst
+        self.wait_durable = durability.wait
+        self.wait_flushed = durability.wait_flushed
+        self.flush_now = durability.flush_now
+        self.flush_queues_now = self._checkpointing.flush_queues_now
+        self.get_messages, self.get_messages_cold = reads.get_messages, reads.get_messages_cold
+        self.is_cold = reads.is_cold
+        self.read_record, self.read_record_cold = reads.read_record, reads.read_record_cold
+        self.named_record, self.has_entry = reads.named_record, reads.has_entry
+        self.warm_records = reads.warm_records
+        self.min_offset, self.max_offset = reads.min_offset, reads.max_offset
+        self.offset_by_time = reads.offset_by_time
+        self.store_time, self.earliest_store_time = reads.store_time, reads.earliest_store_time
+        self.query, self.query_cold = self.keys.query, self.keys.query_cold
+        self.disk_ratios = self._files.disk_ratios
 
     # -- life
 
@@ -232,10 +261,10 @@ class MessageStore(StoreParts):
         await self.durability.stop()
 
     async def cut_to(self, physical_offset: int) -> LogCut:
-        """Cut the log's end off, from a record's begin on, and keep it in a file (log_cut.py). Nobody may append meanwhile.
+        """Cut the log's end off, from a record's begin on, and keep it in a file (log_cut.py). No caller may append meanwhile.
 
-        Durable on return, and `pending_cut` until cut_finished(). Who is cancelled meanwhile has cut nothing, and the store goes
-        on as before. Raises RecordInvalid, StoreError: then the store takes nothing more until it is opened again.
+        Durable on return, and `pending_cut` until cut_finished(). A caller that is cancelled meanwhile has cut nothing, and
+        the store continues as before. Raises RecordInvalid, StoreError: then the store takes nothing more until it is opened again.
         """
         async with self._cuts:
             self.check_open()
@@ -279,7 +308,7 @@ class MessageStore(StoreParts):
 
     @property
     def pending_cut(self) -> int | None:
-        """Where the log was cut while what belongs to the cut beside the log is not done, also by an earlier run; else None."""
+        """Where the log was cut, also by an earlier run, as long as the other steps of the cut are not done; else None."""
         intent = self._files.cut_intent.current
         return intent.offset if intent is not None else None
 
@@ -290,8 +319,8 @@ class MessageStore(StoreParts):
     def _finish(self) -> None:
         """The last flush. Runs in the executor while the loop waits in stop()."""
         try:
-            while self._doomed:
-                self._files.table.delete_taken(self._doomed.pop())
+            while self._removed_queues:
+                self._files.table.delete_taken(self._removed_queues.pop())
             self.durability.finish()
             self._checkpointing.finish()
         except OSError as error:
@@ -328,17 +357,84 @@ class MessageStore(StoreParts):
         self.burst_done()
         return result
 
+    @property
+    def wants_each_burst(self) -> bool:
+        """Whether burst_done() has to be called for each burst: for the group commit, or those who send the log on."""
+        return self.durability.wants_each_burst
+
+    @property
+    def wants_bursts(self) -> bool:
+        """Whether the caller may report several bursts as one, but only shortly after the first: a replica copies the log."""
+        return self.durability.wants_bursts
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset that the next message gets, whether or not consumers see the ones before it."""
+        queue = self.queues.get((topic, queue_id))
+        return queue.max_offset if queue is not None else 0
+
     def set_batch_topic(self, topic: str, is_batch: bool) -> None:
         """Make new queues of the topic batch queues (`queue.type=BatchCQ`), or ordinary ones."""
         topics = self._files.table.batch_topics
         (topics.add if is_batch else topics.discard)(topic)
+
+    # -- state of the parts
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether a sender's message would be taken now."""
+        return self.writability.is_writable
+
+    @property
+    def store_host(self) -> bytes:
+        """Packed: the address that records name."""
+        return self.appender.store_host
+
+    @property
+    def last_store_timestamp(self) -> int:
+        """Store time of the newest record, ms."""
+        return self.appender.last_store_timestamp
+
+    @property
+    def last_record_offset(self) -> int:
+        """Where the newest record begins; -1 when there is none."""
+        return self.appender.last_record_offset
+
+    @property
+    def appended(self) -> int:
+        """The log's end, bytes."""
+        return self.log.end
+
+    @property
+    def readable_offset(self) -> int:
+        """As Durability.readable_offset."""
+        return self.durability.readable_offset
+
+    @property
+    def holds_answers(self) -> bool:
+        """As Durability.holds_answers."""
+        return self.durability.holds_answers
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """As Durability.unflushed_bytes."""
+        return self.durability.unflushed_bytes
+
+    @property
+    def min_physical_offset(self) -> int:
+        """Where the log begins: what lay before it is deleted."""
+        return self.log.min_offset
+
+    @property
+    def max_physical_offset(self) -> int:
+        """The log's end, bytes."""
+        return self.log.end
 
     # -- deleting
 
     async def delete_topics(self, topics: Collection[str]) -> int:
         """Remove the queues of topics and their files. Returns how many queues; the log keeps the records.
 
-        The queues are gone at once, and the topics may be made again; their files go some at a time, between others' turns.
+        The queues are gone immediately, and the topics may be recreated; the files go in slices, between other tasks.
         """
         taken = self._files.table.take_topics(topics)
         await self._delete_taken(taken, topics)
@@ -374,10 +470,10 @@ class MessageStore(StoreParts):
         table = self._files.table
         if taken:
             self._checkpointing.forget_queues(taken)
-        self._doomed += taken
-        while self._doomed:
-            for _ in range(min(_QUEUES_PER_TURN, len(self._doomed))):
-                table.delete_taken(self._doomed.pop())
+        self._removed_queues += taken
+        while self._removed_queues:
+            for _ in range(min(_QUEUES_PER_TURN, len(self._removed_queues))):
+                table.delete_taken(self._removed_queues.pop())
             await asyncio.sleep(0)
         table.remove_directories(topics)
 
@@ -401,7 +497,7 @@ class MessageStore(StoreParts):
         self.writability.note_disk(full if is_full else None)
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other limits, intervals and ratios. Paths, file sizes and roles must be those of before."""
+        """Apply other limits, intervals and ratios. Paths, file sizes and roles must stay the same."""
         self.config = config
         for part in (
             self.appender,

@@ -56,7 +56,7 @@ class StoreFiles:
         self._lock.take()
 
     def recover(self) -> RecoveryReport:
-        """Read what is there and mend it, as a process that was killed left it or one that ended in order. Blocking.
+        """Read and mend the files that a killed process, or one that ended in order, has left. Blocking.
 
         Raises ConfigError for files of other lengths, StoreError for a log whose acknowledged records are damaged, OSError.
         From here on `abort` stands.

@@ -3,7 +3,7 @@
 //!
 //! A burst works on copies of the numbers that the Python objects hold (the log's end, a queue's next offset, ...).
 //! `settle` writes them into the objects before any call that may look at them, and at the burst's end. The order of an
-//! append: room in queue, index and log; the record; the log's end; the queue entry; index entries; those who wait are told.
+//! append: space in queue, index and log; the record; the log's end; the queue entry; index entries; those who wait are told.
 //! Nothing can fail for a peer's reasons after the first byte.
 
 use pyo3::exceptions::{PyAssertionError, PyBufferError, PyValueError};
@@ -158,7 +158,7 @@ impl Appender {
         self.append_run(writing, topic, queue, offset, std::iter::once((message, hashes)))
     }
 
-    /// Write messages of one queue back to back, where make_room() has made room for all of them; return where the first one
+    /// Write messages of one queue back to back, where make_room() has made space for all of them; return where the first one
     /// stands, and the bytes of all.
     pub fn append_run<'m>(
         &mut self,
@@ -233,7 +233,7 @@ impl Appender {
         record_bytes(&writing.born_host, &self.store_host, field, body_bytes, properties_bytes)
     }
 
-    /// Take room for `count` records of `size` bytes in all, back to back in one file, their entries in one file of the
+    /// Take space for `count` records of `size` bytes in all, back to back in one file, their entries in one file of the
     /// queue, and their index entries. Returns where the first one goes. Files may roll.
     pub fn make_room(
         &mut self,
@@ -252,7 +252,7 @@ impl Appender {
             }
         }
         self.make_index_room(writing, hash_count)?;
-        self.place(writing, size)
+        self.reserve(writing, size)
     }
 
     /// Count what was stored in one topic for another: the one that it was sent to.
@@ -364,7 +364,7 @@ impl Appender {
         }
     }
 
-    /// Write the run's records from `offset` on, and their queue entries. What cannot be is our own fault: room was made.
+    /// Write the run's records from `offset` on, and their queue entries. What cannot be is our own fault: space was made.
     fn write(&mut self, writing: &mut Writing<'_>, queue: usize, offset: i64) -> PyResult<()> {
         let log = writing.log.as_mut().ok_or_else(|| PyValueError::new_err("the log was not loaded"))?;
         let state = &mut self.topics.queues[queue];
@@ -485,7 +485,7 @@ impl Appender {
     }
 
     /// Where `size` bytes of records go; the log may roll to its next file.
-    fn place(&mut self, writing: &mut Writing<'_>, size: usize) -> Outcome<i64> {
+    fn reserve(&mut self, writing: &mut Writing<'_>, size: usize) -> Outcome<i64> {
         let py = writing.py;
         let log = self.log(writing).map_err(Stop::Fault)?;
         if log.end + size as i64 <= log.limit {
@@ -493,7 +493,7 @@ impl Appender {
         }
         self.release(writing).map_err(Stop::Fault)?;
         self.has_called = true;
-        let placed = self.log_object.bind(py).call_method1(intern!(py, "place"), (size,));
+        let placed = self.log_object.bind(py).call_method1(intern!(py, "reserve"), (size,));
         let offset = self.errors.check(py, placed)?.extract::<i64>().map_err(Stop::Fault)?;
         self.log(writing).map_err(Stop::Fault)?;
         Ok(offset)

@@ -1,4 +1,4 @@
-//! Messages of pull answers as the buffers of Arrow columns. aerobee/spark/rows.py is the definition: PythonRows says what
+//! Messages of pull answers as the buffers of Arrow columns. aerobee/spark/rows.py is the reference implementation: PythonRows says what
 //! each buffer holds, and NativeRows gives the records to Python that `take` leaves.
 
 use pyo3::IntoPyObjectExt;

@@ -1,4 +1,4 @@
-//! Backend: whole bursts of ordinary frames (aerobee/broker/fastpath/python_backend.py is the definition).
+//! Backend: whole bursts of ordinary frames (aerobee/broker/fastpath/python_backend.py is the reference implementation).
 //!
 //! Cuts frames, reads headers and asks the families that have registered for a request's code, in their order; what none of
 //! them takes is for the handlers.

@@ -77,7 +77,7 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
         };
         messages.push((message, hashes.len()));
     }
-    // Everything that can fail comes first: room for all of it in one file, and numbers that fit their fields.
+    // Everything that can fail comes first: space for all of it in one file, and numbers that fit their fields.
     if i32::try_from(reconsume_times).is_err() {
         return Err(Stop::Slow);
     }

@@ -1,4 +1,4 @@
-//! Rows of Arrow columns as the body of a batch (320). aerobee/spark/entry_codec.py says what is handed in; the definition is
+//! Rows of Arrow columns as the body of a batch (320). aerobee/spark/entry_codec.py says what is handed in; the reference implementation is
 //! encode_batch_entry() of the message that sink_rows.py makes of a row, and each row that is not ordinary is left to it.
 
 use pyo3::exceptions::PyBufferError;
@@ -111,7 +111,7 @@ pub struct BatchEntries {
     rows_max: usize,
     bytes_max: usize,
     body_bytes_max: usize,
-    /// Names of properties that the definition refuses, or sends in another way.
+    /// Names of properties that the reference implementation refuses, or sends in another way.
     left_names: Vec<Vec<u8>>,
     out: Vec<u8>,
     count: usize,
@@ -140,7 +140,7 @@ impl BatchEntries {
         self.count
     }
 
-    /// Whether take() stopped because no more rows have room.
+    /// Whether take() stopped because no more rows have space.
     #[getter]
     fn is_full(&self) -> bool {
         self.is_full

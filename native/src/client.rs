@@ -1,7 +1,7 @@
 //! What a client spends its time on beside calls: ids, frames of sends, and answers to them (client_reply.rs).
 //!
-//! aerobee/client/base/unique_id.py and send_header.py are the definition, tests/unit/client/test_client_codec.py holds both to
-//! it. Whatever is not ordinary is left to the definition, which knows every case and raises what is to be raised.
+//! aerobee/client/base/unique_id.py and send_header.py are the reference implementation, tests/unit/client/test_client_codec.py holds both to
+//! it. Whatever is not ordinary is left to the reference implementation, which knows every case and raises what is to be raised.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
@@ -16,7 +16,7 @@ use crate::text::write_decimal;
 const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
 const HEX_LOWER: &[u8; 16] = b"0123456789abcdef";
 
-/// Twin of UniqueIds. The prefix and the calendar come from the definition.
+/// Twin of UniqueIds. The prefix and the calendar come from the reference implementation.
 #[pyclass(module = "aerobee_native")]
 pub struct UniqueIds {
     text: Vec<u8>,
@@ -168,7 +168,7 @@ impl SendTemplate {
                 if let Some(frame) = self.ordinary(&numbers, &properties, parts.body.as_bytes()) {
                     return (PyBytes::new(py, &frame), unique_id).into_bound_py_any(py);
                 }
-                // Beyond a limit: the definition says which.
+                // Beyond a limit: the reference implementation says which.
                 let text = String::from_utf8_lossy(&properties);
                 let arguments = (opaque, queue_id, 0, now_ms, parts.flag, text, parts.body);
                 let frame = self.definition.bind(py).call_method1(intern!(py, "frame"), arguments)?;
@@ -189,7 +189,7 @@ struct Parts<'py> {
 }
 
 impl<'py> Parts<'py> {
-    /// None for other messages and for text that is not Unicode: they are the definition's.
+    /// None for other messages and for text that is not Unicode: they are the reference implementation's.
     fn of(message: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
         let py = message.py();
         let keys = message.getattr(intern!(py, "keys"))?;

@@ -1,4 +1,4 @@
-//! Records of a pull answer as received messages. aerobee/client/base/received.py is the definition: it says which records are
+//! Records of a pull answer as received messages. aerobee/client/base/received.py is the reference implementation: it says which records are
 //! ordinary. This one takes those at the front and stops at the first that is not.
 
 use pyo3::prelude::*;

@@ -1,4 +1,4 @@
-//! Answers to sends, a whole read at once. aerobee/client/session/send_replies.py is the definition: it says which answers are
+//! Answers to sends, a whole read at once. aerobee/client/session/send_replies.py is the reference implementation: it says which answers are
 //! ordinary. This one takes fewer, those written without blanks and escapes as brokers do; what it leaves goes the usual
 //! way and ends the same.
 
@@ -225,7 +225,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A number of digits alone; more than fit are left to the definition, and so are signs and blanks.
+/// A number of digits alone; more than fit are left to the reference implementation, and so are signs and blanks.
 fn decimal(text: &str) -> Option<i64> {
     if text.is_empty() || text.len() > DIGITS_MAX || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

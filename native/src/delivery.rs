@@ -1,4 +1,4 @@
-//! Delivery of messages that waited, in runs (aerobee/broker/fastpath/delivery.py is the definition): levels and timers.
+//! Delivery of messages that waited, in runs (aerobee/broker/fastpath/delivery.py is the reference implementation): levels and timers.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -277,7 +277,7 @@ impl Pairs<'_> {
     }
 }
 
-/// The properties that say when a timer message entered and left the wheel, where there is room.
+/// The properties that say when a timer message entered and left the wheel, where there is space.
 fn add_stamp(text: &mut Vec<u8>, store_timestamp: i64, precision_ms: i64, dequeue_ms: i64) {
     let enqueue_ms = store_timestamp - store_timestamp.rem_euclid(precision_ms.max(1));
     let added = format!("TIMER_ENQUEUE_MS\x01{enqueue_ms}\x02TIMER_DEQUEUE_MS\x01{dequeue_ms}\x02");

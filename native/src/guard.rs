@@ -1,4 +1,4 @@
-//! Who may have a frame served: aerobee/broker/fastpath/guard.py is the definition.
+//! Who may have a frame served: aerobee/broker/fastpath/guard.py is the reference implementation.
 //!
 //! A grant is asked for once for a host, an access key and the names that a request needs permission for, and kept until users
 //! or permissions change; what it allows is asked behind the first right signature. Each frame's signature is verified:

@@ -1,6 +1,6 @@
 //! The JSON header: one pass over the bytes, nothing built but the fields that the fast path needs.
 //!
-//! Takes and refuses exactly what the definition's parser does (orjson): RFC 8259, no byte order mark, no lone
+//! Takes and refuses exactly what the reference implementation's parser does (orjson): RFC 8259, no byte order mark, no lone
 //! surrogates, no number that is infinite as a double, at most 1024 nested containers; of equal names the last counts.
 
 use crate::field::{FieldSink, Name, Value};

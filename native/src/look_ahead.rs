@@ -19,7 +19,7 @@ pub struct Cut {
     pub body_at: usize,
 }
 
-/// aerobee/remoting/frame.py is the definition.
+/// aerobee/remoting/frame.py is the reference implementation.
 pub const HEADER_BYTES_MAX: usize = 256 * 1024;
 
 /// The frame that stands at `at`, if all of it is there.

@@ -83,7 +83,7 @@ impl PopRecords {
     /// Write check points (each with its revive queue id), then acknowledgements (revive queue id, revive time), to `queue`.
     ///
     /// Returns their physical offsets, the end of the last record, and when the first of them is due. None: nothing is
-    /// written, the definition has to do it.
+    /// written, the reference implementation has to do it.
     #[pyo3(signature = (queue, now_ms, born_ms, points, acks, *, is_sync))]
     fn append<'py>(
         &self,
@@ -329,7 +329,7 @@ fn pair<'py>(item: &Bound<'py, PyAny>) -> Outcome<(Bound<'py, PyAny>, i64)> {
     Ok((item.get_item(0).map_err(Stop::Fault)?, extract(item.get_item(1))?))
 }
 
-/// A value of the kind that is expected; another one is for the definition.
+/// A value of the kind that is expected; another one is for the reference implementation.
 fn extract<'py, T: for<'a> FromPyObject<'a, 'py>>(value: PyResult<Bound<'py, PyAny>>) -> Outcome<T> {
     value.map_err(Stop::Fault)?.extract().map_err(|_| Stop::Slow)
 }

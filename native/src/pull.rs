@@ -1,4 +1,4 @@
-//! Pulls (11, 361) that find messages in memory, or wait for the next one (aerobee/broker/fastpath/pull.py is the definition).
+//! Pulls (11, 361) that find messages in memory, or wait for the next one (aerobee/broker/fastpath/pull.py is the reference implementation).
 
 use std::io::Write as _;
 use std::ops::Range;
@@ -219,7 +219,7 @@ impl Pulls {
         }))
     }
 
-    /// Complete the reply to a pull, whose messages stand at the end of the burst's replies behind room for its head, and
+    /// Complete the reply to a pull, whose messages stand at the end of the burst's replies behind space for its head, and
     /// note it.
     #[allow(clippy::too_many_arguments)]
     fn answer(

@@ -1,7 +1,7 @@
 //! RawAppender: a master's log bytes, with the queue and index entries that belong to them. RawAppender.append of
-//! aerobee/store/append/raw_appender.py is the definition; what is not ordinary is left to it, from its first record on.
+//! aerobee/store/append/raw_appender.py is the reference implementation; what is not ordinary is left to it, from its first record on.
 //!
-//! The order is the definition's: records are read and judged; room in the index, the queues and the log; the bytes; the
+//! The order is the reference implementation's: records are read and judged; space in the index, the queues and the log; the bytes; the
 //! log's end; queue entries; index entries; who waits is told. Nothing can fail for a master's reasons after the first byte.
 
 use std::collections::HashMap;
@@ -105,8 +105,8 @@ impl RawAppender {
 
     /// Append the whole, ordinary records at the start of `data[begin:]`, which belong to `physical_offset`, the log's end.
     ///
-    /// Returns how many bytes that were; 0: the first record is for the definition, or not whole. Raises StoreFull,
-    /// StoreNotWritable, RecordInvalid as the definition does; nothing has changed then.
+    /// Returns how many bytes that were; 0: the first record is for the reference implementation, or not whole. Raises StoreFull,
+    /// StoreNotWritable, RecordInvalid as the reference implementation does; nothing has changed then.
     fn append(&self, py: Python<'_>, physical_offset: i64, data: &Bound<'_, PyAny>, begin: usize) -> PyResult<usize> {
         // Taken already: a callback came back here.
         let Ok(mut state) = self.state.try_lock() else { return Ok(0) };
@@ -182,7 +182,7 @@ impl State {
         Ok(())
     }
 
-    /// Plan a record; false when it is for the definition.
+    /// Plan a record; false when it is for the reference implementation.
     fn plan_one(&mut self, py: Python<'_>, record: &Raw<'_>, place: i64) -> PyResult<bool> {
         let Some(pairs) = Pairs::read(record.properties) else { return Ok(false) };
         let kind = i64::from(record.sys_flag) & TRANSACTION_MASK;
@@ -230,7 +230,7 @@ impl State {
         Ok(true)
     }
 
-    /// What the queue entry says of its tag, or of its due time; None when that is for the definition.
+    /// What the queue entry says of its tag, or of its due time; None when that is for the reference implementation.
     fn tags_code(&self, record: &Raw<'_>, pairs: &Pairs<'_>) -> Option<i64> {
         if record.topic == SCHEDULE_TOPIC && !self.delays_ms.is_empty() {
             if let Some(text) = pairs.delay {
@@ -247,7 +247,7 @@ impl State {
         Some(pairs.tags.map_or(0, |tag| i64::from(java_hash_from(0, tag) as i32)))
     }
 
-    /// The planned queue of a record; None when the definition has to find it.
+    /// The planned queue of a record; None when the reference implementation has to find it.
     fn queue(&mut self, py: Python<'_>, topic: usize, record: &Raw<'_>) -> PyResult<Option<usize>> {
         if let Some(number) = self.plan.by_topic.get(&(topic, record.queue_id)) {
             return Ok(Some(*number));
@@ -264,7 +264,7 @@ impl State {
         Ok(Some(self.plan.queues.len() - 1))
     }
 
-    /// Take room for what is planned; what finds none is no longer planned.
+    /// Take space for what is planned; what finds none is no longer planned.
     fn make_room(&mut self, py: Python<'_>) -> PyResult<()> {
         let files = self.index_files.as_ref().map(|files| files.bind(py));
         self.index.load_room(files, false)?;
@@ -301,7 +301,7 @@ impl State {
         Ok(())
     }
 
-    /// The queues as they are written to; None when one was closed while others got room.
+    /// The queues as they are written to; None when one was closed while others got space.
     fn load_queues(&self, py: Python<'_>) -> PyResult<Option<Vec<LiveQueue>>> {
         let mut found = Vec::with_capacity(self.plan.queues.len());
         for queue in &self.plan.queues {
@@ -404,7 +404,7 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// The record at the start of `bytes`; None for what is not whole, no record of that place, or for the definition.
+    /// The record at the start of `bytes`; None for what is not whole, no record of that place, or for the reference implementation.
     fn cut(bytes: &'a [u8], physical_offset: i64) -> Option<Self> {
         let size = usize::try_from(word(bytes, 0)?).ok()?;
         let bytes = bytes.get(..size).filter(|bytes| bytes.len() >= RECORD_BYTES_MIN)?;
@@ -427,7 +427,7 @@ impl<'a> Raw<'a> {
         let topic = bytes.get(topic_at..topic_at + topic_bytes)?;
         let properties_at = topic_at + topic_bytes + 2;
         let properties = bytes.get(properties_at..)?;
-        // With a zero in them a sector may be lost, which the definition judges.
+        // With a zero in them a sector may be lost, which the reference implementation judges.
         if properties.len() != usize::from(short(bytes, properties_at - 2)?) || properties.contains(&0) {
             return None;
         }

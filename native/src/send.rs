@@ -1,5 +1,5 @@
 //! Sends of one message (10, 310): from the header's fields to the record, its entries and the reply
-//! (aerobee/broker/fastpath/send.py is the definition).
+//! (aerobee/broker/fastpath/send.py is the reference implementation).
 
 use crate::constants::{ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE, SEND_MESSAGE_V2};
 use crate::outcome::{Outcome, Stop};

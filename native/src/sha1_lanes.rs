@@ -13,7 +13,7 @@ pub const LANES: usize = 16;
 /// What a hash begins with.
 pub const START: State = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476, 0xC3D2_E1F0];
 
-/// A hash on its way, and the blocks that it goes on over.
+/// A hash on its way, and the blocks that it continues over.
 #[derive(Clone, Copy)]
 pub struct Text<'a> {
     pub state: State,
@@ -76,7 +76,7 @@ mod avx512 {
         while done < last {
             let end = lengths.iter().copied().find(|length| *length > done).unwrap_or(last).min(last);
             for at in done..end {
-                // Lanes that are empty go on with anything: their states are not looked at any more.
+                // Lanes that are empty continue with anything: their states are not looked at any more.
                 let blocks = from_fn(|lane| texts.get(lane).and_then(|text| text.blocks.get(at)).unwrap_or(&[0; BLOCK_BYTES]));
                 // SAFETY: that the processor has these instructions was asked above.
                 unsafe { compress_all(&mut states, &blocks) };

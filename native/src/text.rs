@@ -1,6 +1,6 @@
 //! Texts of messages: Java's string hash, and properties as `name \x01 value \x02` again and again.
 
-/// Java's String.hashCode over UTF-16 units, going on from `hash`. `text` is UTF-8.
+/// Java's String.hashCode over UTF-16 units, continuing from `hash`. `text` is UTF-8.
 pub fn java_hash_from(hash: u32, text: &[u8]) -> u32 {
     if text.is_ascii() {
         // Four characters a step, so that a step waits for one product and not for four.

@@ -119,7 +119,7 @@ impl Topics {
 /// One queue of an ordinary topic.
 pub struct Queue {
     pub object: Py<PyAny>,
-    pub key: Py<PyTuple>, // (topic, queue id), as the table of held requests has it
+    pub key: Py<PyTuple>, // (topic, queue id), as the table of pending requests has it
     pub id: i32,
     pub reply_start: Vec<u8>,
     /// The numbers of the Python object while a burst writes to it.

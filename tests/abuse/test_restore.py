@@ -136,7 +136,7 @@ def test_records_of_another_log_are_not_taken(base: Base, tmp_path: Path) -> Non
     before = {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()}
     done = restore(config_of(base), records_of_directory(other))
     assert done.records == 0
-    assert len(done.refused) == done.places
+    assert len(done.refused) == done.ranges
     assert all("another one" in sentence for sentence in done.refused)
     assert {path: path.read_bytes() for path in (base.root / "commitlog").iterdir()} == before
 

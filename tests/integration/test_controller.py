@@ -407,7 +407,9 @@ async def test_a_controller_with_an_empty_disk_waits_until_it_is_added_again(tmp
         for action in ("remove", "addLearner", "promote"):
             await wait_until(lambda: change(action), timeout_s=60, passing=(AerobeeError,))  # noqa: B023
         await wait_until(lambda: GROUP in again.state.groups, timeout_s=60)
-        await wait_until(lambda: name in again.status.voters and not again.status.is_stranger, timeout_s=60)
+        await wait_until(
+            lambda: name in again.status.voters and not again.status.is_unrecognized, timeout_s=60
+        )
 
 
 async def test_a_raft_frame_from_another_host_deposes_no_leader(tmp_path: Path) -> None:

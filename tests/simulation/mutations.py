@@ -89,12 +89,12 @@ def acknowledged_before_the_flush() -> Mutation:
 
 
 def queue_entry_before_the_log_record() -> Mutation:
-    original = CommitLog.place
+    original = CommitLog.reserve
 
     def mutated(self: LogAppender, queue: Any, messages: Any, now_ms: int, **kwargs: Any) -> Any:
         before = queue.max_offset
 
-        def place(log: CommitLog, size: int) -> int:
+        def reserve(log: CommitLog, size: int) -> int:
             try:
                 return original(log, size)
             except StoreFull:
@@ -102,7 +102,7 @@ def queue_entry_before_the_log_record() -> Mutation:
                 queue.max_offset = before + len(messages)  # the entries are there already
                 raise
 
-        with mock.patch.object(CommitLog, "place", place):
+        with mock.patch.object(CommitLog, "reserve", reserve):
             return append_records(self, queue, messages, now_ms, **kwargs)
 
     append_records = LogAppender.append_records

@@ -125,7 +125,7 @@ class Host:
             new_identity=lambda: f"{self.name}.{self.life}" if world.names_directories else "",
         )
         recovered = self.files.open()
-        if recovered.is_new and self.name in members.everybody:
+        if recovered.is_new and self.name in members.all_members:
             recovered = self.files.initialize(members)
         node = RaftNode(self.name, world.config, recovered, now_ms=self.local_ms(), random=world.rng.random)
         self.replica = WatchedReplica(node, self.files, self.machine, send=world.send)
@@ -450,7 +450,7 @@ class World:
                     written.append(operation)
                 return False
             index = written[-1].index
-            members = leader.node.log.membership.everybody if leader.replica else ()
+            members = leader.node.log.membership.all_members if leader.replica else ()
             return index >= 0 and all(
                 (replica := self.hosts[member].replica) is not None and replica.applied_index >= index
                 for member in members
@@ -572,7 +572,7 @@ class Faults:
         members, now_ms = host.node.log.membership, host.local_ms()
         if name in members.learners and self.world.rng.random() < 0.7:
             change = RaftNode.promote
-        elif name in members.everybody:
+        elif name in members.all_members:
             change = RaftNode.remove
         else:
             change = RaftNode.add_learner

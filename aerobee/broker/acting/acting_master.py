@@ -296,7 +296,7 @@ class ActingMaster:
         return len(told), bool(sources or ahead), bool(fields.get("isWhole", True))
 
     async def _take_offsets(self, slave: str) -> None:
-        """Groups go on where they were at an acting master, as far as this log goes; no offset goes back, and none that was removed
+        """Groups continue where they were at an acting master, as far as this log goes; no offset goes back, and none that was removed
         here before the slave heard of it comes back."""
         request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: ""})
         try:

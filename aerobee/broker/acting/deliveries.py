@@ -1,7 +1,7 @@
 """What a master delivers by itself, done by an acting slave: due messages go to other brokers by the EscapeBridge.
 
 A delivery that succeeded is noted before the next look: here, and in where each delay level stands, which moves over no message
-that was not delivered. What no other broker takes is tried again each second, for as long as this slave acts, and holds nothing
+that was not delivered. What no other broker takes is tried again every second, for as long as this slave acts, and holds nothing
 else up: such messages wait apart, and so many of them as there may be have only their own share of the sends on their way.
 """
 
@@ -22,7 +22,7 @@ from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
-from aerobee.store.log.delivery_mark import delivered_sources
+from aerobee.store.log.source_pointer import delivered_sources
 from aerobee.store.message_store import MessageStore
 from aerobee.system_names import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
@@ -43,14 +43,14 @@ class _Sends:
         self._at_once_max = at_once_max
 
     def start_due(self, now_ms: int, send: Callable[[Waits], Coroutine[Any, Any, bool | None]]) -> None:
-        """Let go what is due, as far as there is room."""
+        """Let go what is due, as far as there is space."""
         waiting, sending = self.waiting, self.sending
         while waiting and len(sending) < self._at_once_max and waiting[0].due_ms <= now_ms:
             waits = heapq.heappop(waiting)
             sending[asyncio.create_task(send(waits), name="acting-send")] = waits
 
     def pause_s(self, now_ms: int) -> float:
-        """Until the next message is due, if there is room for it; LOOK_S at most."""
+        """Until the next message is due, if there is space for it; LOOK_S at most."""
         if self.waiting and len(self.sending) < self._at_once_max:
             return min(LOOK_S, max(0.0, (self.waiting[0].due_ms - now_ms) / 1000))
         return LOOK_S
@@ -114,7 +114,7 @@ class ActingDeliveries:
             await asyncio.gather(*sending, return_exceptions=True)
 
     async def _pause(self, first: _Sends, again: _Sends) -> None:
-        """Until a send ended, or the next message is due and there is room for it."""
+        """Until a send ended, or the next message is due and there is space for it."""
         now = self._clock.now_ms()
         pause_s = min(first.pause_s(now), again.pause_s(now))
         if sending := first.sending.keys() | again.sending.keys():

@@ -1,4 +1,4 @@
-"""Who of a broker name is alive: a heartbeat each second to every nameserver, and a look at the group
+"""Who of a broker name is alive: a heartbeat every second to every nameserver, and a look at the group
 (BrokerController.sendHeartbeat and syncBrokerMemberGroup of RocketMQ).
 
 With compatibleWithOldNameSrv, the default, the heartbeat is QUERY_DATA_VERSION (322) oneway and the look a route (105) of
@@ -60,7 +60,7 @@ class GroupWatch:
                 await self.look()
             except Exception:
                 # The task's outermost edge: without its heartbeats the nameservers would forget this broker.
-                log.exception("watching the group of this broker failed; going on")
+                log.exception("watching the group of this broker failed; continuing")
 
     async def look(self) -> None:
         """Ask once, and tell what a nameserver says."""

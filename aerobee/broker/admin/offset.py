@@ -3,7 +3,7 @@ INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223.
 
 Source: AdminBrokerProcessor, Broker2Client (RocketMQ). A reset is done here by default (useServerSideResetOffset): the new
 offsets are stored and the group's next pull of each queue is sent there. The older way pushes them to every member
-(RESET_CONSUMER_CLIENT_OFFSET 220, oneway), which stops, moves and goes on; members of other languages than Java and
+(RESET_CONSUMER_CLIENT_OFFSET 220, oneway), which stops, moves and continues; members of other languages than Java and
 Go get the body in a list, for an object as key of a map is no JSON.
 """
 

@@ -1,4 +1,4 @@
-"""Bodies of large tables, made a piece at a time so that others get their turn of the event loop in between."""
+"""Bodies of large tables, made a piece at a time so that others get their event loop iteration in between."""
 
 from __future__ import annotations
 

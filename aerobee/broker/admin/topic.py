@@ -251,7 +251,7 @@ class AdminTopicCalls:
     async def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
 
-        A reader that has another data version than ours begins anew. The total is exact: readers go on until they
+        A reader that has another data version than ours begins again. The total is exact: readers continue until they
         have as many. Our slaves ask where the log ends and which topics were deleted, too (replication/metadata_sync.py).
         """
         version = self._topics.data_version

@@ -2,7 +2,7 @@
 
 With asynchronous flush and without replication an append is answered when it is stored. Else its answer is held until
 the disk has the record (SYNC_FLUSH), and until enough replicas have it, where a ReplicationWatermark is set. A sender that does
-not care (property WAIT=false) is answered at once, but never by a master whose lease is over. A held answer leaves exactly once, with the first verdict that is not
+not care (property WAIT=false) is answered at once, but never by a master whose lease is over. A deferred answer leaves exactly once, with the first verdict that is not
 good, else as it is when all are there. Where this broker is only known to be the one that has the record, the last verdict is not
 enough: whether it is still the master for that time is asked once more, whoever gave that verdict, disk or replicas.
 

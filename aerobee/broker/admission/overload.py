@@ -3,9 +3,9 @@
 RocketMQ bounds its thread pools' queues and sheds what waited longer than 200 ms there. One event loop has no such
 queues: requests wait in the sockets. What can be measured is how late the loop runs its timers, which is what a
 request waits, and how many reply bytes peers have not taken. Sends are refused while either is beyond its bound,
-with code 2; pulls and everything else go on, for they relieve the broker.
+with code 2; pulls and everything else continue, for they relieve the broker.
 
-One request that held the loop by itself is a stall, not load: what waited behind it is served, and the queue is as short as
+One request that blocked the event loop by itself is a stall, not load: what waited behind it is served, and the queue is as short as
 before. So the time of stalls is no part of the wait (remoting/loop_watch.py measures and names them); that of a send is,
 for a store that takes long is what RocketMQ's page cache check looks at.
 """
@@ -42,7 +42,7 @@ class Overload:
         pending_bytes: Callable[[], int],
         stalled_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`stalled_s` grows by the time that single requests, other than sends, held the loop."""
+        """`stalled_s` grows by the time that single requests, other than sends, blocked the event loop."""
         self._wait_limit_ms: float = wait_limit_ms or math.inf
         self._pending_limit_bytes = pending_limit_bytes
         self._pending_bytes = pending_bytes
@@ -69,7 +69,7 @@ class Overload:
         self.refused_count += 1
 
     def set_limits(self, *, wait_limit_ms: int, pending_limit_bytes: int) -> None:
-        """Go on with other limits, at once: what was refused by the old ones is measured anew. Wait limit 0: none."""
+        """Apply other limits, at once: what was refused by the old ones is measured again. Wait limit 0: none."""
         self._wait_limit_ms = wait_limit_ms or math.inf
         self._pending_limit_bytes = pending_limit_bytes
         self._late_samples = 0

@@ -1,11 +1,11 @@
-"""Held requests when users or permissions change: who may not ask any more is answered with the refusal, and gets no message.
+"""Pending requests when users or permissions change: who may not ask any more is answered with the refusal, and gets no message.
 
 What waits was let in by what held when it came. Behind each change all that wait are looked at again, a slice at a time so that
 others have their turn in between, and changes that follow each other are looked at together. No message goes out that was stored
 behind a change: a request that leaves before its turn, for whatever reason, is looked at on its way out. `changes` tells what has
-been looked at: each held request carries its value of when the gate let it in.
+been looked at: each pending request carries its value of when the gate let it in.
 
-Costs two comparisons of numbers a held request, and nothing where access control is off, for then there is none of it.
+Costs two comparisons of numbers a pending request, and nothing where access control is off, for then there is none of it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_REGISTRATION_WAIT_S = 3.0
-FIRST_ROLE_WAIT_S = 10.0  # for the controllers; a broker without a role goes on asking
+FIRST_ROLE_WAIT_S = 10.0  # for the controllers; a broker without a role continues asking
 
 
 class Broker:

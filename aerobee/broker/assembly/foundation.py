@@ -149,16 +149,16 @@ class Foundation:
         for topic, end in self.topics.deleted.items():
             if 0 <= self.offsets.log_end <= end:  # the file was saved before the topic was deleted
                 self.offsets.remove_topic(topic)
-        # Offsets that were saved before a topic was deleted and made again, or before records were lost: the group would
+        # Offsets that were saved before a topic was deleted and recreated, or before records were lost: the group would
         # pass over the messages that come there next.
         for topic, group, queue_id in self.offsets.limit_to_ends(self.store.next_offset):
             log.warning(
-                "group %s was behind the end of queue %d of %s, which ends at %d: it goes on there",
+                "group %s was behind the end of queue %d of %s, which ends at %d: it continues there",
                 group, queue_id, topic, self.store.next_offset(topic, queue_id),
             )  # fmt: skip
         adopted = self.topics.adopt(key for key, queue in self.store.queues.items() if queue.max_offset)
         if adopted:
-            log.warning("topics.json was behind: %s have messages and are made again", ", ".join(adopted))
+            log.warning("topics.json was behind: %s have messages and are recreated", ", ".join(adopted))
         self.topics.create_system_topics(self.live.value)
 
     def lead(self) -> None:

@@ -170,7 +170,7 @@ class Leading:
         try:
             return await self._hand_over(self._unserved.text())
         except Exception:
-            # The edge of replication: this task goes on trying whatever becomes of the question.
+            # The edge of replication: this task continues trying whatever becomes of the question.
             log.exception("another replica could not be made master; this one stays")
             return False
 

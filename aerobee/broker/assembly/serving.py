@@ -1,4 +1,4 @@
-"""What a broker serves with once it knows its address: role, held requests, features, the dispatch, the fast path.
+"""What a broker serves with once it knows its address: role, pending requests, features, the dispatch, the fast path.
 
 The dispatch is one dict from request code to handler, put together from the parts. A part gets what it needs, never the
 broker.
@@ -185,7 +185,7 @@ class Serving:
         return leading
 
     def _make_pending_access(self, loop: asyncio.AbstractEventLoop) -> PendingAccess | None:
-        """What looks at held requests again where access control is on."""
+        """What looks at pending requests again where access control is on."""
         gate = self._base.access.gate
         if not gate.is_closed:
             return None

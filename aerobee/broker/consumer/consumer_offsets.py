@@ -195,7 +195,7 @@ class ConsumerOffsets:
         self.has_resets = False
 
     def on_reset(self, callback: ResetCallback) -> None:
-        """Call back with (group, topic, queue id) when a reset is assigned, so that a held pull can be released."""
+        """Call back with (group, topic, queue id) when a reset is assigned, so that a pending pull can be released."""
         self._reset_callbacks.append(callback)
 
     # --- what admin calls read and change
@@ -427,7 +427,7 @@ class ConsumerOffsets:
                 for queue_id, offset in queues.items():
                     end = offset if end_of is None else end_of(topic, queue_id)
                     if offset > end:
-                        queues[queue_id] = end  # its key stays: the loop goes on
+                        queues[queue_id] = end  # its key stays: the loop continues
                         if table is self._offsets:
                             lowered.append((topic, group, queue_id))
         if lowered:

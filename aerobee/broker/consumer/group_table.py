@@ -99,7 +99,7 @@ class GroupTable:
 
         None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. RemoteError: there are subscriptionGroupNumsMax. The file follows soon: thousands of groups that are
         new at once keep nobody waiting. One that the disk does not take lives in memory, so that consumers can read
-        from a full disk; it is saved when the disk takes it, or made again when it is asked for.
+        from a full disk; it is saved when the disk takes it, or recreated when it is asked for.
         """
         config = self.groups.get(group)
         if config is not None:

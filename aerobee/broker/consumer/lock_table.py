@@ -110,7 +110,7 @@ class LockTable:
             del self._groups[group]
 
     def _has_room(self) -> bool:
-        """Whether one more lock may be; those that have expired make room."""
+        """Whether one more lock may be; those that have expired make space."""
         if self._bounds is None or self._count < self._bounds.limit("orderlyLocksMax"):
             return True
         now = self._clock.monotonic()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.log.delivery_mark import take_sources
+from aerobee.store.log.source_pointer import take_sources
 
 PIECE_BYTES = 2 << 20  # some 2 ms of small records
 

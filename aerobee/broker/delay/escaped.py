@@ -2,7 +2,7 @@
 
     {"sources": [physical offsets of the records that waited]}
 
-The log of a slave cannot say so, as a master's does (store/log/delivery_mark.py). The acting slave asks this table before it
+The log of a slave cannot say so, as a master's does (store/log/source_pointer.py). The acting slave asks this table before it
 delivers, also after a restart; the master that returns is given it, and keeps it as long as its log has those records.
 """
 

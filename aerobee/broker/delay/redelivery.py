@@ -2,10 +2,10 @@
 
 Follows ScheduleMessageService.messageTimeUp and TimerMessageStore.convert of RocketMQ: topic and queue come from
 REAL_TOPIC and REAL_QID, the property text stays as it is but for what is added at its end, born time, host, flags and
-tries stay. The record of the delivery carries the mark of the one that waited (store/log/delivery_mark.py).
+tries stay. The record of the delivery carries the mark of the one that waited (store/log/source_pointer.py).
 
 One is made per delivery, so `Redelivery` patches a copy of the waiting record's head, which takes a third of the time of
-taking the record apart and laying it out anew.
+taking the record apart and laying it out again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from aerobee.record_head import (
 )
 from aerobee.store.append.log_appender import LaidOut, LogAppender
 from aerobee.store.index.index_file import key_hash
-from aerobee.store.log.delivery_mark import delivery_mark
 from aerobee.store.log.dispatch import index_texts
+from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.store.queue.consume_queue import ConsumeQueue
 from aerobee.store.queue.queue_table import AnyQueue
@@ -138,7 +138,7 @@ class WaitingMessage:
             sys_flag=self.sys_flag,
             born_timestamp=self.born_timestamp,
             reconsume_times=self.reconsume_times,
-            prepared_transaction_offset=delivery_mark(self.physical_offset),
+            prepared_transaction_offset=source_pointer(self.physical_offset),
             tags_code=tags_code(properties.get("TAGS")),
             index_keys=index_texts(properties),
         )
@@ -155,7 +155,7 @@ class WaitingMessage:
         return topic, int(queue_text)
 
     def text(self, added: bytes = b"") -> bytes:
-        """The property text with `added` behind it, where there is room."""
+        """The property text with `added` behind it, where there is space."""
         text = self._text
         if added and len(text) + len(added) + 1 <= PROPERTIES_BYTES_MAX:
             # Clients before 5.0 end their properties without the separator.
@@ -168,7 +168,7 @@ class WaitingMessage:
         return self.message(topic, queue_id, self.text(added))
 
     def record(self, topic: bytes, text: bytes, store_host: bytes) -> bytearray | None:
-        """The record under another topic, without its place and times; None when the store's host takes more room."""
+        """The record under another topic, without its place and times; None when the store's host takes more space."""
         host_at = self._store_time_at + 8
         if (
             len(store_host) != (HOST_V6_BYTES if self.sys_flag & STORE_HOST_V6 else HOST_V4_BYTES)
@@ -177,7 +177,7 @@ class WaitingMessage:
             return None
         record = bytearray(self._data[: self._body_end])
         record[host_at : host_at + len(store_host)] = store_host
-        _TIME.pack_into(record, self._body_at - 12, delivery_mark(self.physical_offset))
+        _TIME.pack_into(record, self._body_at - 12, source_pointer(self.physical_offset))
         record += b"%c%b%b%b" % (len(topic), topic, len(text).to_bytes(2, "big"), text)
         _SIZE_AND_MAGIC.pack_into(record, 0, len(record), MAGIC_V1)
         return record

@@ -7,8 +7,8 @@ time of the next entry. A due message is stored again under REAL_TOPIC and REAL_
 
     {"dataVersion": {...}, "offsetTable": {level: queue offset}, "aerobeeLogOffset": physical offset}
 
-The file is written each 10 s and at the stop. After a crash RocketMQ delivers again what was delivered since then. Here
-the record of each delivery names the record it was made from (store/log/delivery_mark.py): loading looks at the commit log
+The file is written every 10 s and at the stop. After a crash RocketMQ delivers again what was delivered since then. Here
+the record of each delivery names the record it was made from (store/log/source_pointer.py): loading looks at the commit log
 from aerobeeLogOffset on and moves each level behind the last message that was delivered. RocketMQ leaves that key out
 when it writes the file. The file never runs ahead of the log on the disk.
 """
@@ -32,7 +32,7 @@ from aerobee.property_names import REAL_TOPIC
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.commit_log import CommitLog
-from aerobee.store.log.delivery_mark import delivered_sources
+from aerobee.store.log.source_pointer import delivered_sources
 from aerobee.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
 from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC
 

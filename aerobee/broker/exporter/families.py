@@ -230,7 +230,7 @@ class BrokerFamilies:
             yield Slice((self._common, block.token), partial(_samples, metric.kind, block, layout))
 
     def _layout(self, metric: Metric, block: SampleBlock) -> _Layout:
-        """Made anew when other samples are in the block or they look differently: a topic that comes changes no other's."""
+        """Made again when other samples are in the block or they look differently: a topic that comes changes no other's."""
         names = self._names(metric)
         # Of a topic's attributes only those speak whose labels have its type.
         generation = self._generation if metric.name in _TYPED else 0
@@ -316,7 +316,11 @@ def _broker(parts: BrokerParts, watch: LoopWatch, common: str) -> Iterator[Famil
     yield Family("aerobee_role", GAUGE, "1, with the role as a label", ((label, 1),))
     for name, meaning, count in (
         ("aerobee_overload_refused_total", "Sends refused because of overload", overload.refused_count),
-        ("aerobee_loop_held_total", "Requests and bursts that held the loop 50 ms or more", watch.held_count),
+        (
+            "aerobee_loop_held_total",
+            "Requests and bursts that blocked the event loop 50 ms or more",
+            watch.held_count,
+        ),
         ("aerobee_loop_held_seconds_total", "For how long all together", watch.held_s),
         ("aerobee_bounds_reached_total", "Requests refused at a bound", parts.bounds.reached_count),
     ):

@@ -166,7 +166,7 @@ _FAMILIES: tuple[tuple[str, str, Callable[[Chunk], _Samples]], ...] = (
     ),
     (
         "aerobee_consumer_drain_seconds",
-        "Until all is consumed if it goes on as in the last two minutes; absent when it will not be",
+        "Until all is consumed if it continues as in the last two minutes; absent when it will not be",
         _numbers("drain_s"),
     ),
     (

@@ -158,7 +158,7 @@ def _message(body_size: int, before_key_size: int, key_size: int, after_key_size
 
 def cut_batch(body: bytes, topic: FastTopic) -> Alike | Mixed:
     """Cut a batch into its messages. Raises ValueError for lying sizes, loose properties, an empty batch, or one that is too large
-    for one turn of the event loop."""
+    for one event loop iteration."""
     return _cut_alike(body, topic) or cut_mixed(body, topic)
 
 

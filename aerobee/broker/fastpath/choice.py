@@ -44,7 +44,7 @@ class RawAppends(Protocol):
 
     def append(self, physical_offset: int, data: bytearray, begin: int) -> int:
         """Append what is whole and ordinary of `data[begin:]`; return how many bytes that were, 0 when the first record is
-        for the definition, or not whole. Raises what that raises."""
+        for the reference implementation, or not whole. Raises what that raises."""
         ...
 
 

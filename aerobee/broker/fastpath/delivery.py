@@ -1,6 +1,6 @@
 """Delivery of messages that waited, in runs: from the records of due messages to records under their real topics. A core.
 
-PythonDelivery is the definition of what the native backend (native/src/delivery.rs) does; seam.DeliveryBackend is the seam.
+PythonDelivery is the reference implementation of what the native backend (native/src/delivery.rs) does; seam.DeliveryBackend is the seam.
 What it writes is what Redelivery (delay/redelivery.py) writes, a message at a time: whatever is not quite ordinary is left
 for that one, which knows every error. Ordinary is a record with two IPv4 hosts, with properties that each have a name and a
 value, for a queue that exists.
@@ -35,7 +35,7 @@ from aerobee.property_names import (
 from aerobee.record_head import HEAD_V4, RECORD_BYTES_MIN
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.request_stats import RequestStats
-from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.message_store import MessageStore
 
 BURST_BYTES_MAX = 1 << 20  # a run that has written more ends: others are to have their turn
@@ -142,7 +142,7 @@ class PythonDelivery:
             sys_flag,
             born_timestamp,
             tries,
-            delivery_mark(source),
+            source_pointer(source),
         )
         return len(record)
 

@@ -3,7 +3,7 @@
 RemotingServer gives each read to FastPath.burst first. Replies of a burst leave in one write; with sync flush those whose
 senders wait for the disk leave together when it has them. Sends and pulls have a gate each. While the broker may not take
 messages (a slave, overload, a store that refuses, a start time that lies ahead) sends are left to the handlers, which say
-why; pulls and released long polls go on, for they relieve the broker.
+why; pulls and released long polls continue, for they relieve the broker.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class FastPath:
         pops: PopHooks | None = None,
         access: FrameAccess | None = None,
     ) -> None:
-        """`resume_pull` answers a held pull that the fast path cannot answer. `delayed`, `transactions` and `pops`: these
+        """`resume_pull` answers a pending pull that the fast path cannot answer. `delayed`, `transactions` and `pops`: these
         kinds are served, too. `access`: access control is on, and asked for each frame."""
         self.choice = choice or choose_backend()
         self._store = store
@@ -340,7 +340,7 @@ class FastPath:
         pulled: Sequence[tuple[Connection, Sequence[PullResult]]],
         elapsed_s: float,
     ) -> None:
-        """Say what held the loop: the largest part of a turn. Native code does not say from where sends came."""
+        """Say what blocked the event loop: the largest part of a turn. Native code does not say from where sends came."""
         peer, results = max(pulled, key=lambda each: len(each[1]), default=(None, ()))
         if peer is None or stored_count > len(results):
             # Of the turn itself the backend says a number only; its totals reach back to the last look, a second at most.

@@ -2,7 +2,7 @@
 
 An ordinary pull comes from a group that may read the topic, asks for an offset that is there, and finds at least one
 message without waiting for the disk; or it asks for the next message of a queue that has had some, and may be suspended.
-Its filter may be an SQL92 expression. pull/pull_service.py is the definition of what a pull does, the fast path serves the
+Its filter may be an SQL92 expression. pull/pull_service.py is the reference implementation of what a pull does, the fast path serves the
 ordinary ones with the same outcome; every other one, and every refusal, is left for it.
 
 Who may pull is asked once: `find_authorization` answers with an Authorization, which holds until something changes of

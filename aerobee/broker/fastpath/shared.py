@@ -162,7 +162,7 @@ class Shared:
     ) -> tuple[int, int]:
         """Store a record with its entries, and count it; return (queue offset, physical offset).
 
-        Raises FallBackToHandler when there is no room or a number does not fit its field: nothing is written then.
+        Raises FallBackToHandler when there is no space or a number does not fit its field: nothing is written then.
         """
         target = queue.queue
         queue_offset = target.max_offset

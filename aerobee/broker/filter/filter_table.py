@@ -220,7 +220,7 @@ class FilterTable:
     # --- persistence
 
     def load(self) -> None:
-        """Read the file. All groups count as dead until they come. A file that is broken begins anew: consumers send their filters
+        """Read the file. All groups count as dead until they come. A file that is broken begins again: consumers send their filters
         with each heartbeat, and until then messages are tested one by one."""
         fields = self._file.read_statistics()
         if fields is None:
@@ -232,7 +232,7 @@ class FilterTable:
                     item = {**item, "deadTime": max(born_ms, self._now_ms() - DEAD_BEFORE_LOAD_MS)}
                 self._load_one(topic, group, item)
         except MalformedFrame as error:
-            log.warning("config/consumerFilter.json is not a filter table: %s; it begins anew", error)
+            log.warning("config/consumerFilter.json is not a filter table: %s; it begins again", error)
             self._topics.clear()
         self._dirty = False
 
@@ -244,7 +244,7 @@ class FilterTable:
         ]
         if (json_fields.integer(bloom, "bitNum", 0), stored) != (self.bloom.bit_count, list(positions)):
             log.warning(
-                "consumerFilter.json: the filter of %s on %s has other bits; it is begun anew", group, topic
+                "consumerFilter.json: the filter of %s on %s has other bits; it is begun again", group, topic
             )
             return
         expression = json_fields.text(item, "expression")

@@ -3,12 +3,12 @@
 Source: BrokerStatsManager, StatsItem, BrokerStats and StoreStatsService (RocketMQ). Each item counts a value and how
 often it was added to. Snapshots of both make three windows:
 
-    minute   a snapshot each 10 s, 7 kept
+    minute   a snapshot every 10 s, 7 kept
     hour     a snapshot each 10 min, 7 kept
-    day      a snapshot each hour, 25 kept
+    day      a snapshot every hour, 25 kept
 
 of which VIEW_BROKER_STATS_DATA (315) gives sum, sum a second, and sum by addition (avgpt) between the oldest and
-the newest. Totals of the broker are snapshot each second for the rates in GET_BROKER_RUNTIME_INFO (28).
+the newest. Totals of the broker are snapshot every second for the rates in GET_BROKER_RUNTIME_INFO (28).
 
 Hot callers add to an object found in a dictionary; the clock is read only when sampling. One timer a second, owned by
 start() and stop(). The fast path keeps totals of its own: they are counted when somebody reads, at the latest with the next
@@ -46,7 +46,7 @@ RATE_STEP_S, RATE_KEPT = 1, 601
 RATE_WINDOWS_S = (10, 60, 600)
 _SLACK_S = 0.05  # a timer is a little early or late
 SLICE_ITEMS = (
-    1_000  # of which a snapshot is taken without a pause: of 100,000 it held the event loop for 80 ms
+    1_000  # of which a snapshot is taken without a pause: of 100,000 it blocked the event loop for 80 ms
 )
 ITEMS_MAX = 200_000  # further keys are not counted: names come from peers and must not fill the memory
 
@@ -360,7 +360,7 @@ class BrokerStats:
     # --- sampling
 
     def start(self) -> None:
-        """Sample each second until stop()."""
+        """Sample every second until stop()."""
         self._timer = self._clock.call_later(in_step(self._clock, RATE_STEP_S), self._tick)
 
     def stop(self) -> None:

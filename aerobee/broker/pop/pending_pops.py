@@ -43,7 +43,7 @@ class QueueWatch(Protocol):
 
 
 class PendingPop:
-    """One held call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again. `version`: as Held."""
+    """One pending call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again. `version`: as Held."""
 
     __slots__ = (
         "group",

@@ -381,7 +381,7 @@ class Pop(Feature):
             if self._parts.live.value.enable_notify_after_pop_order_lock_release:
                 self.wake(topic, group)
 
-        # A waiting pop looks again at the end of each wait, and waits anew while the queue is not free.
+        # A waiting pop looks again at the end of each wait, and waits again while the queue is not free.
         self._free[key] = (time_ms, clock.call_later(max(0.001, wall_wait_s(clock, time_ms)), wake))
 
     def wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:

@@ -114,7 +114,7 @@ def recovering_pops(
                 count += 1
             # With the merge buffer a later check point may be in the log while one before it was only in memory.
             if 0 <= offsets.log_end <= record.physical_offset and point.offsets and not buffered:
-                # A topic that was deleted and made again begins at 0: its old check points say nothing of the new queue's end.
+                # A topic that was deleted and recreated begins at 0: its old check points say nothing of the new queue's end.
                 end = store.max_offset(point.topic, point.queue_id)
                 _raise_offset(
                     offsets, point.group, point.topic, point.queue_id, min(end, point.offsets[-1] + 1)

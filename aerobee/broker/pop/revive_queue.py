@@ -33,7 +33,7 @@ PENDING_MAX = 200_000  # check points in memory of one revive queue; reading wai
 
 
 class ReviveQueue:
-    """The unsettled check points of one revive queue. `next_offset` is where reading goes on."""
+    """The unsettled check points of one revive queue. `next_offset` is where reading continues."""
 
     def __init__(self, settled: int = -1) -> None:
         """`settled`: the committed offset, the last one that was dealt with; -1 for none."""

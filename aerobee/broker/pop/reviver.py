@@ -2,7 +2,7 @@
 (PopReviveService).
 
 Belongs to the event loop; one timer stands at the next revive time of all revive queues. A copy carries the mark of the
-record it was made from (delivery_mark.py), so what a crash left done but not settled is not done twice.
+record it was made from (source_pointer.py), so what a crash left done but not settled is not done twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aerobee.clock import Clock, Timer, WallSteps, wall_wait_s
 from aerobee.errors import MalformedFrame, MalformedRecord, RecordInvalid, StoreError
 from aerobee.message import Record, decode_record, decode_records
 from aerobee.remoting.body.pop_handle import topic_before_retry
-from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.log.stored_message import AppendResult, GetResult, GetStatus, StoredMessage
 from aerobee.system_names import REVIVE_GROUP
 
@@ -290,7 +290,7 @@ class Reviver:
                 continue
             queue_id = record.queue_id if record.queue_id < queue_nums else 0
             message = retry_message(point, record, topic=topic, queue_id=queue_id, host=self._host)
-            message.prepared_transaction_offset = delivery_mark(record.physical_offset)
+            message.prepared_transaction_offset = source_pointer(record.physical_offset)
             try:
                 result = self._store.append(message)
             except RecordInvalid as error:

@@ -1,9 +1,9 @@
 """Pulls that wait for a message: RocketMQ's PullRequestHoldService, without its threads.
 
-A held pull is one small object in two tables: by (topic, queue id), where the append that brings a message finds
+A pending pull is one small object in two tables: by (topic, queue id), where the append that brings a message finds
 it, and in a heap by deadline. It costs no task and no timer of its own.
 
-What always holds: each held pull is released exactly once (arrival, reset, deadline, close of its connection,
+What always holds: each pending pull is released exactly once (arrival, reset, deadline, close of its connection,
 shutdown), and then leaves both tables. A pull whose filter refuses a new message stays held. Releases of one pass
 of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
 its first message. Those that a message releases go to the fast path first (`answer_first`), RELEASED_AT_ONCE at a time; what it
@@ -11,7 +11,7 @@ leaves, and every other release, is resumed by whoever held the pull. Where acce
 is refused before that (pending_access.py).
 
 Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
-releases its held pulls at once.
+releases its pending pulls at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others
 
 
 class PendingPull:
-    """One held pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
+    """One pending pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
     `frame` is the encoded request, `code` its code, `since` when it began to wait; `resume` runs it again, not to be held. `offset`: of the next message of its queue that it
     has not heard of. `has_news`: a message released it. `signed`: the request as it came, where `frame` holds another. `version`: as Held.
@@ -239,7 +239,7 @@ class PendingPulls:
         return True
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:
-        """The group's offset was reset: its held pulls learn of it at once."""
+        """The group's offset was reset: its pending pulls learn of it at once."""
         waiting = self.by_queue.get((topic, queue_id), ())
         self._release_all([pull for pull in waiting if pull.group == group])
 

@@ -61,7 +61,7 @@ class PullCalls:
         pending_pulls: PendingPulls,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """`spawn` makes a task that ends with the broker, for a held pull whose data is cold."""
+        """`spawn` makes a task that ends with the broker, for a pending pull whose data is cold."""
         self._service = service
         self._pending_pulls = pending_pulls
         self._spawn = spawn

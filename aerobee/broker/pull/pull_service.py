@@ -1,4 +1,4 @@
-"""What a pull does, by every way: checks, filter, the read, and where to go on (PullMessageProcessor).
+"""What a pull does, by every way: checks, filter, the read, and where to continue (PullMessageProcessor).
 
 The filter is found in the request, or in what the group's heartbeats said. With nothing new and leave to wait the outcome
 says to hold the pull. Data that is not in memory is read in the store's executor, so that a consumer far behind never delays
@@ -365,7 +365,7 @@ class PullService:
     # --- outcomes
 
     def _reset(self, pull: Pull) -> PullOutcome | None:
-        """Where the group was told to go on; None when it was not, or is there already."""
+        """Where the group was told to continue; None when it was not, or is there already."""
         if not self._offsets.has_resets:
             return None
         request = pull.request

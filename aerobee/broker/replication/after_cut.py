@@ -97,7 +97,7 @@ class AfterCut:
             self._work = SharedTask(asyncio.create_task(self._finish(), name="after-cut"))
 
     async def finish(self) -> None:
-        """Return when nothing of a cut is pending. It goes on when the caller is cancelled; what the disk refuses is tried again."""
+        """Return when nothing of a cut is pending. It continues when the caller is cancelled; what the disk refuses is tried again."""
         while self._store.pending_cut is not None:
             self.begin()
             assert self._work is not None

@@ -2,7 +2,7 @@
 
     members      who may become master next; acknowledgements wait for all of them (needs_all) or for nobody
     lease        until when nobody else can be master; looked at before a burst is stored, and again before what only this broker has
-                 is answered: a process that was stopped in between and goes on acknowledges nothing
+                 is answered: a process that was stopped in between and continues acknowledges nothing
 
 RocketMQ waits for `inSyncReplicas` copies, whoever has them, and may then elect a member that has not. Here a master that waits
 at all (inSyncReplicas above 1, or allAckInSyncStateSet) waits for every member, and for inSyncReplicas copies at least.

@@ -108,7 +108,7 @@ class ClassicFollower(Follower):
         self._native = native
         self._receiver = RawReceiver(store, native=native)
         self._search: DivergenceSearch | None = None  # what comes is compared by it
-        self._further_back: DivergenceSearch | None = None  # the next connection goes on with it
+        self._further_back: DivergenceSearch | None = None  # the next connection continues with it
         self._cut_at: int | None = None  # the comparison ended: cut here before the next connection
         self._unanswered = 0
 

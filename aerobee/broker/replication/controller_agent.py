@@ -9,7 +9,7 @@ A notice is a hint only: what counts is what the leading controller answers. Wha
 
 - An epoch that is not above the newest one known here changes no role.
 - A mastership that an earlier life of this broker had is not taken up again: what that life lost of its log would be cut
-  off from the slaves', too. This broker says that it cannot lead until the controllers have elected anew, by the longest log.
+  off from the slaves', too. This broker says that it cannot lead until the controllers have elected again, by the longest log.
 - A broker whose disk takes no writes says so, and gives the mastership up.
 """
 
@@ -290,7 +290,7 @@ class ControllerAgent:
         if state.master_epoch <= self._epochs.last_epoch and self._lease_ms is not None:
             if self._resigns_epoch != state.master_epoch:
                 log.warning(
-                    "an earlier life of this broker was master in epoch %d: the controllers are asked to elect anew",
+                    "an earlier life of this broker was master in epoch %d: the controllers are asked to elect again",
                     state.master_epoch,
                 )
                 self._resigns_epoch = state.master_epoch

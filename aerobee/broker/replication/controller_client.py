@@ -1,6 +1,6 @@
 """What a broker asks of controllers, ours or RocketMQ's: who leads them, an id, its group, an election, a change of the set.
 
-Calls go to the leading controller; when it says that it leads no more, or gives no answer, it is looked for anew at the next
+Calls go to the leading controller; when it says that it leads no more, or gives no answer, it is looked for again at the next
 call. Heartbeats go to every controller.
 """
 
@@ -51,7 +51,7 @@ class ControllerClient:
         self._leader = ""
 
     def forget_leader(self) -> None:
-        """Look for it anew at the next call."""
+        """Look for it again at the next call."""
         self._leader = ""
 
     async def next_broker_id(self, addresses: tuple[str, ...]) -> int:

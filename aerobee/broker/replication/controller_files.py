@@ -134,7 +134,7 @@ class Epochs:
             self._keep(kept)
 
     def sent(self) -> tuple[EpochEntry, ...]:
-        """What a slave is told: the newest that its buffer has room for."""
+        """What a slave is told: the newest that its buffer has space for."""
         return self.entries[-ENTRIES_MAX:]
 
     def at(self, physical_offset: int) -> tuple[EpochEntry, int] | None:

@@ -1,7 +1,7 @@
 """Log bytes from a master, cut anywhere, become whole records of this log. For both modes.
 
 What is not whole yet is kept, at most one record. A run of records of one log file is appended in one step, with queue and
-index entries: by native code as far as they are ordinary, the others by RawAppender.append of the store, which is the definition.
+index entries: by native code as far as they are ordinary, the others by RawAppender.append of the store, which is the reference implementation.
 What is good before the first record that cannot be appended is kept.
 """
 

@@ -19,7 +19,7 @@ RETRY_S = 0.5
 class ReplicaHosts:
     """The host of each broker id. start(), `await stop()`; belongs to the event loop.
 
-    Asked anew whenever a claim does not fit what is known: a broker that moved has told the controllers before it connects.
+    Asked again whenever a claim does not fit what is known: a broker that moved has told the controllers before it connects.
     """
 
     def __init__(

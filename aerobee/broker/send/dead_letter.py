@@ -83,7 +83,7 @@ def _told(request: RemotingCommand | None, name: str) -> str:
 
 
 def _set(properties: dict[str, str], name: str, text: str) -> None:
-    """Set a property when there is text and room for it; what a client sent is never pushed out."""
+    """Set a property when there is text and space for it; what a client sent is never pushed out."""
     if not text:
         return
     changed = properties | {name: text}

@@ -50,7 +50,7 @@ def _of_segment(segment: Segment, at: int, stop: int, since_ms: int) -> Iterator
     while searched < stop:
         if segment.is_removed:
             return
-        data = segment.file.buffer  # asked anew after each pause
+        data = segment.file.buffer  # asked again after each pause
         piece_end = min(stop, searched + PIECE_BYTES)
         hit = data.find(_MARK, searched, min(stop, piece_end + len(_MARK) - 1))
         if hit < 0:

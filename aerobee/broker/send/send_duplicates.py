@@ -62,7 +62,7 @@ class SendDuplicates:
         self._unserved = UnservedKinds() if unserved is None else unserved
         self._firsts: OrderedDict[tuple[str, str], FirstSend] = OrderedDict()
         self.dropped_count = 0  # messages that were not stored again
-        self.forgotten_count = 0  # keys that made room for others within the window
+        self.forgotten_count = 0  # keys that made space for others within the window
 
     def __len__(self) -> int:
         return len(self._firsts)

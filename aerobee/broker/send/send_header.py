@@ -26,7 +26,7 @@ _NAMES = (
 LONG_NAMED = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
 BATCH_ENTRY_HEAD = struct.Struct(">iiiii")  # size, magic, crc, flag, body size
 BATCH_ENTRY_BYTES_MIN = BATCH_ENTRY_HEAD.size + 2
-# Of one batch, before others get their turn of the event loop.
+# Of one batch, before others get their event loop iteration.
 ENTRIES_PER_TURN = 512
 PROPERTIES_PER_TURN = 32_768  # bytes; every other one may be a key of the index
 # What the fast path stores in one go; the rest is left to the handlers, which take turns.
@@ -101,7 +101,7 @@ def parse_batch(body: bytes) -> list[BatchEntry]:
 
 
 def batch_pieces(body: bytes) -> Iterator[list[BatchEntry]]:
-    """The same messages, as many at a time as are stored in one turn of the event loop. Raises MalformedRecord on the way."""
+    """The same messages, as many at a time as are stored in one event loop iteration. Raises MalformedRecord on the way."""
     piece: list[BatchEntry] = []
     properties_bytes = 0
     for entry in _entries(body):

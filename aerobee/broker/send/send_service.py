@@ -1,6 +1,6 @@
 """What a send does, of every kind and by every way (SendMessageProcessor): checks, forms, the store.
 
-This is the definition; the fast path serves the ordinary ones of them with the same outcome. Here: automatic creation of
+This is the reference implementation; the fast path serves the ordinary ones of them with the same outcome. Here: automatic creation of
 topics, direct sends to %RETRY% and their way to the dead letters, delay levels, every refusal with RocketMQ's code and a
 remark that says what is allowed.
 
@@ -174,7 +174,7 @@ class SendService:
         return outcome
 
     async def store_in_turns(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
-        """As store(), of a batch that takes_turns(): others get their turn of the event loop after each of its pieces, and their
+        """As store(), of a batch that takes_turns(): others get their event loop iteration after each of its pieces, and their
         messages may come to lie between its own.
 
         A batch that cannot be cut is refused before any of it is stored. Where the broker refuses a later piece, the ones before

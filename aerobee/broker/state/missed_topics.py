@@ -53,7 +53,7 @@ def make_missed_topics(topics: TopicTable, mappings: QueueMappings, store: Messa
     settle_kinds(topics, store, store.log.end)
     if again:
         log.warning(
-            "the master was lost before its newest topics were copied: %s have messages and are made again with as many "
+            "the master was lost before its newest topics were copied: %s have messages and are recreated with as many "
             "queues as have some, the queue type that these have, and the default settings; set what else they had "
             "(aerobee topic update)",
             ", ".join(sorted(again)),

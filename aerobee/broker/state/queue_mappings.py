@@ -124,7 +124,7 @@ class QueueMappings:
 
 
 def check_numbers(mapping: QueueMapping, now_ms: int) -> None:
-    """Raise UsageError for an epoch or numbers of items that leave no room for the next ones.
+    """Raise UsageError for an epoch or numbers of items that leave no space for the next ones.
 
     An epoch is the time at which a tool set the mapping, or 1,000 above the last one: 2^63-1 could never be changed again.
     """

@@ -90,7 +90,7 @@ class TableChanges(Generic[T, N]):
             self._begin()
 
     async def change(self, apply: Callable[[T], T], note: N) -> None:
-        """The same, awaited. It goes on when the caller is cancelled. Raises what apply raises, StoreError."""
+        """The same, awaited. It continues when the caller is cancelled. Raises what apply raises, StoreError."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def tell(error: AerobeeError | None) -> None:
@@ -152,7 +152,7 @@ class TableChanges(Generic[T, N]):
                 self._refused(error, changes, is_dirty=is_dirty)
                 return
             except Exception as error:
-                # A fault of ours: whoever waits for this write must not wait for ever.
+                # An internal error: whoever waits for this write must not wait for ever.
                 log.exception("the %s could not be written", self._what)
                 self._refused(
                     StoreError(f"the {self._what} could not be written: {error!r}"),

@@ -1,7 +1,7 @@
 """Requests that name a logical queue: sends, pulls, offsets; and UPDATE_AND_CREATE_STATIC_TOPIC 513, which makes the mapping.
 
 Stands before the handlers of the physical queues. A request for another topic, or one with `lo=false` (it was forwarded
-to this broker, or asks for the physical queue), goes on to them at once. One for a logical queue is answered
+to this broker, or asks for the physical queue), continues to them at once. One for a logical queue is answered
 NOT_LEADER_FOR_QUEUE unless this broker leads it; the leader translates queue and offsets, asks the broker that has the part
 in question, and translates the answer back.
 
@@ -134,7 +134,7 @@ class StaticTopicCalls:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         # Told to nameservers and caches with the topic, even when its own settings are the same.
         await self._topics.put_async((config,))
-        # Pulls that wait at a queue which goes on elsewhere learn of it now, not at their deadline.
+        # Pulls that wait at a queue which continues elsewhere learn of it now, not at their deadline.
         for queue_id in (set() if before is None else set(before.led().values())) - set(now.led().values()):
             self._pending_pulls.release_queue(config.topic_name, queue_id)
         log.info("static topic %s was set by %s: %s", config.topic_name, peer.address, mapping)

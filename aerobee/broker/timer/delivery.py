@@ -91,7 +91,7 @@ class TimerDelivery:
         self._settled[topic] = is_settled
 
     def start(self, newest_stored_ms: int) -> None:
-        """Go on with the slot that an earlier run had at hand. `newest_stored_ms`: when the newest record was stored."""
+        """Continue with the slot that an earlier run had at hand. `newest_stored_ms`: when the newest record was stored."""
         self._running = True
         if self._files.wheel.exists:
             now = self._clock.now_ms()

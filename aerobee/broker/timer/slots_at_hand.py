@@ -96,7 +96,7 @@ class SlotsAtHand:
         self._next: WaitingSlot | None = None
 
     def forget(self) -> None:
-        """What an earlier run had at hand is looked at anew."""
+        """What an earlier run had at hand is looked at again."""
         self.slot = self._next = None
 
     def floor(self, time_ms: int) -> int:

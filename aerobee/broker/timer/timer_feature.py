@@ -24,7 +24,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
 from aerobee.store.files.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.files.json_file import load_statistics_file
-from aerobee.store.log.delivery_mark import delivered_sources
+from aerobee.store.log.source_pointer import delivered_sources
 from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
 from aerobee.store.timer.timer_files import TimerFiles
@@ -204,7 +204,7 @@ class Timers(Feature):
         self._was_due = yield from self._finding_due()
 
     def _use(self, scan_from: int, delivered: set[int]) -> None:
-        """Go on from the files; `delivered` is what the log from `scan_from` on says."""
+        """Continue from the files; `delivered` is what the log from `scan_from` on says."""
         checkpoint = self._checkpoint
         self._service.take_over(
             queue_offset=checkpoint.queue_offset if checkpoint is not None else 0,
@@ -258,7 +258,7 @@ class Timers(Feature):
                 self._saver.save_first()
 
     async def take_over(self) -> None:
-        # The files are as a master before left them, or were taken away with a cut: anew from them and the log.
+        # The files are as a master before left them, or were taken away with a cut: again from them and the log.
         if not self._is_enabled:
             return
         self._files.close()

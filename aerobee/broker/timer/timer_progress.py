@@ -67,7 +67,7 @@ class TimerProgress:
     def take_over(
         self, *, queue_offset: int, read_time: int, scan_from: int, handled: set[int], until_ms: int
     ) -> None:
-        """Go on where an earlier run ended; `handled` are the physical offsets of what it delivered since, of slots before
+        """Continue where an earlier run ended; `handled` are the physical offsets of what it delivered since, of slots before
         `until_ms`.
         """
         self.queue_offset = queue_offset

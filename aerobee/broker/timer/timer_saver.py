@@ -3,7 +3,7 @@
 A checkpoint says that messages below an offset of the timer topic have their unit, and that slots before a time are
 delivered. So it waits until the commit log is on the disk as far as it reached then: a power loss must not take a message
 or a delivery back that the checkpoint counts. At a clean stop the slot at hand gets a chain of only what still waits,
-so that RocketMQ, which knows no marks, goes on from here without delivering anything twice.
+so that RocketMQ, which knows no marks, continues from here without delivering anything twice.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class TimerSaver:
         except OSError as error:
             self._failed = True
             raise StoreError(
-                f"the timer's files could not be synced: {error}. Timers go on; after a restart they are read again "
+                f"the timer's files could not be synced: {error}. Timers continue; after a restart they are read again "
                 "from the last checkpoint"
             ) from error
         self.current = checkpoint

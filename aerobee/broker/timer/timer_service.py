@@ -106,7 +106,7 @@ class TimerService:
     # --- life
 
     def take_over(self, *, queue_offset: int, read_time: int, scan_from: int, handled: set[int]) -> None:
-        """Go on where an earlier run ended; `handled` are the physical offsets of what it delivered since."""
+        """Continue where an earlier run ended; `handled` are the physical offsets of what it delivered since."""
         self.slots.forget()
         self.progress.take_over(
             queue_offset=queue_offset,

@@ -20,7 +20,7 @@ _NOTHING_YET = SampleBlock("timer_message_snapshot", None, None, tuple, tuple)
 
 
 class WheelSnapshot:
-    """Counts anew each time."""
+    """Counts again each time."""
 
     def __init__(self, wheel: TimerWheel, clock: Clock) -> None:
         self._wheel = wheel

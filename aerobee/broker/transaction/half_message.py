@@ -151,7 +151,7 @@ def committed(half: HalfMessage) -> tuple[StoredMessage, dict[str, str]]:
 
 
 def asked_again(half: HalfMessage, checks: int) -> StoredMessage:
-    """The copy for the half queue about which a check is sent; with 0 checks, one that begins anew (323)."""
+    """The copy for the half queue about which a check is sent; with 0 checks, one that begins again (323)."""
     properties = dict(half.record.properties)
     for name in ("WAIT", CHECK_TIMES, PREPARED_QUEUE_OFFSET, REAL_TOPIC, REAL_QUEUE_ID):
         properties.pop(name, None)

@@ -83,7 +83,7 @@ class TransactionOperatorCalls:
     # --- 323
 
     def resume(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """323: begin anew with the checks of a half message, given up or not."""
+        """323: begin again with the checks of a half message, given up or not."""
         try:
             _, physical_offset = parse_offset_message_id(request.text("msgId"))
         except UsageError as error:

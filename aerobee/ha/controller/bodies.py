@@ -15,7 +15,7 @@ from aerobee.ha.controller.state import Group
 from aerobee.remoting.fastjson import dumps, loads, loads_object
 from aerobee.remoting.protocol import BROKER_ID_MAX
 
-NAMES_MAX = 10_000  # groups asked for in one call
+NAMES_MAX = 10_000  # groups of one call
 ROWS_MAX = 20_000  # brokers in one answer: some 20 ms of the event loop
 _DIALECT_BYTES_MAX = 64 * 1024
 
@@ -101,7 +101,7 @@ def read_names(body: bytes) -> list[str]:
 
 
 def master_fields(group: Group, *, with_set_epoch: bool = True) -> dict[str, str]:
-    """Who leads a group; only the epochs when nobody does."""
+    """The fields for a group's master; only the epochs when it has none."""
     fields = {}
     if group.master_id:
         fields = {"masterBrokerId": str(group.master_id), "masterAddress": group.master_address}

@@ -1,7 +1,7 @@
 """How many calls that wait for the quorum a connection, a host and all of them together may have under way. Core.
 
 All calls of a controller share the inbox of its Raft member (raft/inbox.py). Without shares one client takes it whole, and brokers are answered
-SYSTEM_BUSY. What all peers together may have leaves room for the elections that the controller itself begins.
+SYSTEM_BUSY. What all peers together may have leaves space for the elections that the controller itself begins.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The calls of brokers and tools to a controller: 904, 1001 to 1006, 1011 to 1013. Source: ControllerRequestProcessor (RocketMQ).
 
-The leader alone answers what follows from the groups; everybody else says CONTROLLER_NOT_LEADER, and an answer is given only
+The leader alone answers what follows from the groups; the others answer CONTROLLER_NOT_LEADER, and an answer is given only
 when this controller surely leads (its lease, or a round that a majority answered). GET_METADATA_INFO and heartbeats are
 taken by every controller. A change whose fate is not known after CALL_TIMEOUT_S is answered SYSTEM_ERROR.
 """
@@ -83,7 +83,7 @@ class ControllerCalls:
     # -- what every controller takes
 
     def heartbeat(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """904. With `leaseWanted` (Aerobee's brokers) the answer says how long nobody else becomes master."""
+        """904. With `leaseWanted` (Aerobee's brokers) the answer says for how long no other broker becomes master."""
         if not request.field("brokerId"):
             return request.reply(ControllerCode.INVALID_REQUEST, remark="Heart beat with empty brokerId")
         timeout_ms = request.integer("heartbeatTimeoutMills", TIMEOUT_MS)

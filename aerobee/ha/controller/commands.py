@@ -60,7 +60,7 @@ class RenewSyncStateSet(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectMaster(Command):
-    """Find a master. `requester_id` 0: the controller itself, or an administrator; `preferred_id` 0: nobody.
+    """Find a master. `requester_id` 0: the controller itself, or an administrator; `preferred_id` 0: none.
 
     `is_unclean_allowed`: a broker that is not in sync may win, and what only others have is lost then.
     """
@@ -94,7 +94,7 @@ class CleanBrokerMetadata(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyBrokerId(Command):
-    """A broker takes an id. `check_code` is `address;ms`: who asks again with the same one already has it."""
+    """A broker takes an id. `check_code` is `address;ms`: the request that repeats it gets the same id."""
 
     CODE: ClassVar[int] = 1013
     cluster_name: str

@@ -76,11 +76,11 @@ class ControllerConfig(MetricsConfig):
         False  # a broker that was not in sync may become master when no other lives: what it lacks is lost
     )
     elect_master_max_retry_count: int = 3  # tries of an election
-    notify_broker_role_changed: bool = True  # brokers are told at once; false: they ask
+    notify_broker_role_changed: bool = True  # brokers are notified immediately; false: they poll
     scan_not_active_broker_interval: int = 5_000  # ms
     scan_inactive_master_interval: int = 5_000  # ms
     master_lease_millis: int = (
-        MASTER_LEASE_MS_DEFAULT  # a master that asked for a lease is replaced after it, never before
+        MASTER_LEASE_MS_DEFAULT  # a master that requested a lease is replaced after it, never before
     )
     raft_election_timeout_millis: int = (
         1_000  # ms without the leader after which another one is elected, up to twice that
@@ -93,14 +93,14 @@ class ControllerConfig(MetricsConfig):
     config_black_list: str = "configBlackList;configStorePath"  # keys that no request changes, besides those that none ever may; ; between them
     inner_client_authentication_credentials: str = field(
         default="", repr=False
-    )  # {"accessKey":…,"secretKey":…}: what brokers with access control are told of elections with
+    )  # {"accessKey":…,"secretKey":…}: signs notifications of elections to brokers with access control
     authentication_enabled: bool = False  # requests have to be signed with these credentials
     authentication_proof_required: bool = (
         False  # with it: signatures of RocketMQ's brokers and mqadmin, which can be sent again, are not taken
     )
     admin_open: bool = False  # without them: administrators' requests from other machines are served
     server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
-    server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
+    server_connections_max: int = 0  # one more is closed immediately; 0: half of the process's file limit
     shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
     metrics_prom_exporter_port: int = 5_559  # a broker's default is 5557, a NameServer's 5558
 
@@ -150,7 +150,7 @@ class ControllerConfig(MetricsConfig):
         _ = self.raft  # its own checks
         if self.authentication_proof_required and not self.authentication_enabled:
             raise ConfigError(
-                "authenticationProofRequired is true and authenticationEnabled is not: nothing would be asked for"
+                "authenticationProofRequired is true and authenticationEnabled is not: no request would need a proof"
             )
         if self.authentication_enabled and self.credentials is None:
             raise ConfigError(
@@ -189,7 +189,7 @@ class ControllerConfig(MetricsConfig):
 
 
 class LiveControllerConfig:
-    """The settings in force. A change at run time replaces the whole object; readers take `value` anew each time."""
+    """The settings in force. A change at run time replaces the whole object; readers take `value` again each time."""
 
     __slots__ = ("value",)
 

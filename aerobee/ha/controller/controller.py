@@ -1,7 +1,7 @@
 """A controller of a quorum: wires Raft, groups, calls and listeners. Source: ControllerManager, DLedgerController (RocketMQ).
 
 One listener serves brokers, tools and the other controllers, as DLedger's does. What the controllers agree on is on disk before
-anybody is told; who is alive is in memory. A controller whose disk fails ends: `failure` says why, `ended` is set.
+any answer; liveness is in memory. A controller whose disk fails ends: `failure` says why, `ended` is set.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class Controller:
         guard: Guard | None = None,
     ) -> None:
         """Without more arguments: the system's clock, network, disk. `runner` runs steps of Raft, a thread by default. `guard` puts a
-        gate before the handlers where no key is asked for; it is given what counts as this machine besides loopback addresses."""
+        gate before the handlers where no key is required; it receives what counts as this machine besides loopback addresses."""
         self.failure: Exception | None = None
         self.ended = asyncio.Event()
-        self._was_stranger = False
+        self._was_unrecognized = False
         self.state = ControllerState()
         self._live = LiveControllerConfig(config)
         self._clock = clock or SystemClock()
@@ -128,7 +128,7 @@ class Controller:
         self._unread = UnreadReplies(lambda: self._server.connections, limit_bytes=PENDING_REPLY_BYTES_MAX)
         self._unread_task: asyncio.Task[None] | None = None
         self.health = Health("controller")
-        self.health.check("member", self._stranger)
+        self.health.check("member", self._why_unrecognized)
         self.health.check("leader", lambda: "" if self.status.leader else "no controller leads")
         self.export = self._make_export() if config.exporters else None
 
@@ -204,7 +204,7 @@ class Controller:
         await self.stop()
 
     async def _hand_over(self) -> None:
-        """Masters would be without a lease for as long as an election takes; told to stand, another one leads at once."""
+        """Masters would be without a lease for as long as an election takes; with an order to stand, another one leads immediately."""
         if not self.status.is_leader or len(self.status.voters) < 2:
             return
         try:
@@ -213,7 +213,7 @@ class Controller:
                 while self.status.is_leader:  # noqa: ASYNC110  the status has no event, and this ends within the time
                     await asyncio.sleep(HAND_OVER_LOOK_S)
         except (AerobeeError, TimeoutError) as error:
-            log.info("the leadership was not handed over: %s", error or "nobody took it in time")
+            log.info("the leadership was not handed over: %s", error or "no other controller took it in time")
 
     def families(self) -> Iterator[Family]:
         """Its numbers for /metrics."""
@@ -299,13 +299,13 @@ class Controller:
         if refusal:
             kind = (
                 source if source in self.config.peers else ""
-            )  # strangers think out as many names as they like
+            )  # an untrusted peer can invent any number of names
             self._refused.warn(kind, "a message of %s is refused: %s", source[:80], refusal)
         return refusal
 
-    def _stranger(self) -> str:
+    def _why_unrecognized(self) -> str:
         """Why this controller takes no part in the quorum; "" when it does."""
-        if not self.status.is_stranger:
+        if not self.status.is_unrecognized:
             return ""
         own_id = self.config.controller_d_leger_self_id
         return (
@@ -314,13 +314,13 @@ class Controller:
         )
 
     def _on_status(self, status: RaftStatus) -> None:
-        if status.is_stranger and not self._was_stranger:
-            log.critical("this controller takes no part: %s", self._stranger())
-        self._was_stranger = status.is_stranger
+        if status.is_unrecognized and not self._was_unrecognized:
+            log.critical("this controller takes no part: %s", self._why_unrecognized())
+        self._was_unrecognized = status.is_unrecognized
         self._masters.on_status(status)
 
     def _on_failed(self, failure: Exception) -> None:
-        log.critical("this controller cannot go on: %s", failure)
+        log.critical("this controller cannot continue: %s", failure)
         self.failure = failure
         self.ended.set()
 
@@ -331,7 +331,7 @@ class Controller:
 
 
 def listeners_of(config: ControllerConfig) -> tuple[Listener, ...]:
-    """Where a controller listens: its place in the quorum, and, with a listenPort of its own, there, too."""
+    """Where a controller listens: its quorum address, and its listenPort where that differs."""
     own = Listener(QUORUM_LISTENER, config.bind_address, config.own_port)
     if config.listen_port in (0, config.own_port):
         return (own,)

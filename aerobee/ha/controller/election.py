@@ -21,7 +21,7 @@ def choose(
 ) -> Candidate | None:
     """The one with the newest epoch, then the longest log, then the smallest priority, then the smallest id.
 
-    `candidates` are the living brokers. A preferred one wins if it may, and nobody else does then. None when nobody may.
+    `candidates` are the living brokers. A preferred one wins if it may, and no other does then. None when none may.
     """
     allowed = set(known) if is_unclean_allowed else set(in_sync) & set(known)
     living = [each for each in candidates if each.broker_id in allowed]

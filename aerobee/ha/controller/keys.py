@@ -36,11 +36,11 @@ class KeyedRequests:
         is_proof_required: bool,
         random: Callable[[], bytes] = lambda: os.urandom(CHALLENGE_BYTES),
     ) -> None:
-        """`random` makes a challenge that nobody can guess."""
+        """`random` makes an unguessable challenge."""
         self._credentials = credentials
         self._is_proof_required = is_proof_required
         self._random = random
-        self._checks: dict[Peer, ProofCheck] = {}  # of open connections that have asked for a challenge
+        self._checks: dict[Peer, ProofCheck] = {}  # of open connections that have requested a challenge
 
     def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers for requests that show the key, others get NO_PERMISSION; and the one that gives out challenges."""

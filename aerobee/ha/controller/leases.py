@@ -1,12 +1,12 @@
-"""Until when a master may believe that nobody replaces it. Core, in the memory of the leading controller.
+"""Until when a master may rely on not being replaced. Core, in the memory of the leading controller.
 
 A lease is granted with the answer to a heartbeat, for a number of milliseconds. The master counts from the moment at which
 it sent the heartbeat, the controller from the moment at which it answers, each by its own monotonic clock. The controller
-waits longer by what two clocks may differ, so the master's lease is over first. What always holds:
+waits longer by what two clocks may differ, so the master's lease expires first. What always holds:
 
 - Grants are made only by a controller that leads surely, for the master and epoch that it has applied.
-- Nobody takes a master's place before free_at_ms(); while that is waited for nothing is granted (withhold).
-- A controller that begins to lead does not know what the one before it granted: for one lease it waits for everybody.
+- No broker replaces a master before free_at_ms(); while that is waited for nothing is granted (withhold).
+- A controller that begins to lead does not know what the one before it granted: for one lease it waits for every master.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class MasterLeases:
 
     def __init__(self, lease_ms: float) -> None:
         self.lease_ms = lease_ms
-        self._floor_ms = float("-inf")
+        self._granted_before_ms = float("-inf")
         self._until_ms: dict[str, float] = {}
         self._withheld: dict[str, int] = {}
 
@@ -30,11 +30,11 @@ class MasterLeases:
 
     def begin(self, now_ms: float) -> None:
         """This controller leads from now on; another one may have granted leases up to this moment."""
-        self._floor_ms = now_ms + self.waited_ms
+        self._granted_before_ms = now_ms + self.waited_ms
         self._until_ms.clear()
 
     def grant(self, broker_name: str, now_ms: float) -> float:
-        """Return how many milliseconds are granted; 0 while somebody waits for this lease to end."""
+        """Return how many milliseconds are granted; 0 while an election waits for this lease to expire."""
         if broker_name in self._withheld:
             return 0.0
         self._until_ms[broker_name] = now_ms + self.waited_ms
@@ -53,8 +53,8 @@ class MasterLeases:
 
     def free_at_ms(self, broker_name: str) -> float:
         """From when on no master of this group can believe in a lease."""
-        return max(self._floor_ms, self._until_ms.get(broker_name, float("-inf")))
+        return max(self._granted_before_ms, self._until_ms.get(broker_name, float("-inf")))
 
     def forget_past(self, now_ms: float) -> None:
-        """Drop what is over, so that names of groups that are gone do not stay."""
+        """Drop expired leases, so that names of groups that are gone do not stay."""
         self._until_ms = {name: until for name, until in self._until_ms.items() if until > now_ms}

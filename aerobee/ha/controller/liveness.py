@@ -1,7 +1,7 @@
 """Which brokers are alive, in the memory of the leading controller. Core. Source DefaultBrokerHeartbeatManager.
 
 Heartbeats are not agreed on: what follows from them (an election, a change of a set) carries what they said. A controller
-that has just begun to lead has heard nobody yet, so for one timeout silence proves nothing.
+that has just begun to lead has no heartbeats yet, so for one timeout silence proves nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ BROKERS_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a broker says each second. Source BrokerHeartbeatRequestHeader."""
+    """What a broker says every second. Source BrokerHeartbeatRequestHeader."""
 
     broker_name: str
     broker_id: int
     address: str = ""
-    ha_address: str = (
-        ""  # of its HA port, which may be in a network of its own; RocketMQ's brokers do not say
-    )
+    ha_address: str = ""  # of its HA port, which may be in a separate network; RocketMQ's brokers do not say
     epoch: int = -1
     max_offset: int = -1
     confirm_offset: int = -1
@@ -48,7 +46,7 @@ class BrokerLiveness:
     def beat(self, heartbeat: Heartbeat, now_ms: float) -> tuple[str, int] | None:
         """Take a heartbeat. Beyond BROKERS_MAX it pushes out who has been silent for longest, and names it.
 
-        A broker that says its heartbeats is not that one: nobody sends BROKERS_MAX heartbeats between two of its own.
+        A broker that says its heartbeats is not that one: no peer sends BROKERS_MAX heartbeats between two of that broker.
         """
         key = (heartbeat.broker_name, heartbeat.broker_id)
         pushed_out = None
@@ -78,7 +76,7 @@ class BrokerLiveness:
         return found[0] if found is not None else None
 
     def holder(self, broker_name: str, broker_id: int, now_ms: float) -> str:
-        """The address of who was heard under this id within its timeout, whatever its disk; "" for nobody."""
+        """The address that sent heartbeats under this id within its timeout, whatever its disk; "" for none."""
         found = self._last.get((broker_name, broker_id))
         return found[0].address if found is not None and now_ms - found[1] < found[0].timeout_ms else ""
 

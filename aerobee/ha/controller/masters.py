@@ -1,8 +1,8 @@
 """Masters of groups, as the leading controller looks after them: heartbeats, leases, elections, notices to brokers.
 
 Follows ControllerManager (RocketMQ): a broker whose connection ends, or that is silent for longer than it said, is gone, and when
-it was a master another one is elected. Beyond RocketMQ: a master that asked for a lease is replaced only when its lease is
-over, and one that says that its disk takes no writes is replaced although it lives.
+it was a master another one is elected. Beyond RocketMQ: a master that requested a lease is replaced only when its lease has
+expired, and one that says that its disk takes no writes is replaced although it lives.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETRY_S = 0.3  # between attempts of one election
 GROUP_TASKS_MAX = 1_024  # elections and notices under way; what does not fit is found by the next look
 # Broker ids whose heartbeats one connection may bring: a broker has one, a process of many brokers some dozens. Its end costs that much.
 KEYS_OF_PEER_MAX = 256
-GROUPS_A_TURN = 256  # looked at before other tasks get their turn of the event loop
+GROUPS_A_TURN = 256  # looked at before other tasks get their event loop iteration
 NAMED_MAX = 8  # brokers that one log line names
 log = logging.getLogger("aerobee.controller")
 
@@ -103,7 +103,9 @@ class Masters:
             self.liveness.begin_leading(self.now_ms)
             self._spawn(self._look_after_beginning(), "controller-scan-first")
         elif self._was_serving and not status.is_serving:
-            log.info("this controller does not lead any more, %s does", status.leader or "nobody known")
+            log.info(
+                "this controller does not lead any more, %s does", status.leader or "no known controller"
+            )
         self._was_serving = status.is_serving
 
     # -- heartbeats
@@ -111,7 +113,7 @@ class Masters:
     def on_heartbeat(self, peer: Peer, heartbeat: Heartbeat, wants_lease: bool) -> float:
         """Take a heartbeat. Return the milliseconds of lease that are granted, 0 for none.
 
-        Heartbeats of an id that was not given out count for nothing: whoever thinks out names takes no place of a broker.
+        Heartbeats of an id that was not given out are ignored: invented names displace no broker.
         """
         now_ms = self.now_ms
         name, broker_id = key = heartbeat.broker_name, heartbeat.broker_id
@@ -122,7 +124,7 @@ class Masters:
         if pushed_out is not None:
             self._drop(pushed_out)
             self._throttle.warn(
-                "full", "more brokers than a controller keeps: %s is out", _named([pushed_out])
+                "full", "more brokers than a controller keeps: dropped %s", _named([pushed_out])
             )
         if self._via.get(key) is not peer:
             self._follow(peer, key)
@@ -165,7 +167,7 @@ class Masters:
         """The host from which the heartbeats of a group's master come; None when there are none.
 
         Heartbeats are not signed. Of several connections that send them under one id the first counts, for as long as it is open: one
-        heartbeat from elsewhere makes nobody the master's host.
+        heartbeat from elsewhere does not make its sender the master's host.
         """
         group = self._state.groups.get(broker_name)
         if group is None:
@@ -200,7 +202,7 @@ class Masters:
         if peer not in self._by_peer:
             self._by_peer[peer] = set()
             peer.on_close(self._peer_closed)
-        if peer in self._by_peer:  # on_close calls at once when it is closed already
+        if peer in self._by_peer:  # on_close calls back immediately when it is closed already
             self._by_peer[peer].add(key)
 
     def _peer_closed(self, peer: Peer) -> None:
@@ -287,7 +289,7 @@ class Masters:
         """Elect a master, when the one before cannot believe in a lease any more. Raises NotLeader, QuorumBusy."""
         async with self._lock(broker_name):
             if self._is_master_fine(broker_name, preferred_id):
-                # Nobody is replaced, so nothing has to be waited for; the state machine says so.
+                # No master is replaced, so there is no lease to wait for; the state machine says so.
                 return await self._propose_election(broker_name, requester_id, preferred_id)
             self.leases.withhold(broker_name)
             try:
@@ -301,7 +303,7 @@ class Masters:
             log.info(
                 "%s: master is %s, epoch %d, in sync %s",
                 broker_name,
-                f"broker {group.master_id} at {group.master_address}" if group.master_id else "nobody",
+                f"broker {group.master_id} at {group.master_address}" if group.master_id else "no broker",
                 group.master_epoch,
                 sorted(group.in_sync),
             )
@@ -351,7 +353,7 @@ class Masters:
     def _is_master_fine(self, broker_name: str, preferred_id: int) -> bool:
         group = self._state.groups.get(broker_name)
         if group is None or not group.master_id:
-            # Nobody is replaced. A master that was deposed has waited for already.
+            # No master is replaced. The lease of a deposed one was waited for already.
             return True
         return preferred_id in (0, group.master_id) and self.is_alive(broker_name, group.master_id)
 
@@ -396,7 +398,7 @@ class Masters:
         try:
             await self._client.invoke_oneway(address, request, timeout_s=NOTICE_TIMEOUT_S)
         except AerobeeError as error:
-            log.warning("%s could not be told who is master of %s: %s", address, group.broker_name, error)
+            log.warning("notifying %s of the master of %s failed: %s", address, group.broker_name, error)
 
     # -- looks
 
@@ -420,7 +422,7 @@ class Masters:
             await self._consider_all()
 
     async def _look_after_beginning(self) -> None:
-        """Brokers that went while nobody led: known when they had time to come back to this controller."""
+        """Brokers that went while no controller led: known when they had time to come back to this controller."""
         for pause_s in (1.6, 8.5):  # CLOSED_GRACE_MS and TIMEOUT_MS of the liveness, and a little
             await self._clock.sleep(pause_s)
             await self._consider_all()

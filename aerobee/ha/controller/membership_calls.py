@@ -1,6 +1,6 @@
 """Aerobee's own calls to a quorum: what it looks like now (911001), and a change of its members (911002).
 
-A change is one step: take a controller in as a learner, give a learner its vote, let one go, hand the leadership over.
+A change is one step: take a controller in as a learner, give a learner its vote, remove a controller, hand the leadership over.
 """
 
 from __future__ import annotations

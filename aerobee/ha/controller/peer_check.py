@@ -1,6 +1,6 @@
 """From where frames of Raft may come: the host that controllerDLegerPeers names for the controller that they say they are of.
 
-Asked where no key is. One frame of anybody else could depose the leader or replace the members.
+Applies where no key is configured. One frame of any other peer could depose the leader or replace the members.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Follows ReplicasInfoManager of RocketMQ. What always holds:
 
 - A master epoch belongs to one master, or to none, and only grows; so does the epoch of a sync state set.
-- A master is in its sync state set. When nobody can be elected the set stays: who is in it may still win later.
+- A master is in its sync state set. When no member can be elected the set stays: its members may still win later.
 - apply() depends on nothing but the state and the command, and never raises: a command that cannot be is answered.
 """
 
@@ -160,7 +160,7 @@ class ControllerState:
             self._bytes -= group_bytes(known)
 
     def _full(self, group: Group) -> Outcome | None:
-        """The refusal when the state has no room for `group` in place of the group of its name."""
+        """The refusal when the state has no space for `group` in place of the group of its name."""
         known = self.groups.get(group.broker_name)
         before = group_bytes(known) if known is not None else 0
         if (known is None and len(self.groups) >= GROUPS_MAX) or (
@@ -261,10 +261,10 @@ class ControllerState:
                 f"{command.preferred_id} is not alive or not in sync: nothing was changed",
                 group,
             )
-        remark = f"nobody of {sorted(group.in_sync)}, who are in sync, is alive"
+        remark = f"none of the in-sync brokers {sorted(group.in_sync)} is alive"
         if requester or not group.master_id:
             return Outcome(ControllerCode.MASTER_NOT_AVAILABLE, remark, group)
-        # The old master must not go on in its epoch when it comes back; the set stays, so that it may win again.
+        # The old master must not continue in its epoch when it comes back; the set stays, so that it may win again.
         kept = self._keep(replace(group, master_id=0, master_epoch=group.master_epoch + 1))
         return Outcome(ControllerCode.MASTER_NOT_AVAILABLE, remark, kept, is_role_changed=True)
 
@@ -282,10 +282,10 @@ class ControllerState:
 
     def _clean(self, command: CleanBrokerMetadata, group: Group) -> Outcome:
         gone = set(command.broker_ids) or set(group.replicas)
-        strangers = gone - group.replicas.keys()
+        unknown = gone - group.replicas.keys()
         living = gone & set(command.alive)
-        if strangers or (living and not command.is_cleaning_living_allowed):
-            remark = f"{sorted(strangers)} are unknown" if strangers else f"{sorted(living)} are alive"
+        if unknown or (living and not command.is_cleaning_living_allowed):
+            remark = f"{sorted(unknown)} are unknown" if unknown else f"{sorted(living)} are alive"
             return Outcome(ControllerCode.INVALID_CLEAN_BROKER_METADATA, remark, group)
         replicas = {each: replica for each, replica in group.replicas.items() if each not in gone}
         if not replicas:

@@ -25,7 +25,7 @@ class AskedReads:
         self._until_ms[read_id] = until_ms
 
     def answered(self, read_id: int, index: int) -> list[ReadReady]:
-        """Nothing when nobody waits for it, or not any more."""
+        """Empty when no caller waits for it, or not any more."""
         return [ReadReady(read_id, index)] if self._until_ms.pop(read_id, None) is not None else []
 
     def fail(self, now_ms: float = float("inf")) -> list[ReadReady]:

@@ -69,5 +69,5 @@ class RaftConfig:
 
     @property
     def message_bytes_max(self) -> int:
-        """The largest message that a node of this configuration makes, with room for its head."""
+        """The largest message that a node of this configuration makes, with space for its head."""
         return max(self.append_bytes_max + self.entry_bytes_max, self.snapshot_chunk_bytes) + (64 << 10)

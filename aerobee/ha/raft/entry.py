@@ -12,9 +12,9 @@ from enum import IntEnum
 from aerobee.errors import MalformedFrame
 from aerobee.ha.packed import array, array_of, blob, integer, pack, text, unpack
 
-# An entry beside its data in a message: four heads of MessagePack.
+# What a message holds per entry besides its data: four heads of MessagePack.
 ENTRY_OVERHEAD_BYTES = 32
-FIRST_TERM = 1  # of the first entry, which every first member has from the start; nobody leads in it
+FIRST_TERM = 1  # of the first entry, which every first member has from the start; no node leads in it
 MEMBERS_LIMIT = 255  # what a decoder takes; RaftConfig.members_max is what a leader allows
 
 
@@ -24,13 +24,13 @@ class EntryKind(IntEnum):
     COMMAND = 1  # a proposal, for the state machine
     NOTHING = 2  # a leader's first entry, which commits what was before it
     MEMBERSHIP = 3  # the members from here on
-    # Only on disk: the log begins anew behind this index; what stood before is in the snapshot.
+    # Only on disk: the log begins again behind this index; what stood before is in the snapshot.
     RESET = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One place in the log. Two entries with the same index and term are the same."""
+    """One entry of the log. Two entries with the same index and term are the same."""
 
     index: int
     term: int
@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who votes, and who only follows. Empty: this node has not been told yet.
+    """The voters, and the learners, which only follow. Empty: this node does not know them yet.
 
     `identities`: the identity of each member's data directory, by id and in order, once a leader has learned it. A member whose
     directory is another one has forgotten its votes.
@@ -61,17 +61,17 @@ class Membership:
     identities: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        everybody = self.voters + self.learners
-        if len(set(everybody)) != len(everybody) or "" in everybody:
-            raise MalformedFrame(f"members {everybody!r:.200} are empty or appear twice")
+        members = self.voters + self.learners
+        if len(set(members)) != len(members) or "" in members:
+            raise MalformedFrame(f"members {members!r:.200} are empty or appear twice")
         known = [member for member, _ in self.identities]
-        if known != sorted(set(known)) or not set(known) <= set(everybody):
+        if known != sorted(set(known)) or not set(known) <= set(members):
             raise MalformedFrame(
                 f"identities of {known!r:.200} are not those of members, each once and in order"
             )
 
     @property
-    def everybody(self) -> tuple[str, ...]:
+    def all_members(self) -> tuple[str, ...]:
         return self.voters + self.learners
 
     @property
@@ -91,7 +91,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a node must never forget: its term, and for whom it voted in it ("" for nobody)."""
+    """What a node must never forget: its term, and for whom it voted in it ("" for none)."""
 
     term: int = 0
     voted_for: str = ""
@@ -99,7 +99,7 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state after the entry `index` of `term`, with the members as of then."""
+    """The state after the entry `index` of `term`, with the members at that entry."""
 
     index: int
     term: int

@@ -26,7 +26,7 @@ class IncomingSnapshot:
     def add(self, chunk: SnapshotChunk) -> tuple[int, bytes | None]:
         """Take a chunk. Return how many bytes have come, and all of them when that was the last one.
 
-        A chunk that does not follow is left out: the answer tells the leader where to go on. Raises WireError when
+        A chunk that does not follow is left out: the answer tells the leader where to continue. Raises WireError when
         the whole is damaged; then nothing of it is kept.
         """
         key = (chunk.source, chunk.term, chunk.index, chunk.snapshot_term, chunk.total_bytes, chunk.crc)

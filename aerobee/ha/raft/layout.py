@@ -1,4 +1,4 @@
-"""The bytes of the log's files, and what a damaged place in one means. Core.
+"""The bytes of the log's files, and what a damaged range in one means. Core.
 
     file    magic 8 "AERORAFT" | sequence 8 | end of the file before 4 | crc32 of these 4 | zeros 8      32 bytes
     record  size 4 | size xor SIZE_CHECK 4 | crc32 4 | synced_end 4 | payload, zeros up to 16 bytes
@@ -125,15 +125,15 @@ def _whole_record(view: memoryview, at: int) -> tuple[memoryview, int] | None:
 
 
 def _fault_at(view: memoryview, at: int, *, is_last: bool) -> str:
-    """Why the place behind the last whole record is damage, or "" when it is the end or a lost append."""
+    """Why what follows the last whole record is damage, or "" when it is the end or a lost append."""
     dirty_end = zeros_from(view, at)
     if dirty_end == at:
         return ""
     if not is_last:
         return "a later file exists, so this one was written to its end"
-    for later in _records_behind(view, at, dirty_end):
-        if later > at:
-            return f"a record behind it was written when everything up to byte {later} was on the disk"
+    for following in _records_behind(view, at, dirty_end):
+        if following > at:
+            return f"a record behind it was written when everything up to byte {following} was on the disk"
     size, check, _, _ = RECORD_HEAD.unpack_from(view, at)
     if (size, check) == (0, 0):
         return ""  # its head's sector never came
@@ -146,8 +146,8 @@ def _fault_at(view: memoryview, at: int, *, is_last: bool) -> str:
 
 def _records_behind(view: memoryview, at: int, dirty_end: int) -> Iterator[int]:
     """synced_end of each whole record behind a broken one."""
-    for later in range(at + ALIGNMENT, dirty_end - RECORD_HEAD.size, ALIGNMENT):
-        if (found := _whole_record(view, later)) is not None:
+    for following in range(at + ALIGNMENT, dirty_end - RECORD_HEAD.size, ALIGNMENT):
+        if (found := _whole_record(view, following)) is not None:
             yield found[1]
 
 

@@ -20,7 +20,7 @@ ROUNDS_KEPT = 1_024  # an answer to an older one proves nothing that is still of
 
 @dataclass(frozen=True, slots=True)
 class PendingRead:
-    """A read that waits for `round`. `source` asked for it; "" is this node."""
+    """A read that waits for `round`. `source` requested it; "" is this node."""
 
     read_id: int
     source: str
@@ -43,18 +43,18 @@ class Leadership:
         self.transfer_target = ""
         self.transfer_deadline_ms = 0.0
         # From the first order to stand on, and until the term ends: an order may arrive late, and voters that get an
-        # ordered request do not wait until this lease is over.
+        # ordered request do not wait until this lease expires.
         self.lease_is_given_up = False
         self.is_target_told = False
         self.uncommitted_bytes = 0
-        # When a majority was last heard before this node was held up, and when it went on.
+        # When a majority was last heard before this node was held up, and when it continued.
         self._held_up = float("-inf"), float("-inf")
         self._began_ms: dict[int, float] = {}
         self.follow(membership, now_ms)
 
     def follow(self, membership: Membership, now_ms: float) -> None:
-        """Have a progress for each other member, and for nobody else."""
-        others = [member for member in membership.everybody if member != self.node_id]
+        """Have a progress for each other member, and for no one else."""
+        others = [member for member in membership.all_members if member != self.node_id]
         self.peers = {
             member: self.peers.get(member) or Progress(self.first_index, now_ms) for member in others
         }
@@ -131,7 +131,7 @@ class Leadership:
             self._held_up = contact_ms, now_ms
 
     def listens_since(self, contact_ms: float) -> float:
-        """Since when nobody was heard though this node listened. The lease, which nothing here prolongs, counts from the contact."""
+        """Since when no member was heard though this node listened. The lease, which nothing here prolongs, counts from the contact."""
         return max(contact_ms, self._held_up[1])
 
     def lease_began_ms(self, membership: Membership, now_ms: float) -> float:

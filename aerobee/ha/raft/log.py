@@ -4,7 +4,7 @@
     ...|--------------------|------------------|---------------|
        entries kept for slow followers     on disk     not yet on disk
 
-`base` is the last entry that is gone. Entries behind `stable` are not durable: nobody may be told that they are there.
+`base` is the last entry that is gone. Entries behind `stable` are not durable: no message may report them as stored.
 What always holds: base <= snapshot_index, base <= stable <= last, and terms never go down from one entry to the next.
 """
 
@@ -105,8 +105,8 @@ class RaftLog:
         """The term of an entry; None when it is gone or not there yet."""
         if index == self.base_index:
             return self.base_term
-        place = index - self.base_index - 1
-        return self._entries[place].term if 0 <= place < len(self._entries) else None
+        position = index - self.base_index - 1
+        return self._entries[position].term if 0 <= position < len(self._entries) else None
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends so holds everything that this one may have committed."""
@@ -114,10 +114,10 @@ class RaftLog:
 
     def entries_from(self, index: int, *, bytes_max: int, count_max: int) -> tuple[Entry, ...]:
         """Entries from `index` on within the bounds, but at least one if there is one."""
-        place = index - self.base_index - 1
+        position = index - self.base_index - 1
         found: list[Entry] = []
         size = 0
-        for entry in self._entries[place : place + count_max]:
+        for entry in self._entries[position : position + count_max]:
             size += entry.size
             if found and size > bytes_max:
                 break
@@ -130,10 +130,10 @@ class RaftLog:
 
     def bytes_behind(self, index: int) -> int:
         """Bytes of the entries behind `index`."""
-        place = max(0, index - self.base_index)
-        if place == 0:
+        position = max(0, index - self.base_index)
+        if position == 0:
             return self._bytes
-        return sum(entry.size for entry in self._entries[place:])
+        return sum(entry.size for entry in self._entries[position:])
 
     def last_index_of_term(self, index: int, term: int) -> int:
         """The last entry at or before `index` whose term is at most `term`; before the base when none is known."""
@@ -145,19 +145,19 @@ class RaftLog:
     def append(self, entries: Sequence[Entry], *, commit_index: int) -> None:
         """Add entries whose predecessor is here. Entries that are here already stay, and what follows them too.
 
-        Only an entry of another term at the same place replaces it and all behind it. Raises WireError, and changes
+        Only an entry of another term at the same index replaces it and all behind it. Raises WireError, and changes
         nothing, when that would take back a committed entry: the leader that sent it cannot be one.
         """
-        for place, entry in enumerate(entries):
+        for position, entry in enumerate(entries):
             term = self.term_at(entry.index)
             if term == entry.term or entry.index <= self.base_index:
                 continue
             if term is not None:
                 self._cut_from(entry.index, commit_index)
-            self._push(entries[place:])
+            self._push(entries[position:])
             return
 
-    def mark_stable(self, index: int, term: int) -> None:
+    def note_stable(self, index: int, term: int) -> None:
         """The storage has everything up to this entry. Ignored when the entry was replaced meanwhile."""
         if index > self.stable_index and self.term_at(index) == term:
             self.stable_index = index
@@ -203,9 +203,9 @@ class RaftLog:
                 f"entry {index} would be replaced, and {commit_index} entries are committed: "
                 "two leaders think differently of the same log"
             )
-        place = index - self.base_index - 1
-        self._bytes -= sum(entry.size for entry in self._entries[place:])
-        del self._entries[place:]
+        position = index - self.base_index - 1
+        self._bytes -= sum(entry.size for entry in self._entries[position:])
+        del self._entries[position:]
         self.stable_index = min(self.stable_index, index - 1)
         while self._memberships[-1][0] >= index:
             self._memberships.pop()

@@ -1,6 +1,6 @@
 """The members after one change, and why a change makes no sense. Core.
 
-One voter more or less: a majority before and a majority after always share somebody. Which data directory a member has (its identity)
+One voter more or less: a majority before and a majority after always share a member. Which data directory a member has (its identity)
 is noted once a leader has heard it, and forgotten with the member: one that lost its disk is removed and added again.
 """
 
@@ -14,9 +14,9 @@ from aerobee.ha.raft.entry import Membership
 
 def with_learner(members: Membership, member: str, *, members_max: int) -> Membership:
     """Raises MembershipRefused for one that is a member already, and above `members_max`."""
-    if member in members.everybody:
+    if member in members.all_members:
         raise MembershipRefused(f"{member} is a member already")
-    if len(members.everybody) >= members_max:
+    if len(members.all_members) >= members_max:
         raise MembershipRefused(f"there are {members_max} members, no more are allowed")
     return Membership(members.voters, (*members.learners, member), members.identities)
 
@@ -29,8 +29,8 @@ def with_vote(members: Membership, member: str) -> Membership:
 
 
 def without(members: Membership, member: str) -> Membership:
-    """Raises MembershipRefused for a stranger, and for the last voter."""
-    if member not in members.everybody:
+    """Raises MembershipRefused for an unknown member, and for the last voter."""
+    if member not in members.all_members:
         raise MembershipRefused(f"{member} is not a member")
     if members.voters == (member,):
         raise MembershipRefused(f"{member} is the last voter")
@@ -43,7 +43,7 @@ def with_identities(members: Membership, heard: Mapping[str, str]) -> Membership
     new = {
         member: identity
         for member, identity in heard.items()
-        if identity and member in members.everybody and not members.identity_of(member)
+        if identity and member in members.all_members and not members.identity_of(member)
     }
     if not new:
         return members
@@ -53,12 +53,12 @@ def with_identities(members: Membership, heard: Mapping[str, str]) -> Membership
 
 def is_one_step(before: Membership, after: Membership) -> bool:
     """Whether a leader can have made this change: one member more or less, one vote more or less, or identities that were unknown."""
-    if not before.everybody:
-        return True  # this node has not been told yet
+    if not before.all_members:
+        return True  # this node does not know the members yet
     voters = set(before.voters) ^ set(after.voters)
-    everybody = set(before.everybody) ^ set(after.everybody)
-    kept = {member: identity for member, identity in before.identities if member in after.everybody}
-    return len(voters) <= 1 and len(everybody) <= 1 and kept.items() <= dict(after.identities).items()
+    members = set(before.all_members) ^ set(after.all_members)
+    kept = {member: identity for member, identity in before.identities if member in after.all_members}
+    return len(voters) <= 1 and len(members) <= 1 and kept.items() <= dict(after.identities).items()
 
 
 def _without(ids: tuple[str, ...], member: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from aerobee.ha.raft.entry import Entry, EntryKind, Membership, decode_entry, id
 VERSION = 2
 ENTRIES_LIMIT = 1 << 16  # what a decoder takes in one message; RaftConfig.append_entries_max is what is sent
 _HEAD = 8  # values before the fields of the kind
-_SOURCE = 3  # the place of the source in the head
+_SOURCE = 3  # the index of the source in the head
 _TO_SOURCE_BYTES_MAX = 512  # version, kind and source, a text of TEXT_BYTES_MAX, with what MessagePack adds; the group comes on top
 
 
@@ -63,7 +63,7 @@ class VoteRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteReply(Message):
-    """A grant names the term that was asked for; a refusal the voter's own."""
+    """A grant names the requested term; a refusal the voter's own."""
 
     KIND: ClassVar[int] = 2
     is_granted: bool
@@ -89,7 +89,7 @@ class AppendRequest(Message):
 class AppendReply(Message):
     """`index` is the last one that is surely equal to the leader's, and durable.
 
-    Without `is_accepted` the follower lacks the entry at `rejected_index`; (index, hint_term) is a place at which the
+    Without `is_accepted` the follower lacks the entry at `rejected_index`; (index, hint_term) is an entry at which the
     leader may look for the last common entry.
     """
 
@@ -130,7 +130,7 @@ class SnapshotReply(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandNow(Message):
-    """The leader tells a follower that has everything to stand for election at once."""
+    """The leader tells a follower that has everything to stand for election immediately."""
 
     KIND: ClassVar[int] = 7
 

@@ -10,7 +10,7 @@ Follows Ongaro's dissertation "Consensus: Bridging Theory and Practice": electio
 misses its majority steps down (6.2), membership one at a time (4.1), handing over (3.10), snapshots (5), reads by
 index and by lease (6.4). Differences and additions:
 
-- A voter that heard its leader grants nobody a vote for an election timeout, not even after a restart, whose moment
+- A voter that heard its leader grants no candidate a vote for an election timeout, not even after a restart, whose moment
   counts as the last time it heard one: the lease stands on it.
 - A change of members waits until an entry of this leader's own term is committed (the fault that was found in 4.1).
 - A leader that ordered another to stand has no lease until its term ends, even when it keeps leading.
@@ -70,7 +70,7 @@ class RaftNode:
         """`random` returns numbers from 0 to below 1, as random.random does."""
         self.node_id = node_id
         self.identity = recovered.identity
-        self.is_stranger = False  # the others know another data directory under this id
+        self.is_unrecognized = False  # the others know another data directory under this id
         self.config = config
         self.log = RaftLog(recovered)
         self.role = Role.FOLLOWER
@@ -117,13 +117,13 @@ class RaftNode:
         return min(self._election_due_ms, self._asked_reads.deadline_ms)
 
     def lease_until_ms(self, now_ms: float) -> float:
-        """Until when nobody else can have been elected, by this node's clock; minus infinity without a lease."""
+        """Until when no other node can have been elected, by this node's clock; minus infinity without a lease."""
         if self._leadership is None:
             return float("-inf")
         return self._leadership.lease_began_ms(self.log.membership, now_ms) + self.config.lease_ms
 
     def has_lease(self, now_ms: float) -> bool:
-        """Whether this node leads, and surely nobody else does."""
+        """Whether this node leads, and surely no other node does."""
         return now_ms < self.lease_until_ms(now_ms)
 
     def progress(self) -> dict[str, int]:
@@ -194,7 +194,7 @@ class RaftNode:
         if is_for_another(
             message, self.identity
         ):  # one that is known by its directory is not talked out of it
-            self.is_stranger = members.identity_of(self.node_id) != self.identity
+            self.is_unrecognized = members.identity_of(self.node_id) != self.identity
             raise WireError(
                 f"{message.source!r} means another data directory of {self.node_id!r} than this one"
             )
@@ -316,7 +316,7 @@ class RaftNode:
         if effects.hard_state is not None:
             self._saved = effects.hard_state
         if effects.entries:
-            self.log.mark_stable(effects.entries[-1].index, effects.entries[-1].term)
+            self.log.note_stable(effects.entries[-1].index, effects.entries[-1].term)
         if self.role is Role.CANDIDATE and self._saved == HardState(self.term, self.node_id):
             self._votes[self.node_id] = True
             self._count_votes(now_ms)
@@ -341,8 +341,8 @@ class RaftNode:
     def _may_stand(self) -> bool:
         """A voter may; and one whose own removal may not be committed, since its log may be the only one with it."""
         log = self.log
-        if self.is_stranger or self.node_id in log.membership.voters:
-            return not self.is_stranger
+        if self.is_unrecognized or self.node_id in log.membership.voters:
+            return not self.is_unrecognized
         is_open = log.membership_index > max(self.commit_index, log.base_index)
         return is_open and self.node_id in log.membership_at(log.membership_index - 1).voters
 
@@ -362,7 +362,7 @@ class RaftNode:
                 self._send(asking_for_vote(head, self.log, is_pre_vote=is_pre_vote, is_ordered=is_ordered))
 
     def _on_vote_request(self, request: VoteRequest, now_ms: float) -> None:
-        if self.is_stranger or (not request.is_ordered and self._follows_a_leader(now_ms)):
+        if self.is_unrecognized or (not request.is_ordered and self._follows_a_leader(now_ms)):
             return
         has_all = self.log.is_up_to_date(request.last_index, request.last_term)
         if request.is_pre_vote:
@@ -442,7 +442,7 @@ class RaftNode:
             raise WireError(f"{source!r} and {self.leader!r} both lead in term {self.term}")
         self._move(RoleEvent.LEADER_HEARD)
         self.leader = source
-        self.is_stranger = False  # it means this directory, or knows none: this node was added again
+        self.is_unrecognized = False  # it means this directory, or knows none: this node was added again
         self._put_off_election(now_ms)
         self._promise_until_ms = now_ms + self.config.election_timeout_ms
 
@@ -514,7 +514,7 @@ class RaftNode:
     def _leading(self) -> Leadership:
         if self._leadership is None:
             raise NotLeader(
-                f"{self.node_id} does not lead, {self.leader or 'nobody that it knows'} does",
+                f"{self.node_id} does not lead, {self.leader or 'no node that it knows'} does",
                 leader=self.leader,
             )
         return self._leadership
@@ -543,7 +543,7 @@ class RaftNode:
             self._change(members, now_ms)
 
     def _send_round(self, leadership: Leadership, now_ms: float) -> None:
-        """A heartbeat to everybody, and again what may have been lost."""
+        """A heartbeat to every member, and again what may have been lost."""
         leadership.begin_round(now_ms)
         self._next_heartbeat_ms = now_ms + self.config.heartbeat_interval_ms
         for member, peer in leadership.peers.items():

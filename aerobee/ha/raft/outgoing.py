@@ -43,7 +43,7 @@ class Effects:
 
 
 def asking_for_vote(head: Head, log: RaftLog, *, is_pre_vote: bool, is_ordered: bool) -> VoteRequest:
-    """Would you vote, or do you, for somebody whose log ends like this one?"""
+    """Would you vote, or do you, for a candidate whose log ends like this one?"""
     return VoteRequest(
         **head,
         last_index=log.last_index,

@@ -25,7 +25,7 @@ from aerobee.remoting.proven_client import prove
 QUEUE_MESSAGES_MAX = 1_024
 QUEUE_BYTES_MAX = 16 << 20
 CONNECT_S = 1.0
-RETRY_S = 0.1  # between attempts to connect; refused at once when nobody listens
+RETRY_S = 0.1  # between attempts to connect; refused immediately when nothing listens
 PROBE_INTERVAL_S = 0.5
 PROBE_TIMEOUT_S = 1.5
 log = logging.getLogger("aerobee.controller")

@@ -1,10 +1,10 @@
-"""A Raft replica in the running event loop: its inputs one after the other in a thread of its own, its timers by a clock.
+"""A Raft replica in the running event loop: its inputs one after the other in a dedicated thread, its timers by a clock.
 
     deliver / propose / read  ->  inbox  ->  one step in the thread: inputs, tick, syncs  ->  messages, answers, status
 
-The event loop never waits for the disk. Messages leave and answers are given on the loop when the step is over, so
-nothing is said before what it promises is durable. A storage that fails ends the service: `on_failed` is told, everybody who
-waits gets the storage's error, and nothing is sent any more.
+The event loop never waits for the disk. Messages leave and answers are given on the loop when the step has ended, so
+no message promises what is not durable yet. A storage that fails ends the service: `on_failed` is called, every pending
+call gets the storage's error, and nothing is sent any more.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aerobee.ordered_set import OrderedSet
 from aerobee.store.files.disk import Disk
 
 STEP_INPUTS_MAX = 256
-# No further input of a step is begun after this: messages leave and heartbeats are due when the step is over, and a message
+# No further input of a step is begun after this: messages leave and heartbeats are due when the step has ended, and a message
 # may cost a sync of the disk. The one sync of the step's proposals comes on top.
 STEP_MAX_S = 0.05
 log = logging.getLogger("aerobee.controller")
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Runs a function that blocks, somewhere; two are never asked for at once."""
+    """Runs a function that blocks, somewhere; never two at a time."""
 
     def __call__(self, work: Callable[[], _Step], /) -> Awaitable[_Step]: ...
 
@@ -49,7 +49,7 @@ class RaftStatus:
     """What this member knows of the group after its last step.
 
     `is_serving`: it leads and has applied everything that earlier leaders acknowledged. `lease_until_s`: until then, by
-    the clock's monotonic seconds, nobody else can have been elected.
+    the clock's monotonic seconds, no other node can have been elected.
     """
 
     is_leader: bool = False
@@ -59,7 +59,7 @@ class RaftStatus:
     lease_until_s: float = float("-inf")
     voters: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
-    is_stranger: bool = False  # the quorum knows another data directory under this id
+    is_unrecognized: bool = False  # the quorum knows another data directory under this id
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class RaftService:
         self._task = asyncio.create_task(self._work(), name="controller-raft")
 
     async def stop(self) -> None:
-        """Take no further part; who waits is told that nothing will be known here."""
+        """Take no further part; pending calls end with an unknown outcome."""
         self._is_over = True
         if self._task is not None:
             self._wake.set()
@@ -189,7 +189,7 @@ class RaftService:
 
     @property
     def is_leading_surely(self) -> bool:
-        """It leads, nobody else can have been elected, and it holds all that was acknowledged."""
+        """It leads, no other node can have been elected, and it holds all that was acknowledged."""
         return self.status.is_serving and self._clock.monotonic() < self.status.lease_until_s
 
     # -- the thread
@@ -240,7 +240,7 @@ class RaftService:
             lease_until_s=node.lease_until_ms(now_ms) / 1000,
             voters=node.log.membership.voters,
             learners=node.log.membership.learners,
-            is_stranger=node.is_stranger,
+            is_unrecognized=node.is_unrecognized,
         )
         return step
 
@@ -277,7 +277,7 @@ class RaftService:
             else:
                 asked.fail(QuorumBusy("what became of the change is unknown: ask again"))
 
-        # The tick that ends a step makes all its proposals durable at once.
+        # The tick that ends a step makes all its proposals durable together.
         return lambda replica, now_ms: replica.propose_deferred(data, on_done)
 
     def _reading(self, asked: _Asked) -> Input:
@@ -327,7 +327,7 @@ class RaftService:
             self._on_status(step.status)
 
     def _end(self, failure: Exception | None) -> None:
-        """Answer everybody who waits: whether their changes take effect is not known."""
+        """Answer every pending call: whether their changes take effect is not known."""
         self._is_over = True
         self.status = RaftStatus()
         self._inbox.clear()

@@ -46,7 +46,7 @@ class Outcome(Enum):
     """What became of a proposal."""
 
     APPLIED = auto()
-    REPLACED = auto()  # another leader's entry stands in its place: it never took effect
+    REPLACED = auto()  # another leader's entry replaced it: it never took effect
     UNKNOWN = auto()  # it may have taken effect: a snapshot came instead of the entry, or the replica ended
 
 
@@ -127,7 +127,7 @@ class Replica:
         self._work(now_ms)
 
     def close(self) -> None:
-        """Tell everybody who waits that nothing more will be known here."""
+        """End every pending call with an unknown outcome."""
         proposals, self._proposals = self._proposals, {}
         for proposal in proposals.values():
             proposal.on_done(Outcome.UNKNOWN, None)

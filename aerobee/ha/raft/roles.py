@@ -1,7 +1,7 @@
 """The roles of a Raft node, as a table. Core.
 
 A node is a follower until it misses its leader. It then asks whether it could win (pre-candidate), which disturbs
-nobody, and stands only when a majority would vote for it (candidate). Learners stay followers.
+no other node, and stands only when a majority would vote for it (candidate). Learners stay followers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RoleEvent(Enum):
     VOTE_WON = auto()
     ELECTION_LOST = auto()  # a majority refused
     TOLD_TO_STAND = auto()  # the leader hands over
-    HIGHER_TERM = auto()  # somebody is in a later term
+    HIGHER_TERM = auto()  # another node is in a later term
     LEADER_HEARD = auto()  # a leader of this term spoke
     QUORUM_LOST = auto()  # a leader that no majority answered for an election timeout
     REMOVED = auto()  # a leader whose own removal is committed
@@ -52,7 +52,7 @@ NEXT: dict[tuple[Role, RoleEvent], Role] = {
 
 
 def next_role(role: Role, event: RoleEvent) -> Role:
-    """The role after an event. Raises RuntimeError for a pair that cannot be: a fault of ours, never of a peer."""
+    """The role after an event. Raises RuntimeError for a pair that cannot be: an internal error, never of a peer."""
     try:
         return NEXT[role, event]
     except KeyError:

@@ -39,7 +39,7 @@ from aerobee.ha.raft.log import Recovered
 from aerobee.store.files.disk import Disk, FileLock, MappedFile, sync_names_above
 
 _VOTE_BYTES_MAX = 1 << 10
-_SNAPSHOT_HEAD_BYTES_MAX = 256 << 10  # beside the state: ids of the members
+_SNAPSHOT_HEAD_BYTES_MAX = 256 << 10  # besides the state: ids of the members
 _LOG_NAME = re.compile(r"log-(\d{10})")
 _VERSION = 2  # 1 had no identities
 
@@ -51,7 +51,7 @@ class _LogFile:
 
 
 class RaftFiles:
-    """A RaftStorage in a directory. After an error it takes nothing more: open the directory anew."""
+    """A RaftStorage in a directory. After an error it takes nothing more: open the directory again."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class RaftFiles:
             record = layout.encode_record(entry, self._synced_end)
         self._mapped.buffer[self._end : self._end + len(record)] = record
         self._end += len(record)
-        self._place(entry, self._files[-1])
+        self._note_entry(entry, self._files[-1])
 
     def _sync(self) -> None:
         assert self._mapped is not None, "the log is not open"
@@ -183,7 +183,7 @@ class RaftFiles:
         self._end = self._synced_end = layout.FILE_HEAD.size
 
     def _follow_snapshot(self, snapshot: Snapshot) -> None:
-        """Have the log go on behind the snapshot, and remove files that hold only what it holds."""
+        """Have the log continue behind the snapshot, and remove files that hold only what it holds."""
         if self._term_at(snapshot.index) != snapshot.term:
             self._write(Entry(snapshot.index, snapshot.term, EntryKind.RESET, b""))
             self._sync()
@@ -195,10 +195,10 @@ class RaftFiles:
             self._disk.sync_dir(self.directory)
 
     def _term_at(self, index: int) -> int | None:
-        place = index - self._base_index - 1
-        return self._terms[place] if self._base_index >= 0 and 0 <= place < len(self._terms) else None
+        position = index - self._base_index - 1
+        return self._terms[position] if self._base_index >= 0 and 0 <= position < len(self._terms) else None
 
-    def _place(self, entry: Entry, file: _LogFile) -> None:
+    def _note_entry(self, entry: Entry, file: _LogFile) -> None:
         """Note an entry that stands next in the log, and what it puts aside. Raises StoreError when some are missing."""
         if entry.kind is EntryKind.RESET:
             self._base_index = entry.index
@@ -208,15 +208,15 @@ class RaftFiles:
             if self._base_index < 0 or entry.index <= self._base_index:
                 self._base_index = entry.index - 1
                 self._terms.clear()
-            place = entry.index - self._base_index - 1
-            if place > len(self._terms):
+            position = entry.index - self._base_index - 1
+            if position > len(self._terms):
                 last = self._base_index + len(self._terms)
                 raise self._refusal(
                     os.path.basename(self._log_path(file.sequence)),
                     -1,
                     f"entry {entry.index} stands in it behind entry {last}: those between are missing",
                 )
-            self._terms[place:] = [entry.term]
+            self._terms[position:] = [entry.term]
             kept = entry.index - 1
         for each in self._files:
             each.last_index = min(each.last_index, kept)
@@ -334,14 +334,14 @@ class RaftFiles:
             raise self._refusal(name, scan.end, scan.fault)
         self._files.append(_LogFile(sequence))
         for entry in scan.entries:
-            self._place(entry, self._files[-1])
+            self._note_entry(entry, self._files[-1])
             found[entry.index] = entry
         self._end = scan.end
         if is_last:
             self._take_over(path, scan, layout.zeros_from(data, scan.end))
 
     def _take_over(self, path: str, scan: layout.Scan, dirty_end: int) -> None:
-        """Go on in the last file. What a failed sync may have left only in memory is written again."""
+        """Continue in the last file. What a failed sync may have left only in memory is written again."""
         self._mapped = mapped = self._disk.open_mapped(path)
         mapped.reserve(mapped.size)
         mapped.buffer[scan.end : dirty_end] = bytes(dirty_end - scan.end)
@@ -361,9 +361,9 @@ class RaftFiles:
 
     def _refusal(self, name: str, offset: int, reason: str) -> StoreError:
         path = self._path(name)
-        place = f"{path}, byte {offset}" if offset >= 0 else path
+        where = f"{path}, byte {offset}" if offset >= 0 else path
         return StoreError(
-            f"{place}: {reason}. This controller cannot know any more what it promised, so it does not start: "
+            f"{where}: {reason}. This controller cannot know any more what it promised, so it does not start: "
             f"remove it from its group, delete {self.directory}, and add it again as a new member",
             path=path,
             offset=offset,

@@ -49,7 +49,7 @@ def check_memberships(request: AppendRequest, before: Membership) -> None:
         after = decode_membership(entry.data)
         if not is_one_step(before, after):
             raise WireError(
-                f"entry {entry.index} of {request.source!r} changes the members from {before.everybody!r:.200} to "
-                f"{after.everybody!r:.200}: a change is one member or one vote"
+                f"entry {entry.index} of {request.source!r} changes the members from {before.all_members!r:.200} to "
+                f"{after.all_members!r:.200}: a change is one member or one vote"
             )
         before = after

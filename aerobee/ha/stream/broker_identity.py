@@ -1,9 +1,9 @@
 """The two small files in which a broker of controller mode keeps its id. Core. Source BrokerMetadata, TempBrokerMetadata (RocketMQ).
 
     brokerIdentity          cluster#name#id             the id that the controllers gave to this directory, for good
-    brokerIdentity-temp     cluster#name#id#checkcode   an id that it has asked for; the check code is address;milliseconds
+    brokerIdentity-temp     cluster#name#id#checkcode   an id that it has requested; the check code is address;milliseconds
 
-Text without a line break. The second one is written before the controllers are asked, so that a broker that dies between gets
+Text without a line break. The second one is written before the request to the controllers, so that a broker that dies between gets
 the same id again instead of another one.
 """
 

@@ -1,6 +1,6 @@
 """Where a slave's log parts from its master's in classic HA, which itself never asks. Core.
 
-A slave that was a master once may end in records that nobody else has. Before it follows, it asks for bytes that it has
+A slave that was a master once may end in records that no other broker has. Before it follows, it asks for bytes that it has
 already, from a little before its end, and compares. Two logs that were one and parted stay apart: each record holds its
 own offset and time. So if the overlap is equal up to the slave's end, all before it is; if it parts inside, the slave
 cuts back to the last record that both have; if the very first record of it differs, the search goes further back.
@@ -26,7 +26,7 @@ class Verdict(Enum):
     EQUAL = auto()  # up to the slave's end: follow from there
     PARTED = auto()  # cut at `common_end`, then follow from there
     FURTHER_BACK = auto()  # connect again and ask from `ask_from`
-    NOTHING_COMMON = auto()  # not even the first record that can be asked for
+    NOTHING_COMMON = auto()  # not even the first record that can be requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ class DivergenceSearch:
     def take(self, offset: int, body: bytes) -> Comparison:
         """Compare bytes that the master sent. Raises MalformedFrame when they do not follow each other."""
         if offset != self._compared:
-            raise MalformedFrame(f"the master sent bytes at {offset}, {self._compared} was asked for")
+            raise MalformedFrame(
+                f"the master sent bytes at offset {offset}, the slave requested {self._compared}"
+            )
         count = min(len(body), self._end - offset)
         mine = self._read(offset, offset + count)
         same = _equal_bytes(mine, body[:count])
@@ -70,7 +72,7 @@ class DivergenceSearch:
         return Comparison(Verdict.FURTHER_BACK, self.ask_from)
 
     def _start_before(self, offset: int) -> int:
-        """The last record's start at or before `offset`, else the first that may be asked for."""
+        """The last record's start at or before `offset`, else the first that may be requested."""
         low, high = 0, len(self._starts)
         while low < high:
             middle = (low + high) // 2

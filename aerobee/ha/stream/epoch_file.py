@@ -82,9 +82,9 @@ def decode_epochs(data: bytes) -> tuple[EpochEntry, ...]:
     return entries
 
 
-def end_offset(entries: Sequence[EpochEntry], place: int, max_offset: int) -> int:
-    """Where the epoch at `place` ends in a log that ends at `max_offset`."""
-    return entries[place + 1].start_offset if place + 1 < len(entries) else max_offset
+def end_offset(entries: Sequence[EpochEntry], position: int, max_offset: int) -> int:
+    """Where the epoch at `position` ends in a log that ends at `max_offset`."""
+    return entries[position + 1].start_offset if position + 1 < len(entries) else max_offset
 
 
 def common_point(
@@ -98,14 +98,14 @@ def common_point(
     The newest epoch that both began at the same byte was written by one master, so it is the same in both as far as
     both go. Everything behind it in the slave's log must be cut off. Source AutoSwitchHAClient.doTruncate.
     """
-    starts = {entry: place for place, entry in enumerate(master)}
-    for place in range(len(local) - 1, -1, -1):
-        at_master = starts.get(local[place])
+    starts = {entry: position for position, entry in enumerate(master)}
+    for position in range(len(local) - 1, -1, -1):
+        at_master = starts.get(local[position])
         if at_master is not None:
             return CommonPoint(
-                local[place].epoch,
+                local[position].epoch,
                 min(
-                    end_offset(local, place, local_max_offset),
+                    end_offset(local, position, local_max_offset),
                     end_offset(master, at_master, master_max_offset),
                 ),
             )
@@ -135,6 +135,6 @@ def without_deleted(entries: Sequence[EpochEntry], min_offset: int) -> tuple[Epo
     """The epochs of a log whose bytes before `min_offset` were deleted: those that have a byte left, and the last one."""
     return tuple(
         entry
-        for place, entry in enumerate(entries)
-        if place == len(entries) - 1 or entries[place + 1].start_offset > min_offset
+        for position, entry in enumerate(entries)
+        if position == len(entries) - 1 or entries[position + 1].start_offset > min_offset
     )

@@ -31,7 +31,7 @@ from aerobee.ha.stream.transfer_header import (
 REQUEST = struct.Struct(">ihhq")
 REPLY_HEAD = struct.Struct(">iiqi")
 ENTRY = struct.Struct(">iq")
-ENTRIES_MAX = 1_000  # what RocketMQ has room for
+ENTRIES_MAX = 1_000  # what RocketMQ has space for
 _STATE = struct.Struct(">i")
 
 

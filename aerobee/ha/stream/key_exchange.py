@@ -29,7 +29,7 @@ class KeyExchange:
     """One side. feed() returns what is to be sent; `rest` has the bytes behind the exchange once `is_done`."""
 
     def __init__(self, key: bytes, random: bytes, *, is_master: bool) -> None:
-        """`random`: RANDOM_BYTES that nobody can guess, used once."""
+        """`random`: RANDOM_BYTES unguessable bytes, used once."""
         self.is_done = False
         self.rest = b""
         self._key = key
@@ -39,7 +39,7 @@ class KeyExchange:
         self._pending = bytearray()
 
     def begin(self) -> bytes:
-        """The first bytes of a slave; a master sends none before it is asked."""
+        """The first bytes of a slave; a master sends none before the slave's."""
         return b"" if self._is_master else MAGIC + self._own
 
     def feed(self, data: bytes) -> bytes:

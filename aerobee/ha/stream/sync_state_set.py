@@ -9,7 +9,7 @@ What always holds, and what breaking it cost RocketMQ messages:
   was asked for counts until the controller names a newer set, because a request with an older set's epoch is refused then.
   When nothing else brings a newer set, the master asks for the present one under a new epoch.
 - The confirm offset never goes back.
-- A member that reports less than the confirm offset lost what it had: it has to go at once.
+- A member that reports less than the confirm offset lost what it had: the master removes it immediately.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SyncStateSet:
         self.set_epoch = set_epoch
         self.confirm_offset = confirm_offset
         self._asked: frozenset[int] | None = None  # an answer is due
-        self._unanswered: frozenset[int] = frozenset()  # asked for, and what became of it is not known
+        self._unanswered: frozenset[int] = frozenset()  # requested, with an unknown outcome
         self._replicas: dict[int, Replica] = {}
         self._epoch_start_offset = epoch_start_offset
         self._needs_all = needs_all
@@ -141,16 +141,16 @@ class SyncStateSet:
         return frozenset(wanted) if wanted != self.members or may_be_granted else None
 
     def ask(self, members: frozenset[int]) -> None:
-        """This set is being asked for: from now on both count."""
+        """This set is being requested: from now on both count."""
         self._asked = members | {self.own_id}
 
     def unanswered(self) -> None:
-        """No answer came. The request may still be granted, so what it asked for goes on counting."""
+        """No answer came. The request may still be granted, so the requested set still counts."""
         self._unanswered |= self._asked or frozenset()
         self._asked = None
 
     def refused(self) -> None:
-        """The controller answered no, so this request is over."""
+        """The controller refused, so this request has ended."""
         self._asked = None
 
     def learned(self, members: Iterable[int], set_epoch: int) -> None:

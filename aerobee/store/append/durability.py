@@ -1,6 +1,7 @@
-"""What of the log is on the disk, who waits for that, and what consumers may see until it is.
+"""Up to where the log is durable, the callbacks that wait for that, and what consumers may see until then.
 
-With SYNC_FLUSH consumers see a record when the disk has it, and senders are answered then; with ASYNC_FLUSH both at once.
+With SYNC_FLUSH the broker answers a send, and shows the record to consumers, when the record is on the disk; with
+ASYNC_FLUSH it does both immediately.
 Follows CommitLog.handleDiskFlush and getMaxReadableOffset; the flush itself is in flush.py.
 """
 
@@ -31,7 +32,7 @@ class Durability:
         executor: Executor | None,
         needs_confirmation: bool = False,
     ) -> None:
-        """`visibility` is told what has become durable, `writability` of a sync that failed."""
+        """`visibility` receives the durable offset, `writability` a failed sync."""
         self.flushed = Watermark()  # the log is durable below it
         self._is_sync = config.is_sync_flush
         # Whether burst_done() does anything. A plain attribute: it is read with each burst.
@@ -81,12 +82,12 @@ class Durability:
 
     @property
     def wants_each_burst(self) -> bool:
-        """Whether burst_done() does anything for each burst: several must not be told as one then."""
+        """Whether burst_done() acts on each burst: the caller must not report several as one then."""
         return self._is_sync or (self._on_burst is not None and self._is_burst_wanted())
 
     @property
     def wants_bursts(self) -> bool:
-        """Whether several bursts may be told as one, but not much later."""
+        """Whether the caller may report several bursts as one, but only shortly after the first."""
         return self._on_burst is not None and self._is_wanted_soon()
 
     def on_burst(
@@ -95,8 +96,8 @@ class Durability:
         is_wanted: Callable[[], bool] = lambda: True,
         is_wanted_soon: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Call back after each burst of appends. One callback, cheap, which never raises. While `is_wanted` says no, many
-        bursts may be told as one: a moment later while `is_wanted_soon` says yes, else whenever."""
+        """Call back after each burst of appends. One callback, cheap, which never raises. While `is_wanted` returns
+        False, one call may stand for many bursts: within a moment while `is_wanted_soon` returns True, else at any time."""
         self._on_burst, self._is_burst_wanted, self._is_wanted_soon = callback, is_wanted, is_wanted_soon
         self.hears_bursts = self._is_sync or callback is not None
 
@@ -121,7 +122,7 @@ class Durability:
 
     @property
     def confirmed(self) -> int:
-        """Enough replicas have the log below it, as far as this broker was told."""
+        """Enough replicas have the log below it, as far as this broker knows."""
         return min(self._confirmed, self._log.end)
 
     def _hold_back(self) -> None:
@@ -129,12 +130,12 @@ class Durability:
             self._visibility.hold_back(self.readable_offset)
 
     def wait_flushed(self, offset: int, callback: Callable[[bool], None]) -> None:
-        """As wait(), with async flush too: the flush begins at once."""
+        """As wait(), with async flush too: the flush begins immediately."""
         self.flushed.when(offset, callback)
         self.want_flush()
 
     def wait(self, offset: int, callback: Callable[[bool], None]) -> None:
-        """With sync flush call back when the log is durable up to `offset`; with async flush at once.
+        """With sync flush call back when the log is durable up to `offset`; with async flush immediately.
 
         callback(False): a sync failed, nothing is known about the record. The time limit is the caller's.
         """
@@ -150,7 +151,7 @@ class Durability:
         self._flusher.sync_now()
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other intervals."""
+        """Apply other intervals."""
         self._flusher.reconfigure(config)
 
     # -- life
@@ -166,7 +167,7 @@ class Durability:
         await self._flusher.stop()
 
     def finish(self) -> None:
-        """The last flush, in the calling thread; nobody is told yet. Raises OSError."""
+        """The last flush, in the calling thread; no callback runs yet. Raises OSError."""
         self._log.sync(self.flushed.value, self._log.end)
         self.flushed.value = max(self.flushed.value, self._log.end)
 

@@ -1,27 +1,27 @@
-"""The one way into the commit log: room, placing, the record's bytes, the log's end, entries, visibility.
+"""The one way into the commit log: space, placing, the record's bytes, the log's end, entries, visibility.
 
-Follows CommitLog.asyncPutMessage(s), appendToCommitLog and the dispatchers of RocketMQ, in one step and one thread. Nobody
-else moves `CommitLog.end` forward (opening and cutting the log aside), which a test holds. Every append has the same
+Follows CommitLog.asyncPutMessage(s), appendToCommitLog and the dispatchers of RocketMQ, in one step and one thread. No
+other code moves `CommitLog.end` forward (opening and cutting the log aside), which a test holds. Every append has the same
 order, and the native fast path (native/) mirrors it:
 
-    1. Parse and reserve: the record's numbers fit their fields; room in the queue, in the index, in the log (place).
+    1. Parse and reserve: the record's numbers fit their fields; space in the queue, in the index, in the log (CommitLog.reserve).
        All that can fail is here: StoreFull, StoreNotWritable, RecordInvalid, struct.error. Nothing has changed then.
-    2. Lay out: queue offset = queue.max_offset, physical offset = what place() returned.
+    2. Lay out: queue offset = queue.max_offset, physical offset = what reserve() returned.
     3. Write: the record's bytes, then `log.end`, then the queue's entry and `max_offset`, then the index entries (those
        of a burst at its end, into memory first: KeyIndex.put_run_deferred). Log record first: a consumer that sees the
-       entry reads the record at once, and recovery makes missing entries from the log but can never do the reverse.
-       Nothing in this step may fail. Should it, by an error of ours, the store takes no more messages, so that a frame
+       entry can read the record, and recovery makes missing entries from the log but can never do the reverse.
+       Nothing in this step may fail. Should it, by an internal error, the store takes no more messages, so that a frame
        that is in the log is never stored again.
     4. Show: `last_store_timestamp`, `last_record_offset`; with sync flush the entry waits for the disk, else
-       `readable_max` moves and the listeners are told (visibility.py).
+       `readable_max` moves and the listeners are notified (visibility.py).
 
 The bytes of another broker's log come by raw_appender.py, which has them written here.
 
-What native code settles, before it calls anything of Python that may look: `log.end`; of each queue `max_offset`, and
-`readable_max` where it tells nobody (async flush, no one waits at the queue), else announce() for each entry, in order;
+Native code updates these before it calls Python code that may read them: `log.end`; of each queue `max_offset`, and
+`readable_max` where no listener is notified (async flush, no consumer waits at the queue), else announce() for each entry, in order;
 mark_dirty() at a queue's first unsynced entry; the newest index file's numbers (KeyIndex.put_run); at the end of the burst
-`last_store_timestamp` and `last_record_offset`. It asks CommitLog.place, ConsumeQueue.make_room and KeyIndex.make_room for
-room with everything settled, for these may change files.
+`last_store_timestamp` and `last_record_offset`. It asks CommitLog.reserve, ConsumeQueue.make_room and KeyIndex.make_room for
+space with everything settled, for these may change files.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _TEXT_SIZES = [_TEXT_SIZE.pack(size) for size in range(4096)]  # of the usual on
 _OFFSETS, _OFFSETS_AT = head_struct("queue_offset", "physical_offset"), field_at("queue_offset")
 _HEAD = head_struct("size", "queue_offset", "physical_offset")  # what is checked of a written record
 _CODE_MAX = 2**63  # a tags code takes 64 bits with its sign
-_NO_INDEX_ROOM = 1 << 30  # without an index there is always room
+_NO_INDEX_ROOM = 1 << 30  # without an index there is always space
 
 # (physical offset, queue offset) of the first record -> records back to back, their queue entries, each one's offset
 RunLayout = Callable[[int, int], tuple[bytes, bytes, Sequence[int]]]
@@ -98,7 +98,7 @@ class LogAppender:
         on_broken: Callable[[StoreError], None],
     ) -> None:
         """`store_host` gives the address that records name, packed. `check_writable` raises while no message can be taken.
-        `on_broken` is told when a record could not be finished: nothing may follow it."""
+        `on_broken` is called when a record could not be finished: nothing may follow it."""
         self.config = config
         self.log = log
         self.index = index
@@ -114,7 +114,7 @@ class LogAppender:
         self.clock = clock
         # Of a burst: index entries (hash, physical offset) to be written at its end.
         self._index_entries: list[tuple[int, int]] = []
-        # Entries for which there is surely room behind these. Whoever else writes to the index sets it to 0.
+        # Entries for which there is surely space behind these. Whoever else writes to the index sets it to 0.
         self._index_room = 0
 
     @property
@@ -132,7 +132,7 @@ class LogAppender:
         )  # files of the index may be gone, or have got other entries
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other limits."""
+        """Apply other limits."""
         self.config = config
 
     def store_time_now(self) -> int:
@@ -209,7 +209,7 @@ class LogAppender:
             queue.ensure_room(len(records))
         for lmq in lmqs:
             lmq.ensure_room(1)
-        start = self.log.place(sum(sizes))
+        start = self.log.reserve(sum(sizes))
         first = queue_offset = queue.max_offset if has_entry else 0
         offsets = tuple(accumulate(sizes[:-1], initial=start))
         for laid_out, offset in zip(records, offsets, strict=True):
@@ -236,7 +236,7 @@ class LogAppender:
             or _newest_entry(queue) == (offsets[-1], sizes[-1])
         )
         self._last_queue = None
-        self._index_room = 0  # a burst that goes on looks again
+        self._index_room = 0  # a burst that continues looks again
         self.last_store_timestamp, self.last_record_offset = now_ms, offsets[-1]
         next_offset = first
         for laid_out in records if has_entry else ():
@@ -252,8 +252,8 @@ class LogAppender:
         """After the last append of a burst: hand over its index entries."""
         self.last_store_timestamp = now_ms
         if __debug__:
-            # The newest record stands where and with the size that was told, or a file was begun behind it; and its entry says
-            # so: read again where they were written. Without a call of its own, for this is paid with each burst.
+            # The newest record has the offset and the size that were returned, or a file begins behind it; and its entry says
+            # so: read again where they were written. Inline, without a call: each burst pays for it.
             log, queue = self.log, self._last_queue
             if queue is not None and (end := log.end) != log.base:
                 offset = self.last_record_offset
@@ -283,8 +283,8 @@ class LogAppender:
     ) -> int:
         """Write one record of an ordinary queue (of class ConsumeQueue itself); return its physical offset.
 
-        `topic_field` is the topic behind its length byte. `tags_code` fits 64 bits. `is_awaited`: somebody may wait at
-        this queue; without it nobody is told with async flush. Raises StoreFull, and struct.error for a number that
+        `topic_field` is the topic behind its length byte. `tags_code` fits 64 bits. `is_awaited`: a consumer may wait at
+        this queue; without it no listener is notified with async flush. Raises StoreFull, and struct.error for a number that
         does not fit its field; nothing has changed then.
         """
         log = self.log
@@ -301,7 +301,7 @@ class LogAppender:
         offset = log.end
         end = offset + size
         if end > log.limit:
-            offset = log.place(size)
+            offset = log.reserve(size)
             end = offset + size
         record = b"".join(
             (
@@ -355,7 +355,7 @@ class LogAppender:
     ) -> tuple[Sequence[int], int]:
         """Write `count` records of one queue of class ConsumeQueue, `size` bytes together, back to back in one log file.
 
-        Returns their physical offsets and the end of the last one. `layout` is called once room is there, with the
+        Returns their physical offsets and the end of the last one. `layout` is called once space is there, with the
         offsets of the first record; `keys` gives their `key_count` index entries. All or nothing. Raises what these
         raise, StoreFull, RecordInvalid.
         """
@@ -363,7 +363,7 @@ class LogAppender:
             queue.ensure_room(count)
         if self._index_room < key_count:
             self._make_index_room(key_count, now_ms)
-        start, first = self.log.place(size), queue.max_offset
+        start, first = self.log.reserve(size), queue.max_offset
         records, entries, offsets = layout(start, first)
         index_entries = list(keys(offsets)) if keys is not None else []
         assert len(records) == size
@@ -388,7 +388,7 @@ class LogAppender:
         self.last_store_timestamp, self.last_record_offset, self._last_queue = now_ms, offsets[-1], queue
         assert _newest_entry(queue) == (offsets[-1], start + size - offsets[-1])
         if is_awaited or self._holds:
-            # One by one: who waits looks at the newest message that it is told of.
+            # One by one: a listener looks only at the newest message that it is called with.
             for number, (_, _, code) in enumerate(ENTRY.iter_unpack(entries), first + 1):
                 self._show(queue, number, code)
         else:
@@ -398,7 +398,7 @@ class LogAppender:
     # -- the write itself
 
     def write(self, physical_offset: int, data: bytes, queue_offset: int | None) -> None:
-        """Write records to the place that was reserved for them, then move the log's end behind them.
+        """Write records at the offset that was reserved for them, then move the log's end behind them.
 
         `queue_offset` is that of the first record, None when the caller has looked at every record.
         """
@@ -406,14 +406,14 @@ class LogAppender:
         assert log.base <= physical_offset == log.end < end <= log.limit + BLANK_BYTES, (physical_offset, end)
         log.buffer[at : at + len(data)] = data
         if __debug__ and queue_offset is not None:
-            # What stands there now is what entries and readers will be told.
+            # Entries and readers rely on exactly these bytes.
             size, own_queue_offset, own_offset = _HEAD.unpack_from(log.buffer, at)
             assert RECORD_BYTES_MIN <= size <= len(data), (size, len(data))
             assert (own_queue_offset, own_offset) == (queue_offset, physical_offset)
         log.end = end
 
     def _make_index_room(self, count: int, now_ms: int) -> None:
-        """Take room for `count` entries, in a new index file if need be. Raises StoreFull."""
+        """Take space for `count` entries, in a new index file if need be. Raises StoreFull."""
         self.write_index(now_ms)
         if not self.index.has_room(count):
             self.index.make_room(count, now_ms)
@@ -462,7 +462,7 @@ class LogAppender:
 
 
 def _add_entry(queue: AnyQueue, laid_out: LaidOut, offset: int, size: int, now_ms: int) -> None:
-    """Write a record's entry; room was taken."""
+    """Write a record's entry; space was taken."""
     code = laid_out.tags_code
     if isinstance(queue, BatchConsumeQueue):
         count = laid_out.batch_size

@@ -2,8 +2,8 @@
 
 They belong to one queue and have no keys, no flags and both hosts IPv4, so record and entry are laid out here in one
 step, a run of them with one write to the log and one to the queue. Log and queue hold afterwards what
-MessageStore.append_batch would have written. Where nobody reads the queue but one part of the broker, that part is told
-once a run.
+MessageStore.append_batch would have written. Where a single part of the broker reads the queue, that part is notified
+once per run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class OwnRecords:
         """`host`: the born host, packed. `waiting` holds the queues whose messages must be announced one by one; where
         this one is not among them, `on_written` is called once a run instead."""
         self._store = store
-        self._place = (topic, queue_id)
+        self._key = (topic, queue_id)
         self._host = host
         self._waiting = waiting
         self._on_written: Listeners[()] = Listeners("the reader of own records", store.appender.clock)
@@ -90,7 +90,7 @@ class OwnRecords:
         """
         store = self._store
         store.check_writable()
-        queue = store.queues.get(self._place)
+        queue = store.queues.get(self._key)
         host, store_host = self._host, store.store_host
         if type(queue) is not ConsumeQueue or len(host) != HOST_V4_BYTES or len(store_host) != HOST_V4_BYTES:
             return None
@@ -115,10 +115,10 @@ class OwnRecords:
     @property
     def is_awaited(self) -> bool:
         """Whether each record of the queue is to be announced."""
-        return self._place in self._waiting
+        return self._key in self._waiting
 
     def written(self, *, is_awaited: bool) -> None:
-        """Records of the queue have been written, by append() or by somebody who writes the same natively."""
+        """Records of the queue have been written, by append() or by native code that writes the same."""
         if not is_awaited and not self._holds:
             self._on_written.tell()  # else each record was announced
         self._store.burst_done()
@@ -127,20 +127,20 @@ class OwnRecords:
         self, born_ms: int, records: Sequence[OwnRecord], now: int, start: int, queue_offset: int
     ) -> tuple[bytes, bytes, list[int]]:
         """The records from `start` on, their queue entries, the offset of each record."""
-        pack, crc32, fixed, place = _HEAD.pack, zlib.crc32, self._fixed_bytes, start
-        queue_id, host, store_host = self._place[1], self._host, self._store.store_host
+        pack, crc32, fixed, physical_offset = _HEAD.pack, zlib.crc32, self._fixed_bytes, start
+        queue_id, host, store_host = self._key[1], self._host, self._store.store_host
         parts: list[bytes] = []
         entries: list[bytes] = []
         offsets: list[int] = []
         for body, text, code in records:
             size = fixed + len(body) + len(text)
             head = pack(
-                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, 0, queue_offset, place, 0, born_ms, host, now,
+                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, 0, queue_offset, physical_offset, 0, born_ms, host, now,
                 store_host, 0, 0, len(body),
             )  # fmt: skip
             parts += (head, body, self._topic_part, len(text).to_bytes(2, "big"), text)
-            entries.append(ENTRY.pack(place, size, code))
-            offsets.append(place)
-            place += size
+            entries.append(ENTRY.pack(physical_offset, size, code))
+            offsets.append(physical_offset)
+            physical_offset += size
             queue_offset += 1
         return b"".join(parts), b"".join(entries), offsets

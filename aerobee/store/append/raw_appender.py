@@ -1,4 +1,4 @@
-"""The bytes of another broker's log: a master's, written to the same place here.
+"""The bytes of another broker's log: a master's, written at the same offset here.
 
 Follows CommitLog.appendToCommitLog of RocketMQ. They get the queue and index entries that recovery would make of them, in the
 order of every append (log_appender.py). Native code mirrors it for ordinary records (`RawAppender` of native/).
@@ -39,9 +39,9 @@ class RawAppender:
     def append(self, physical_offset: int, data: bytes) -> RawRun:
         """Write what a master has at `physical_offset`: whole records, and the blank at a file's end, of one log file.
 
-        The bytes go to the same place here, with the queue and index entries that recovery would make of them. They
+        The bytes go to the same offset here, with the queue and index entries that recovery would make of them. They
         continue the log at its end; in an empty log they begin a file. All or nothing. Raises RecordInvalid for bytes
-        that are not whole records of that place or that skip messages of a queue, StoreFull, StoreNotWritable.
+        that are not whole records of that offset or that skip messages of a queue, StoreFull, StoreNotWritable.
         Source: CommitLog.appendToCommitLog.
         """
         self.check(physical_offset)
@@ -68,7 +68,7 @@ class RawAppender:
         if index_entries and not index.has_room(len(index_entries)):
             index.make_room(len(index_entries), now_ms)
         self._reserve_entries(entries)
-        log.place_raw(physical_offset, len(data), fills_file=run.fills_file)
+        log.reserve_raw(physical_offset, len(data), fills_file=run.fills_file)
         # Nothing from here on can fail.
         try:
             appender.write(physical_offset, data, None)
@@ -90,7 +90,7 @@ class RawAppender:
         return run
 
     def check(self, physical_offset: int) -> None:
-        """Raise StoreNotWritable or RecordInvalid unless a master's bytes for this place can be taken now."""
+        """Raise StoreNotWritable or RecordInvalid unless a master's bytes for this offset can be taken now."""
         self._check_open()
         log = self._appender.log
         if log.segments and physical_offset != log.end:
@@ -108,8 +108,8 @@ class RawAppender:
         return self._queues.any(topic, queue_id)
 
     def reserve(self, physical_offset: int, size: int) -> None:
-        """For native code: CommitLog.place_raw of whole records without a blank."""
-        self._appender.log.place_raw(physical_offset, size, fills_file=False)
+        """For native code: CommitLog.reserve_raw of whole records without a blank."""
+        self._appender.log.reserve_raw(physical_offset, size, fills_file=False)
 
     def show(
         self, store_timestamp: int, record_offset: int, notes: Sequence[tuple[AnyQueue, int, int]]
@@ -117,7 +117,7 @@ class RawAppender:
         """For native code: a run of a master's records is complete, the newest one begins at `record_offset`.
 
         `notes`: queue, queue offset behind the newest message, tags code; one for consecutive messages of a queue that have
-        the same code. Who waits may be told of several messages at once by it.
+        the same code. One note may announce several messages to the consumers that wait.
         """
         self._appender.follow(store_timestamp, record_offset)
         for queue, next_offset, tags_code in notes:

@@ -1,7 +1,7 @@
 """What consumers see of the queues: an entry when its record is complete, or where records are held, when it is safe.
 
 With sync flush a consumer sees nothing that a power loss could take back, in controller mode nothing that another master might
-not have. The native fast path moves `readable_max` itself where nothing is held and nobody waits at a queue.
+not have. The native fast path moves `readable_max` itself where no record is withheld and no consumer waits at a queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Visibility:
     def __init__(self, log: CommitLog, queues: QueueTable, *, clock: Clock, holds: bool) -> None:
         """`holds`: consumers see a record when show_safe() says so."""
         self.holds = holds
-        # Who is told of new messages: (topic, queue id, new end of what is readable, tags code).
+        # Called with each new message: (topic, queue id, new end of what is readable, tags code).
         self._clock = clock
         self.arrivals = self._new_listeners()
         self._arrivals_of: dict[str, Listeners[str, int, int, int]] = {}  # by topic
@@ -66,7 +66,7 @@ class Visibility:
     def hold_back(self, bound: int) -> None:
         """Where records are held: consumers see those that end at or before `bound` and no others, whatever was shown before.
 
-        What a queue has behind it is shown all at once. Walks the entries behind the bound.
+        A queue's entries behind it are shown together. Walks the entries behind the bound.
         """
         unseen: list[tuple[int, AnyQueue, int, int]] = []
         for queue in self._queues.queues.values():

@@ -1,7 +1,7 @@
 """Whether the store takes messages, and why not: closed, its disk full or failed, or a slave's.
 
 What always holds: after a failure nothing is taken again before a restart has read what the disk really holds; a full disk
-is forgotten as soon as there is room. Follows the RunningFlags of RocketMQ. Core.
+is forgotten as soon as there is space. Follows the RunningFlags of RocketMQ. Core.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Writability:
             self._changed()
 
     def fail(self, failure: StoreError) -> None:
-        """Take nothing any more, for good. The first failure is the one that is told."""
+        """Take nothing any more, for good. The first failure is the one that is reported."""
         if self._failure is None:
             _logger.error("%s", failure)
             self._failure = failure
@@ -79,7 +79,7 @@ class Writability:
         self._changed()
 
     def note_disk(self, full: StoreFull | None) -> None:
-        """The disk was looked at: `full` when it has too little room for more messages, None when it has enough."""
+        """The disk was looked at: `full` when it has too little space for more messages, None when it has enough."""
         if full is not None and self._refusal is None:
             self._refusal = full
             _logger.error("%s", full)

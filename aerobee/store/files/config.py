@@ -19,7 +19,7 @@ QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
 HA_FRAME_BYTES_MAX = 4 << 20
 # So many messages of one reply may lie anywhere in the log, as many as RocketMQ's clients ask for. A reply of more has of
-# messages that may have left the memory only those that lie within RUN_BYTES_MAX: so much is read from the disk at once.
+# messages that may have left the memory only those that lie within RUN_BYTES_MAX: that is the limit of one read from the disk.
 SCATTERED_COUNT_MAX, RUN_BYTES_MAX = 32, 2 << 20
 HA_KEY_CHARS_MIN = 16
 TIMER_WHEEL_SLOTS = 7 * 86_400  # the wheel's file has twice as many
@@ -29,14 +29,14 @@ _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class FlushDiskType(StrEnum):
-    """When a send is acknowledged: at once, or when its record is on the disk."""
+    """When a send is acknowledged: immediately, or when its record is on the disk."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class BrokerRole(StrEnum):
-    """A slave's store takes no messages of its own."""
+    """A slave's store takes messages from its master only."""
 
     ASYNC_MASTER = "ASYNC_MASTER"
     SYNC_MASTER = "SYNC_MASTER"
@@ -133,7 +133,7 @@ class StoreConfig:
     access_message_in_memory_max_ratio: int = (
         40  # percent of memory whose worth of the log's end counts as hot: older reads go to a slave
     )
-    max_transfer_count_on_message_in_memory: int = 1_024  # of one reply, when so many are asked for
+    max_transfer_count_on_message_in_memory: int = 1_024  # of one reply, at most what the client requests
     max_transfer_bytes_on_message_in_memory: int = 262_144  # bytes of one pull's answer from there
     max_transfer_count_on_message_in_disk: int = 1_024  # the same for what lies beyond the memory share
     max_transfer_bytes_on_message_in_disk: int = 65_536  # bytes of one pull's answer from what is older

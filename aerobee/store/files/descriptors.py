@@ -21,7 +21,7 @@ USED_UP = frozenset((errno.EMFILE, errno.ENFILE))
 SPARE_COUNT = 64  # a mapped file takes two: as many as a broker opens while it rolls its files over
 _SHARE = 16  # of the limit at most, one part of so many
 _GIVE_UP_AT_ONCE = 4
-_TRIES = 8  # somebody else may take what was given up
+_TRIES = 8  # another thread may take a descriptor that was given up
 
 
 def is_used_up(error: BaseException | None) -> bool:

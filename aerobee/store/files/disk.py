@@ -2,7 +2,7 @@
 
 `RealDisk` is the machine's. `aerobee/simulation/simulated_disk.py` is a disk that loses power, tears writes, fails
 fsync, fills up and flips bits. Methods block and raise OSError as the system does; callers say which file of the
-store it was and make a StoreFull of it (`store_full`) where space was asked for.
+store it was and make a StoreFull of it (`store_full`) where the call reserves space.
 
 What must hold for the store's promises:
 
@@ -228,7 +228,7 @@ def replace_file(disk: Disk, path: str, data: bytes, *, like: str = "", is_priva
 
 
 def _take_rights(descriptor: int, model: os.stat_result) -> None:
-    """Give an open file the owner, the group and the mode of another. Nobody may read it then who may not read that one.
+    """Give an open file the owner, the group and the mode of another. A user who may not read that one may not read this one either.
 
     Who is not root can give nothing away: the owner stays this process's then, and a group that it is not in loses its rights
     to what all others have. The same where an id is none of this user namespace's (EINVAL), as in a container, or the file
@@ -290,7 +290,7 @@ class RealMappedFile:
         self._descriptor = descriptor
         self._reserved = 0
         mapping = mmap.mmap(descriptor, size)
-        # Without this the first write to a page of a large file brings in its neighbours: 1.3 ms instead of 5 us,
+        # Without this the first write to a page of a large file brings in its adjacent pages: 1.3 ms instead of 5 us,
         # and megabytes of cache for a queue of one message. Reads of cold data go through read().
         if hasattr(mmap, "MADV_RANDOM"):
             mapping.madvise(mmap.MADV_RANDOM)
@@ -338,7 +338,7 @@ class RealMappedFile:
         if not hasattr(_libc, "mincore"):
             return False  # callers read elsewhere than on the event loop, as for a cold page
         if not self._address:
-            # The export ends at once, so that the mapping can be closed; the address lives as long as it.
+            # The export ends immediately, so that the mapping can be closed; the address lives as long as it.
             self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
         answer = ctypes.create_string_buffer(pages)
         failed = _libc.mincore(ctypes.c_void_p(self._address + first), ctypes.c_size_t(end - first), answer)
@@ -451,7 +451,7 @@ class RealDisk:
         try:
             descriptor = self._spares.opened(lambda: os.open(path, flags, mode))
         except PermissionError:
-            os.remove(path)  # left by a process that died, with the rights of a file that nobody may write
+            os.remove(path)  # left by a process that died, with the rights of a file that no user may write
             descriptor = self._spares.opened(lambda: os.open(path, flags, mode))
         with open(descriptor, "wb") as file:
             if model is not None:

@@ -2,7 +2,7 @@
 
 RocketMQ's ConfigManager copies the old content to `.bak` and writes the new one in place; a crash can empty the file,
 and loading then takes `.bak`. Here the new content replaces the old one in one step, so the file is never half
-written, and old content that cannot be read never takes the place of a usable `.bak`. The text's dialect is the caller's.
+written, and old content that cannot be read never replaces a usable `.bak`. The text's dialect is the caller's.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def load_config_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> T | 
     if failures and value is None:
         raise StoreError(
             f"no usable content in {'; '.join(failures)}: restore the file from a copy, or another broker's of the "
-            "same group; to begin anew without it, move both files away",
+            "same group; to start without it, move both files away",
             path=path,
         )
     return value
@@ -85,7 +85,7 @@ def load_statistics_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> 
     can be used."""
     value, failures = _read(disk, path, parse)
     if failures and value is None:
-        _log.warning("%s: its contents begin anew", "; ".join(failures))
+        _log.warning("%s: its contents begin again", "; ".join(failures))
     return value
 
 

@@ -18,7 +18,7 @@ _Arguments = TypeVarTuple("_Arguments")
 
 
 class Listeners(Generic[*_Arguments]):
-    """Who is told of something. `what` names it in the log."""
+    """Callbacks of one event. `what` names the event in the log."""
 
     def __init__(self, what: str, clock: Clock) -> None:
         self._what = what
@@ -32,7 +32,7 @@ class Listeners(Generic[*_Arguments]):
         self._callbacks.append(callback)
 
     def tell(self, *args: *_Arguments) -> None:
-        """Call everybody back. Never raises an Exception."""
+        """Run every callback. Never raises an Exception."""
         for callback in self._callbacks:
             try:
                 callback(*args)

@@ -160,7 +160,7 @@ class IndexFile:
             self.dirty_from = physical_offset
 
     def put_timed_run(self, entries: Sequence[tuple[int, int]], times: Sequence[int]) -> None:
-        """put_run() of entries that have store times of their own."""
+        """put_run() of entries that each have a store time."""
         first = 0
         for number, time_ms in enumerate(times):
             if time_ms != times[first]:

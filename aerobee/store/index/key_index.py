@@ -18,7 +18,7 @@ from aerobee.store.index.index_file import (
     key_hash,
 )
 
-LATER_ENTRIES = 512  # of bursts that wait to be written
+DEFERRED_ENTRIES = 512  # of bursts that wait to be written
 MAP_IN_ENTRIES = 256  # a file with more of them is worth its slots' pages
 
 _logger = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ class KeyIndex:
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self.directory = config.path("index")
         self.is_enabled = config.message_index_enable
-        self.fault = ""  # why it was let go of
+        self.fault = ""  # why it was disabled
         self._files: list[IndexFile] = []
-        self._later: list[tuple[int, int]] = []  # what put_run_deferred() was given last, of records that
+        self._deferred: list[tuple[int, int]] = []  # what put_run_deferred() was given last, of records that
         self._deferred_ms = 0  # were stored at this time at the latest, and
         self._deferred_until_ms = 0  # before this one: they have the same seconds in their entries
         self.unsynced_names = False
@@ -45,7 +45,7 @@ class KeyIndex:
     @property
     def files(self) -> list[IndexFile]:
         """All of them, oldest first, with every entry that was put. For the thread that puts them."""
-        if self._later:
+        if self._deferred:
             self._put_waiting()
         return self._files
 
@@ -99,15 +99,15 @@ class KeyIndex:
         before = -1
         for number, file in enumerate(self.files):
             if file.is_empty or not file.is_plausible(before, 1 << 62):
-                for later in self.files[number:]:
-                    self.remove(later)
+                for following in self.files[number:]:
+                    self.remove(following)
                 return
             before = file.end_physical_offset
 
     def make_room(self, count: int, now_ms: int) -> None:
         """Take disk space for `count` more entries, so that add() cannot fail.
 
-        Without space the index is let go of until the next start: `is_enabled` is false then, and messages are stored without
+        Without space the index is disabled until the next start: `is_enabled` is false then, and messages are stored without
         entries. They are delivered all the same; only searches by key do not find them.
         """
         if not self.is_enabled:
@@ -188,20 +188,20 @@ class KeyIndex:
             self.files[-1].put_run(entries, store_timestamp)
 
     def put_run_deferred(self, entries: list[tuple[int, int]], store_timestamp: int) -> None:
-        """put_run() of entries, not before `store_timestamp` of those before, that may wait in memory: until somebody looks
-        at the files (a query, a flush, whoever else puts entries), until there are LATER_ENTRIES, or a second is over.
+        """put_run() of entries, not before `store_timestamp` of those before, that may wait in memory: until a caller needs
+        the files (a query, a flush, another put), until there are DEFERRED_ENTRIES, or until a second has passed.
 
         What the files hold then is the same: for bursts of one message the file's numbers are written once in many. A crash
         loses what waits, and recovery makes it again from the log. Keeps the list.
         """
         if store_timestamp < self._deferred_until_ms:
-            self._later += entries
+            self._deferred += entries
             self._deferred_ms = store_timestamp
-            if len(self._later) >= LATER_ENTRIES:
+            if len(self._deferred) >= DEFERRED_ENTRIES:
                 self._put_waiting()
         elif self.is_enabled:
             file = self.files[-1]
-            self._later = entries
+            self._deferred = entries
             self._deferred_ms = store_timestamp
             passed_ms = store_timestamp - file.begin_timestamp
             # The entry that begins a file sets the time from which seconds are counted: only its own moment waits with it.
@@ -209,11 +209,11 @@ class KeyIndex:
             self._deferred_until_ms = store_timestamp + (1000 - passed_ms % 1000 if is_counted else 1)
 
     def _put_waiting(self) -> None:
-        entries, self._later, self._deferred_until_ms = self._later, [], 0
+        entries, self._deferred, self._deferred_until_ms = self._deferred, [], 0
         self._files[-1].put_run(entries, self._deferred_ms)
 
     def put_timed_run(self, entries: Sequence[tuple[int, int]], times: Sequence[int]) -> None:
-        """put_run() of entries that have store times of their own, ms."""
+        """put_run() of entries that each have a store time, ms."""
         if entries and self.is_enabled:
             self.files[-1].put_timed_run(entries, times)
 

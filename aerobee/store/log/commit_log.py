@@ -50,7 +50,7 @@ class Segment:
         self._disk = disk
         self._file = file
         self.reserved = 0  # bytes below it have disk space, as far as this process knows
-        # Bytes below it are ready for writing. A file of an earlier run counts as ready to its end: nobody knows here
+        # Bytes below it are ready for writing. A file of an earlier run counts as ready to its end: this run does not know
         # that it holds only zeros.
         self.filled = 0 if file is not None else size
         self.path = path
@@ -99,7 +99,7 @@ class CommitLog:
         self.segment_size = config.mapped_file_size_commit_log
         self.segments: list[Segment] = []
         self.end = 0  # physical offset behind the last record or blank
-        self.limit = 0  # a record may end here without a call of place's slow way
+        self.limit = 0  # a record may end here without a call of _reserve_slowly()
         self.base = 0  # of the current segment
         self.buffer: WritableBuffer = bytearray()  # the current segment's bytes
         self._reserve_bytes = config.commit_log_reserve_bytes
@@ -108,11 +108,11 @@ class CommitLog:
         self._create_lock = threading.Lock()
         self._spare: Segment | None = None
         self._empty_path = ""  # of a last file without any length
-        self._removed: list[Segment] = []  # deleted files that somebody still reads
+        self._removed: list[Segment] = []  # deleted files that a reader still has pinned
 
     # -- writing
 
-    def place(self, size: int) -> int:
+    def reserve(self, size: int) -> int:
         """Return the physical offset for a record of `size` bytes, with disk space behind it.
 
         The caller writes it to `buffer` at `offset - base`, then sets `end`. Nothing changes for readers until
@@ -121,16 +121,16 @@ class CommitLog:
         end = self.end
         if end + size <= self.limit:
             return end
-        return self._place_slowly(size)
+        return self._reserve_slowly(size)
 
-    def _place_slowly(self, size: int) -> int:
+    def _reserve_slowly(self, size: int) -> int:
         if size + BLANK_BYTES > self.segment_size:
             raise RecordInvalid(
                 f"a record of {size} bytes does not fit a commit log file of {self.segment_size} bytes: send "
                 "smaller messages or raise mappedFileSizeCommitLog"
             )
         if not self.segments:
-            # A first message in an empty directory, or after every file was lost: go on at `end`.
+            # A first message in an empty directory, or after every file was lost: continue at `end`.
             self._enter(self._new_segment(self.end))
         elif self.end + size + BLANK_BYTES > self.base + self.segment_size:
             self._reserve_blank()
@@ -144,8 +144,8 @@ class CommitLog:
         self._reserve(size)
         return self.end
 
-    def place_raw(self, physical_offset: int, size: int, *, fills_file: bool) -> None:
-        """Take disk space for another log's bytes at exactly this place: the log's end, or a file's begin in an empty log.
+    def reserve_raw(self, physical_offset: int, size: int, *, fills_file: bool) -> None:
+        """Take disk space for another log's bytes at exactly this offset: the log's end, or a file's begin in an empty log.
 
         `fills_file`: they hold the rest of the file, blank and all. Nothing changes for readers. Raises RecordInvalid for
         bytes that do not fit there as they would in any log, StoreFull.
@@ -285,7 +285,7 @@ class CommitLog:
         return bases
 
     def unpin(self, bases: list[int]) -> None:
-        """Let go of what pin() returned: a file that was removed meanwhile is closed now."""
+        """Release what pin() returned: a file that was removed meanwhile is closed now."""
         for base in bases:
             segment = self._pinned(base)
             if segment is not None:
@@ -376,7 +376,7 @@ class CommitLog:
         if not mend:
             raise StoreError(
                 f"{text}. Acknowledged messages are lost with it. Restore it from a copy or a replica, or start once with "
-                "truncateCorruptLog=true to go on with what is in the other files",
+                "truncateCorruptLog=true to continue with the other files",
                 path=self.directory,
                 offset=base,
             )
@@ -384,13 +384,13 @@ class CommitLog:
         BLANK.pack_into(segment.file.buffer, 0, self.segment_size, MAGIC_BLANK)
         segment.file.sync(0, BLANK_BYTES)
         self.segments.append(segment)
-        return f"{text}; an empty {path} stands in its place because truncateCorruptLog is set"
+        return f"{text}; an empty {path} replaces it because truncateCorruptLog is set"
 
     def _lengthen(self, path: str, size: int, mend: bool) -> str:
         text = f"the commit log file {path} was cut: it has {size} of {self.segment_size} bytes"
         if not mend:
             raise StoreError(
-                f"{text}. Restore it from a copy or a replica, or start once with truncateCorruptLog=true to go on with "
+                f"{text}. Restore it from a copy or a replica, or start once with truncateCorruptLog=true to continue with "
                 "what is left of it",
                 path=path,
                 offset=int(os.path.basename(path)) + size,
@@ -413,7 +413,7 @@ class CommitLog:
                 source.close()
         self._disk.rename(whole, path)
         self._unsynced_names = True
-        return f"{text}; zeros stand in the place of the rest because truncateCorruptLog is set"
+        return f"{text}; zeros replace the rest because truncateCorruptLog is set"
 
     def set_end(self, end: int, *, clear: bool) -> int:
         """Make `end` the log's end, as recovery found it: later files go, and with `clear` later bytes become zero.

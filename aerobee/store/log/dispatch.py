@@ -30,7 +30,7 @@ from aerobee.store.files.zeros import is_zero
 from aerobee.system_names import LMQ_PREFIX, SCHEDULE_TOPIC
 
 # Topics whose queues are never batch queues: copies of a batch record that lie there keep its sysFlag.
-_ORDINARY_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX, SCHEDULE_TOPIC, "rmq_sys_", "RMQ_SYS_")
+_SIMPLE_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX, SCHEDULE_TOPIC, "rmq_sys_", "RMQ_SYS_")
 BATCH_MESSAGES_MAX = 0x7FFF  # an entry of a batch queue has 16 bits for it
 _SIZE_AND_MAGIC = head_struct("size", "magic")
 NUMBER_CHARS_MAX = 10  # of a 32-bit number
@@ -38,7 +38,7 @@ NUMBER_CHARS_MAX = 10  # of a 32-bit number
 
 class ScanKind(Enum):
     RECORD = auto()
-    BLANK = auto()  # go on in the next file
+    BLANK = auto()  # continue in the next file
     END = auto()  # zeros: nothing was written here
     BAD = auto()
 
@@ -69,7 +69,7 @@ class DispatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What stands at one place of the log. `reason` says what is wrong with a BAD one."""
+    """What stands at one offset of the log. `reason` says what is wrong with a BAD one."""
 
     kind: ScanKind
     size: int = 0
@@ -179,7 +179,7 @@ def entry_tags_code(
 
 def is_batch_record(topic: str, sys_flag: int) -> bool:
     """Whether a record says that it lies in a batch queue. A single message does not say which kind its queue has."""
-    return sys_flag & INNER_BATCH != 0 and not topic.startswith(_ORDINARY_PREFIXES)
+    return sys_flag & INNER_BATCH != 0 and not topic.startswith(_SIMPLE_PREFIXES)
 
 
 def message_count(topic: str, sys_flag: int, properties: dict[str, str]) -> int:

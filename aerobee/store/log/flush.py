@@ -1,11 +1,11 @@
 """What is durable, and who waits for it. Follows GroupCommitService and FlushRealTimeService of RocketMQ.
 
-`Watermark` is the core: an offset that only grows and callbacks in the order of their offsets. `LogFlusher` is the
-shell around the commit log: at most one sync is on its way in the executor, and it releases everybody whose
+`Watermark` is the sans-IO core: an offset that only grows and callbacks in the order of their offsets. `LogFlusher` is the
+I/O layer around the commit log: at most one sync is on its way in the executor, and it releases every waiter whose
 record was in the log when it began.
 
 After a sync that failed the kernel may have marked the lost pages clean, so that the next sync succeeds without
-them. Therefore a failure is final: nobody is told "durable" again until a restart has read the log from the disk.
+them. Therefore a failure is final: no waiter gets "durable" again until a restart has read the log from the disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Watermark:
     def when(self, offset: int, callback: Waiter) -> None:
         """Call back with True when the value reaches `offset`, with False when it never will.
 
-        At once if that is known already. Callbacks run in the order of their offsets.
+        Immediately if that is known already. Callbacks run in the order of their offsets.
         """
         if offset <= self.value:
             callback(True)
@@ -61,13 +61,13 @@ class Watermark:
             waiters.popleft()[1](True)
 
     def fail(self) -> None:
-        """Release everybody with False, now and from now on."""
+        """Release every waiter with False, now and from now on."""
         self.failed = True
         while self._waiters:
             self._waiters.popleft()[1](False)
 
     def reset(self, value: int) -> None:
-        """Set the value after recovery, when nobody waits."""
+        """Set the value after recovery, when no callback waits."""
         assert not self._waiters
         self.value = value
 
@@ -86,7 +86,7 @@ def _offset_of(waiter: tuple[int, Waiter]) -> int:
 
 
 class LogFlusher:
-    """Bring the commit log to the disk: at once when somebody waits, else by interval and pages."""
+    """Bring the commit log to the disk: immediately when a caller waits, else by interval and pages."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class LogFlusher:
         self._idle: asyncio.Event | None = None
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other settings, from the next flush on."""
+        """Apply other settings, from the next flush on."""
         self._config = config
 
     def start(self) -> None:
@@ -126,7 +126,7 @@ class LogFlusher:
         self._arm()
 
     def want(self) -> None:
-        """Somebody waits for the log's present end: sync as soon as the sync under way, if any, is done."""
+        """A caller waits for the log's present end: sync as soon as the sync under way, if any, is done."""
         self._wanted = True
         if self._running and not self._syncing:
             # Not now but when this burst has been written: all its records then share the sync.

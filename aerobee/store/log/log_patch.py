@@ -1,6 +1,6 @@
 """Making a damaged stretch of the commit log walkable again, so that nothing behind it is lost with it.
 
-The stretch becomes records that nobody is given: prepared ones, which have no queue entry, with the damaged bytes as their
+The stretch becomes records that no consumer receives: prepared ones, which have no queue entry, with the damaged bytes as their
 body; or a blank, when it reaches to the file's end. RocketMQ walks over both. The bytes as they were are kept in a file.
 """
 

@@ -1,4 +1,4 @@
-"""Reading the commit log from the disk record by record, over damaged places too.
+"""Reading the commit log from the disk record by record, over damaged ranges too.
 
 A record says its size, its magic and its own offset; the body has a CRC. Behind a damaged record the next one is found by
 its magic, and is taken for one when all of that fits. Reads never go through the mapping: bytes that were never written
@@ -104,8 +104,8 @@ class LogScanner:
                     return found
                 if not beyond:
                     return None
-            for place in _magic_places(segment.file, start, min(segment.size, stop - segment.base)):
-                offset = segment.base + place - 4
+            for position in _magic_positions(segment.file, start, min(segment.size, stop - segment.base)):
+                offset = segment.base + position - 4
                 if offset > at:
                     found = self.at(offset).record
                     if found is not None and found.store_timestamp >= newest:
@@ -115,7 +115,7 @@ class LogScanner:
         return None
 
     def records(self, start: int, end: int, on_damage: OnDamage) -> Iterator[DispatchRecord]:
-        """The whole records of [start, end). `start` begins one, or a file. Damaged places are told and left out."""
+        """The whole records of [start, end). `start` begins one, or a file. Damaged ranges go to `on_damage` and are left out."""
         at = start
         while at < end and (segment := self._log.segment_at(at)) is not None:
             scan = self.at(at)
@@ -133,7 +133,7 @@ class LogScanner:
             if at + BLANK_BYTES > segment.end:
                 at = segment.end
 
-    def place(self, offset: int) -> str:
+    def location(self, offset: int) -> str:
         """An offset in words: byte and file."""
         segment = self._log.segment_at(offset)
         if segment is None:
@@ -146,7 +146,7 @@ class LogScanner:
         return segment.path if segment is not None else os.path.join(self._log.directory, "")
 
 
-def _magic_places(file: MappedFile, start: int, stop: int) -> Iterator[int]:
+def _magic_positions(file: MappedFile, start: int, stop: int) -> Iterator[int]:
     """Positions of record magics in a file, in order."""
     at = zeros_from = start
     while at < stop and at - zeros_from <= ZERO_RUN_BYTES_MAX:

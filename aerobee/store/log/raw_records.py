@@ -35,7 +35,7 @@ def cut_raw(data: bytes, physical_offset: int, *, check_crc: bool) -> RawRun:
     records: list[tuple[DispatchRecord, dict[str, str]]] = []
     at, end = 0, len(data)
     while at < end:
-        place = physical_offset + at
+        record_offset = physical_offset + at
         size = int.from_bytes(data[at : at + 4], "big")
         if not WORD_BYTES <= size <= end - at:
             raise RecordInvalid(f"the size field at {place} says {size}, {end - at} bytes are left")
@@ -43,7 +43,7 @@ def cut_raw(data: bytes, physical_offset: int, *, check_crc: bool) -> RawRun:
         if scan.kind is ScanKind.BLANK and at + size == end:
             return RawRun(records, physical_offset + end, True)
         if scan.record is None:
-            raise RecordInvalid(f"no record at {place}: {scan.reason or scan.kind.name.lower()}")
+            raise RecordInvalid(f"no record at {record_offset}: {scan.reason or scan.kind.name.lower()}")
         records.append((scan.record, decode_properties(scan.record.properties)))
         at += size
     return RawRun(records, physical_offset + end, False)

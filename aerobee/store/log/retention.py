@@ -33,7 +33,7 @@ class Retention:
         self._hours = {int(hour) for hour in config.delete_when.split(";") if hour}
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other settings."""
+        """Apply other settings."""
         self._config = config
         self._hours = {int(hour) for hour in config.delete_when.split(";") if hour}
 

@@ -76,7 +76,7 @@ class GetStatus(Enum):
     """Outcome of a read, as RocketMQ's GetMessageStatus."""
 
     FOUND = auto()
-    NO_MATCHED_MESSAGE = auto()  # the filter refused everything that was looked at; go on at next_offset
+    NO_MATCHED_MESSAGE = auto()  # the filter refused everything that was looked at; continue at next_offset
     MESSAGE_WAS_REMOVING = auto()  # the record was deleted already
     OFFSET_FOUND_NULL = auto()  # the queue has a gap here
     OFFSET_OVERFLOW_BADLY = auto()  # beyond the end
@@ -89,7 +89,7 @@ class GetStatus(Enum):
 @quick_init
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """Records back to back, each whole. `next_offset` is where the consumer goes on, whatever the status."""
+    """Records back to back, each whole. `next_offset` is where the consumer continues, whatever the status."""
 
     status: GetStatus
     next_offset: int
@@ -97,7 +97,7 @@ class GetResult:
     max_offset: int
     body: bytes = b""
     count: int = 0  # messages in the queue's counting; an inner batch of a batch queue counts as its messages
-    suggest_slave: bool = False  # the data asked for is beyond the memory share: a slave should serve it
+    suggest_slave: bool = False  # the requested data is beyond the memory share: a slave should serve it
 
 
 @dataclass(frozen=True, slots=True)

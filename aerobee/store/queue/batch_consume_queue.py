@@ -153,7 +153,7 @@ class BatchConsumeQueue:
         return self.max_offset - self.min_offset == self._end - self._first
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """Place of the record that holds a queue offset: physical offset, size, tags code."""
+        """Where the record of a queue offset is: physical offset, size, tags code."""
         if not self.min_offset <= offset < self.max_offset:
             return None
         for found in self.entries_from(offset, 1):

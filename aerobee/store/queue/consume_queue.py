@@ -324,7 +324,7 @@ class ConsumeQueue:
         return file.base // ENTRY_BYTES + low
 
     def _entry_of(self, file: QueueFile, index: int) -> QueueEntry:
-        """What stands at an entry's place, which may never have been written."""
+        """The entry at an index, which may never have been written."""
         at = index * ENTRY_BYTES
         entry: QueueEntry = ENTRY.unpack(self._pool.peek(file, at, at + ENTRY_BYTES))
         return entry

@@ -75,7 +75,7 @@ class QueueExtension:
 
     def put(self, unit: ExtensionUnit) -> int:
         """Write a unit; return what the queue entry gets. Raises StoreFull and changes nothing."""
-        position = self._place(self.end, unit.size)
+        position = self._fitting_position(self.end, unit.size)
         if position != self.end and (last := self._files.file_at(self.end)) is not None:
             last = self._files.writable_file(self.end, END_BYTES)  # after a restart its space is not known
             _SIZE.pack_into(self._pool.buffer(last), self.end - last.base, END_OF_FILE)
@@ -93,11 +93,11 @@ class QueueExtension:
         """Take disk space, so that writing so many units cannot fail. Raises StoreFull."""
         position = self.end
         for _ in range(count):
-            position = self._place(position, unit_bytes)
+            position = self._fitting_position(position, unit_bytes)
             self._files.writable_file(position, unit_bytes)
             position += unit_bytes
 
-    def _place(self, position: int, size: int) -> int:
+    def _fitting_position(self, position: int, size: int) -> int:
         """Where a unit goes that cannot begin before `position`."""
         left = self._file_size - position % self._file_size
         return position if size + END_BYTES <= left else position + left

@@ -1,6 +1,6 @@
 """Where each queue began and ended at a moment: what the checkpoint knows of the queues, so that a loss is noticed.
 
-Queue files are derived from the log and say nothing of their own completeness: a queue whose last file is gone looks like a
+Queue files are derived from the log and do not say whether they are complete: a queue whose last file is gone looks like a
 shorter queue, and its offsets would be given to other messages. So the checkpoint holds for every queue its first
 file and its end, at a moment from which the log is durable: whatever happens later, the queue cannot be shorter.
 
@@ -92,7 +92,7 @@ def decode_queue_bounds(data: bytes) -> QueueBounds | None:
 
 
 def with_found(bounds: QueueBounds, found: Mapping[Key, QueueBound], log_end: int = 0) -> QueueBounds:
-    """The same, with queues that were found since, or went on, up to the record that ends at `log_end`."""
+    """The same, with queues that were found since, or continued, up to the record that ends at `log_end`."""
     queues = dict(bounds.queues)
     for key, bound in found.items():
         known = queues.get(key, bound)
@@ -155,7 +155,7 @@ class BoundsKeeper:
         *,
         now: bool,
     ) -> bytes:
-        """What may be written to the checkpoint. `now`: nothing is under way, so what is there is to be in it."""
+        """What may be written to the checkpoint. `now`: nothing is under way, so it holds the queues as they are."""
         pending = self._pending
         if pending is not None and pending.log_end <= flushed:
             self._durable, self._encoded, self._pending = pending, pending.encode(), None

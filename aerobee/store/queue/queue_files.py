@@ -70,7 +70,7 @@ class FilePool:
     def __init__(self, disk: Disk, open_max: int = 0) -> None:
         self.disk = disk
         # A mapping takes two descriptors (CPython duplicates the file's). A quarter of the limit for queues
-        # leaves room for connections.
+        # leaves space for connections.
         self.open_max = open_max or max(64, open_files_max() // 8)
         self.unsynced_dirs: set[str] = set()
         self.unsynced_queues: list[UnsyncedQueue] = []
@@ -178,7 +178,7 @@ class FilePool:
         if mapped is not None:
             mapped.sync(0, file.size)
             return
-        # Closed while dirty: the kernel tells a write error that nobody has seen to the next who opens the file.
+        # Closed while dirty: the kernel reports a write error that no descriptor has seen yet to the next open of the file.
         try:
             mapped = self.disk.open_mapped(file.path)
         except FileNotFoundError:
@@ -209,7 +209,7 @@ class FilePool:
         self.forget(file)
 
     def forget(self, file: QueueFile) -> None:
-        """The file is not this owner's any more: another one was made in its place, or it is deleted."""
+        """The file is not this owner's any more: another one replaces it, or it is deleted."""
         file.removed = True
         self._dirty.pop(file, None)
         if file.pins == 0:
@@ -231,7 +231,7 @@ class FilePool:
         return len(self._open)
 
     def _opened(self, open_: Callable[[], MappedFile]) -> MappedFile:
-        """Return open_(); when descriptors are used up, after closing files that nobody reads or writes now."""
+        """Return open_(); when descriptors are used up, after closing files that no thread reads or writes now."""
         try:
             return open_()
         except OSError as error:
@@ -253,7 +253,7 @@ class FilePool:
     def _close_unused(self, newest: QueueFile) -> None:
         """Second chance: who was used since its last turn goes to the end of the line.
 
-        Looks at a few files only. Dirty ones are kept while there is room for twice as many files; beyond that they
+        Looks at a few files only. Dirty ones are kept while there is space for twice as many files; beyond that they
         are closed too, and the flush opens them again to sync them.
         """
         closes_dirty = len(self._open) > 2 * self.open_max
@@ -287,7 +287,7 @@ class QueueFileList:
         pool: FilePool,
         on_close: Callable[[QueueFile], None] | None = None,
     ) -> None:
-        """`on_close` is told of each file that the pool closes: its buffer must not be used any more."""
+        """`on_close` is called with each file that the pool closes: its buffer must not be used any more."""
         self.directory = directory
         self.file_size = file_size
         self.pool = pool

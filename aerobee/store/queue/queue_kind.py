@@ -39,8 +39,8 @@ def copy_to_batch(source: ConsumeQueue, target: BatchConsumeQueue, record_at: Re
         entry = source.entry(offset)
         record = None if entry is None else record_at(entry[0])
         if entry is None or record is None:
-            place = [found[0] for found in source.entries(offset, 1)]
-            target.append_batch_entry(BatchEntry(place[0] if place else 0, NO_SIZE, 0, 0, offset, 1))
+            offsets = [found[0] for found in source.entries(offset, 1)]
+            target.append_batch_entry(BatchEntry(offsets[0] if offsets else 0, NO_SIZE, 0, 0, offset, 1))
         else:
             target.append_batch_entry(
                 BatchEntry(entry[0], entry[1], entry[2], record.store_timestamp, offset, 1)

@@ -29,7 +29,7 @@ LMQ_QUEUE_ID = 0
 
 
 class QueueTable:
-    """Finds, creates, fills and deletes queues. `queues` may be read by everybody, changed only here."""
+    """Finds, creates, fills and deletes queues. Any code may read `queues`; only this class changes it."""
 
     def __init__(
         self, config: StoreConfig, pool: FilePool, *, record_at: RecordAt = lambda physical_offset: None
@@ -86,7 +86,7 @@ class QueueTable:
             queue.clear()
             self._remove_directory(self._parent_of(queue), queue.topic)
 
-    def ordinary(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def simple(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, created empty when it is new; nothing is written before its first entry.
 
         Raises RecordInvalid for a topic or queue id that cannot be a directory.
@@ -98,7 +98,7 @@ class QueueTable:
         return queue
 
     def any(self, topic: str, queue_id: int) -> AnyQueue:
-        """As ordinary(), for a topic of either kind."""
+        """As simple(), for a topic of either kind."""
         queue = self.queues.get((topic, queue_id))
         if queue is None:
             queue = self._make(topic, queue_id, is_batch=topic in self.batch_topics)
@@ -203,7 +203,7 @@ class QueueTable:
         return sorted(changed)
 
     def ended_before(self, ends: Mapping[str, int]) -> list[tuple[str, int]]:
-        """The queues of the topics in `ends` all of whose records lie before that place of the log."""
+        """The queues of the topics in `ends` all of whose records lie before that offset of the log."""
         return [
             key
             for key, queue in list(self.queues.items())
@@ -211,12 +211,12 @@ class QueueTable:
         ]
 
     @staticmethod
-    def _ends_before(queue: AnyQueue, place: int) -> bool:
-        # 0 is told of a queue without entries, and of one whose last entry is a hole.
-        return queue.max_offset == queue.min_offset or 0 < queue.max_physical_offset <= place
+    def _ends_before(queue: AnyQueue, physical_offset: int) -> bool:
+        # 0: a queue without entries, or one whose last entry is a hole.
+        return queue.max_offset == queue.min_offset or 0 < queue.max_physical_offset <= physical_offset
 
     def _replace(self, queue: AnyQueue, *, is_empty: bool) -> AnyQueue:
-        """Put a queue of the other kind in a queue's place, with the same messages unless it `is_empty`; the old files go.
+        """Replace a queue by one of the other kind, with the same messages unless it `is_empty`; the old files go.
 
         Raises StoreFull, OSError; nothing has changed then.
         """
@@ -286,7 +286,7 @@ class QueueTable:
             if found == wanted:
                 return "present"
             if found is not None and found[0] > record.physical_offset:
-                return "other"  # of a later life of the queue, after its topic was deleted and made again
+                return "other"  # of a later queue of that name, after its topic was deleted and recreated
             if found is not None and found[0] == record.physical_offset:
                 if record.topic == SCHEDULE_TOPIC and found[1] == record.size:
                     return "present"  # the delay levels may have been others then
@@ -372,7 +372,7 @@ class QueueTable:
 
     def take_queues(self, keys: Iterable[tuple[str, int]]) -> list[AnyQueue]:
         """Take queues out of the table. Each is given to delete_taken() next, and at last their topics are given to
-        remove_directories(): meanwhile the topics may be made again, with queues of their own."""
+        remove_directories(): meanwhile the topics may be recreated, with new queues."""
         taken = [self.queues.pop(key) for key in keys if key in self.queues]
         for queue in taken:
             queue.unsynced_from = -1
@@ -408,7 +408,7 @@ def is_queue_name(topic: str, queue_id: int) -> bool:
 
 
 def without_light_offsets(message: StoredMessage) -> StoredMessage:
-    """A message that gets no entry in LMQs says nothing of places in them: recovery would write entries there, over
+    """A message that gets no entry in LMQs carries no offsets in them: recovery would write entries there, over
     those of others. Clients can send the property, and a copy (a retry, a delayed message) has that of its original."""
     if MULTI_OFFSET_TEXT not in message.properties:
         return message

@@ -53,7 +53,7 @@ class KeyQueries:
         self._warmer = warmer
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with another bound on results."""
+        """Apply another bound on results."""
         self._count_max = config.max_msgs_num_batch
 
     def query(
@@ -114,7 +114,7 @@ class KeyQueries:
         )
 
     def _records(self, question: KeyQuestion, bound: int) -> dict[int, bytes]:
-        """What is asked for among the first `bound` candidates."""
+        """The matching records among the first `bound` candidates."""
         records: dict[int, bytes] = {}
         for offset in self._candidates(question, bound):
             record = self._reads.read_record(offset)
@@ -130,7 +130,7 @@ class KeyQueries:
 
 
 def _bounds(count_max: int) -> Iterator[int]:
-    """How many candidates to look at: few first, more when others with the same hash are before what is asked for."""
+    """How many candidates to look at: few first, more when the first ones only share the hash."""
     bound = CANDIDATES_PER_RESULT * count_max
     while bound < CANDIDATES_MAX:
         yield bound

@@ -109,8 +109,8 @@ class _Collected:
 
 
 @lru_cache(_LAYOUTS_KEPT)
-def _entry_places(count: int) -> struct.Struct:
-    """Physical offset and size of so many queue entries."""
+def _entry_extents(count: int) -> struct.Struct:
+    """Physical offset and size of `count` queue entries."""
     return struct.Struct(f">{'qi8x' * count}")
 
 
@@ -149,7 +149,7 @@ class MessageReader:
         memory_bytes: int,
         mend: Callable[[AnyQueue, int], bool] = lambda queue, offset: False,
     ) -> None:
-        """`mend` is asked about an entry that is not a record's: whether it is right now, or is to be passed over."""
+        """`mend` judges an entry that points to no record: True when the entry is right now, False to pass over it."""
         self._config = config
         self._log = log
         self._mend = mend
@@ -157,7 +157,7 @@ class MessageReader:
         self._corrects = config.broker_role is not BrokerRole.SLAVE or config.offset_check_in_slave
 
     def reconfigure(self, config: StoreConfig, memory_bytes: int) -> None:
-        """Go on with other settings."""
+        """Apply other settings."""
         self._config, self.memory_bytes = config, memory_bytes
 
     def get(
@@ -241,7 +241,7 @@ class MessageReader:
         hot_bytes = min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
         cold = min(found.count_max, config.max_transfer_count_on_message_in_disk)
         cold_bytes = min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_disk)
-        take, check = found.parts.append, _OWN_PLACE.unpack_from
+        take, check = found.parts.append, _OWN_EXTENT.unpack_from
         base = end = taken = taken_bytes = 0
         buffer: WritableBuffer = bytearray()
         # Entries are looked at in pieces: a read that is full after 32 must not copy 800 of them.
@@ -315,13 +315,13 @@ class MessageReader:
         if (
             tail_base <= offset and queue.max_offset <= queue.room
         ):  # the usual file, which is open: as below, without calls
-            places = _entry_places(count).unpack_from(queue.tail_buffer, (offset - tail_base) * ENTRY_BYTES)
+            extents = _entry_extents(count).unpack_from(queue.tail_buffer, (offset - tail_base) * ENTRY_BYTES)
         else:
             entries = queue.read_entries(offset, count)
             if len(entries) != count * ENTRY_BYTES:
                 return None
-            places = _entry_places(count).unpack(entries)
-        offsets, sizes = places[::2], places[1::2]
+            extents = _entry_extents(count).unpack(entries)
+        offsets, sizes = extents[::2], extents[1::2]
         size, bytes_max = sizes[0], min(RESULT_BYTES_MAX, config.max_transfer_bytes_on_message_in_memory)
         is_even = sizes.count(size) == count
         total = size * count if is_even else sum(sizes)
@@ -361,9 +361,9 @@ class MessageReader:
                 ]
             body = b"".join(records)
             if is_even:
-                said = _own_places(count, size).unpack(body)
+                said = _own_extents(count, size).unpack(body)
             else:
-                said = tuple(chain.from_iterable(map(_OWN_PLACE.unpack_from, records)))
+                said = tuple(chain.from_iterable(map(_OWN_EXTENT.unpack_from, records)))
         except struct.error:
             return None  # one is too short to be a record
         is_true = len(body) == total and said[::2] == sizes and said[1::2] == offsets

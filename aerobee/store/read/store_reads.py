@@ -39,7 +39,7 @@ class StoreReads:
         self._durability = durability
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other limits."""
+        """Apply other limits."""
         self._hot_read_bytes = config.hot_read_bytes
         self._reader.reconfigure(config, config.memory_share_bytes())
         self._warmer.reconfigure(config)
@@ -97,7 +97,7 @@ class StoreReads:
         return record if len(record) == size else None
 
     def named_record(self, physical_offset: int) -> bytes | None:
-        """As read_record, at a place that somebody outside the broker names: None for bytes that only look like a record.
+        """As read_record, at an offset that comes from outside the broker: None for bytes that only look like a record.
 
         A sender knows where the body of his message comes to lie, and may have written a record into it, even one whose body is what
         others store next. So a record counts only when the entry of the queue that it names leads to it.
@@ -112,7 +112,7 @@ class StoreReads:
     def has_entry(
         self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, size: int
     ) -> bool:
-        """Whether the entry at this queue offset leads to this place of the log, and says this size (bytes)."""
+        """Whether the entry at this queue offset leads to this offset of the log, and says this size (bytes)."""
         queue = self._queues.get((topic, queue_id))
         entry = queue.entry(queue_offset) if queue is not None else None
         return entry is not None and entry[:2] == (physical_offset, size)
@@ -126,9 +126,9 @@ class StoreReads:
             await self._warmer.warm([(physical_offset, min(size, log.segment_size))])
         return self.read_record(physical_offset)
 
-    async def warm_records(self, places: Sequence[tuple[int, int]]) -> None:
+    async def warm_records(self, extents: Sequence[tuple[int, int]]) -> None:
         """Bring records (physical offset, size) into memory: read_record does not wait then."""
-        await self._warmer.warm(places)
+        await self._warmer.warm(extents)
 
     # -- bounds and times of a queue
 

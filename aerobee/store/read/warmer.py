@@ -1,9 +1,9 @@
 """Bringing data from the disk into memory without stopping the event loop.
 
-A page fault in a mapping happens under the interpreter's lock and stops every thread. So the system is asked for the bytes
-first (POSIX_FADV_WILLNEED), and the read waits until they have come; a thread of the executor reads them through the file
-where that takes long. The read through the mapping then finds them in memory. RocketMQ has threads for this and nothing of
-its own.
+A page fault in a mapping happens under the interpreter's lock and stops every thread. So the store first requests the bytes
+from the system (POSIX_FADV_WILLNEED) and reads when they have come; a thread of the executor reads them through the
+file where that takes long. The read through the mapping then finds them in memory. RocketMQ's threads simply wait for
+the page fault.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ COUNT_MAX, BYTES_MAX = 256, 1 << 20
 GAP_BYTES_MAX = 64 << 10  # between records of a queue lie those of others: read, too, when they are no more
 STEP_BYTES_MAX = 1 << 20  # read at once
 NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
-# A consumer that reads on is asked about once for so many messages and reads: a look costs as much as a read.
+# One look covers that many messages and reads of a consumer that reads on: a look costs as much as a read.
 LOOK_ENTRIES, LOOK_READS, LOOK_BYTES_MAX = 512, 32, 4 << 20
 LOOKED_AT_QUEUES_MAX = 4_096
-LOOKS, LOOK_AGAIN_S = 10, 0.002  # for bytes that the system was asked for; then a thread reads them
+LOOKS, LOOK_AGAIN_S = 10, 0.002  # for bytes that were requested from the system; then a thread reads them
 _Run = tuple[MappedFile, int, int]  # bytes of a file from one position to another
 
 
@@ -50,7 +50,7 @@ class Warmer:
         self._hot: dict[AnyQueue, tuple[int, int]] = {}
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other limits."""
+        """Apply other limits."""
         self._config, self._memory_bytes = config, config.memory_share_bytes()
 
     def is_cold(self, queue: AnyQueue | None, offset: int, count_max: int = SCATTERED_COUNT_MAX) -> bool:
@@ -76,9 +76,9 @@ class Warmer:
     def take_warm_span(
         self, queue: AnyQueue | None, offset: int, count_max: int
     ) -> tuple[int, int, int] | None:
-        """As is_cold, for one who asks for several reads at once: None when reading there would wait for the disk.
+        """As is_cold, for several reads together: None when reading there would wait for the disk.
 
-        Else (first offset, offset behind the last, reads): beside this one, so many more that begin and end there are known
+        Else (first offset, offset behind the last, reads): this read and that many more that begin and end there are known
         not to wait. They are the caller's from now on; is_cold does not go by them.
         """
         if self.is_cold(queue, offset, count_max):
@@ -145,8 +145,8 @@ class Warmer:
             entry = queue.entry(at)
             return entry[0] - first[0] if entry is not None else RUN_BYTES_MAX + 1
 
-        places = range(offset, min(offset + count, queue.readable_max))
-        return max(SCATTERED_COUNT_MAX, bisect_right(places, RUN_BYTES_MAX, key=distance))
+        offsets = range(offset, min(offset + count, queue.readable_max))
+        return max(SCATTERED_COUNT_MAX, bisect_right(offsets, RUN_BYTES_MAX, key=distance))
 
     def _look_ahead(self, queue: ConsumeQueue, offset: int, count: int) -> bool:
         """Look at `count` messages from `offset` on, whose entries are in memory; note when all of them are, too."""
@@ -209,11 +209,11 @@ class Warmer:
         self, queue: AnyQueue, offset: int, tag_codes: frozenset[int] | None, count_max: int
     ) -> None:
         span = self._span(queue, offset, count_max) if tag_codes is None else None
-        await self.warm(self._places(queue, offset, tag_codes, count_max) if span is None else span)
+        await self.warm(self._extents(queue, offset, tag_codes, count_max) if span is None else span)
 
     def _span(self, queue: AnyQueue, offset: int, count_max: int) -> list[tuple[int, int]] | None:
         """(physical offset, size), a file each, of everything from the first message on to the last that is to be warmed,
-        with what lies between them; None where that is much. Each place by itself takes the event loop ten times as long.
+        with what lies between them; None where that is much. One extent at a time takes the event loop ten times as long.
         """
         count = min(queue.readable_max - offset, max(COUNT_MAX, count_max))
         if count_max > SCATTERED_COUNT_MAX:
@@ -222,23 +222,23 @@ class Warmer:
         if first is None or last is None or not 0 <= last[0] - first[0] <= RUN_BYTES_MAX:
             return None
         at, end = first[0], last[0] + min(max(last[1], 0), RECORD_BYTES_MAX)
-        places: list[tuple[int, int]] = []
+        extents: list[tuple[int, int]] = []
         while at < end:
             segment = self._log.segment_at(at)
             if segment is None:
                 return None
-            places.append((at, min(end, segment.end) - at))
+            extents.append((at, min(end, segment.end) - at))
             at = segment.end
-        return places
+        return extents
 
-    def _places(
+    def _extents(
         self, queue: AnyQueue, offset: int, tag_codes: frozenset[int] | None, count_max: int
     ) -> list[tuple[int, int]]:
         """(physical offset, size) of the messages that are to be warmed."""
-        places: list[tuple[int, int]] = []
+        extents: list[tuple[int, int]] = []
         total, most = 0, COUNT_MAX if tag_codes is None else max(COUNT_MAX, count_max)
         count = min(queue.readable_max - offset, self._entry_count(most))
-        # Many entries at once where they are what they seem: one by one, 256 of them would keep the event loop for long.
+        # Many entries with one read where they are what they seem: one by one, 256 of them would keep the event loop for long.
         entries: Iterable[tuple[int, int, int] | None] = (
             queue.entries(offset, count)
             if type(queue) is ConsumeQueue
@@ -249,16 +249,16 @@ class Warmer:
                 continue  # a filler, or nothing that can be a record
             if tag_codes is not None and entry[2] not in tag_codes:
                 continue
-            if not places or places[-1] != entry[:2]:
-                places.append(entry[:2])
+            if not extents or extents[-1] != entry[:2]:
+                extents.append(entry[:2])
                 total += entry[1]
-            if len(places) >= most or total >= BYTES_MAX:
+            if len(extents) >= most or total >= BYTES_MAX:
                 break
-        return places
+        return extents
 
-    async def warm(self, places: Sequence[tuple[int, int]]) -> None:
+    async def warm(self, extents: Sequence[tuple[int, int]]) -> None:
         """Bring (physical offset, size) into memory in the executor. Deleted ones are left out."""
-        runs = self._runs(places)
+        runs = self._runs(extents)
         pins = [
             base
             for segment, start, end in runs
@@ -277,13 +277,13 @@ class Warmer:
         future.add_done_callback(lambda _: self._log.unpin(pins))
         await asyncio.shield(future)
 
-    def _runs(self, places: Sequence[tuple[int, int]]) -> list[tuple[Segment, int, int]]:
-        """Join places that lie near each other: (segment, start in it, end in it), each to be read at once.
+    def _runs(self, extents: Sequence[tuple[int, int]]) -> list[tuple[Segment, int, int]]:
+        """Join extents that lie near each other: (segment, start in it, end in it), each for one read.
 
         A read for each record would be a hand-over of the interpreter's lock for each.
         """
         runs: list[tuple[Segment, int, int]] = []
-        for start, size in sorted(places):
+        for start, size in sorted(extents):
             segment = self._log.segment_at(start)
             if segment is None:
                 continue
@@ -300,7 +300,7 @@ async def _arrive(runs: list[_Run]) -> bool:
     """Ask the system for these bytes and look now and then whether they have come; False when that takes too long.
 
     No thread has a part in it: one that hands the bytes over takes the interpreter's lock from the event loop for each
-    piece, and a thread that is put aside while it holds the lock stops everybody.
+    piece, and a thread that is put aside while it holds the lock stops all others.
     """
     missing = [run for run in runs if not run[0].is_resident(run[1], run[2])]
     for file, start, end in missing:

@@ -60,7 +60,7 @@ class CutIntentFile:
     def read(self, log: CommitLog) -> None:
         """Read what is left to do. Raises OSError.
 
-        Of a damaged file only that there is something is known: what was noted beside the log is limited to the log as it is.
+        A damaged file says only that there was an intent: what was noted outside the log is limited to the log as it is.
         """
         self.current = None
         if not self._disk.exists(self._path):

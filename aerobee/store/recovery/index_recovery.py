@@ -12,7 +12,7 @@ from aerobee.store.queue.queue_bounds import QueueBounds
 
 
 class IndexRecovery:
-    """The index beside what log and checkpoint say of it. Blocking."""
+    """Compares the index with the log and the checkpoint. Blocking."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class IndexRecovery:
                 self.is_lost = True
                 self.files_rebuilt += 1
                 self._note(f"the index file {file.path} was damaged and is built again")
-                for later in files[number:]:
-                    if later in self._index.files:
-                        self._index.remove(later)
+                for following in files[number:]:
+                    if following in self._index.files:
+                        self._index.remove(following)
                 return
 
     def cut_past(self, log_end: int) -> None:
-        """Drop the entries of records that the log lost: records come to their places that have other keys."""
+        """Drop the entries of records that the log lost: records with other keys come to their offsets."""
         for file in [file for file in self._index.files if file.end_physical_offset >= log_end]:
             if file.begin_physical_offset >= log_end or not file.cut(log_end, is_trusted=True):
                 self._index.remove(file)
@@ -101,7 +101,7 @@ class IndexRecovery:
         return self._index.last_physical_offset + 1
 
     def add(self, record: DispatchRecord, properties: dict[str, str]) -> None:
-        """The record's keys, whatever room that takes."""
+        """The record's keys, whatever space that takes."""
         texts = index_texts(properties)
         if not self._index.has_room(len(texts)):
             self._index.make_room(len(texts), record.store_timestamp)

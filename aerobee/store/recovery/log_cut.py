@@ -1,6 +1,6 @@
 """Cutting the end off a log that parted from its master's, with what belongs to it: a slave's first step back into line.
 
-Before anything changes an intent stands on the disk (cut_intent.py), until what belongs to the log is cut, too. What is cut off is kept, durable, in files of its own before anything goes: `cut/OFFSET-SIZE` holds the bytes that stood at
+Before anything changes an intent stands on the disk (cut_intent.py), until what belongs to the log is cut, too. What is cut off is kept, durable, in separate files before anything goes: `cut/OFFSET-SIZE` holds the bytes that stood at
 that physical offset. Then the checkpoint promises nothing behind the cut any more, so that a crash at any later moment leaves
 a log that recovery takes as it is; then entries go, and the records last.
 """
@@ -34,7 +34,7 @@ class LogCut:
 
 
 def keep_tail(log: CommitLog, disk: Disk, root: str, start: int) -> tuple[str, ...]:
-    """Copy the log from `start` to its end into files of their own. Durable on return. Raises OSError."""
+    """Copy the log from `start` to its end into separate files. Durable on return. Raises OSError."""
     if start >= log.end:
         return ()
     directory = os.path.join(root, DIRECTORY)
@@ -47,7 +47,7 @@ def keep_tail(log: CommitLog, disk: Disk, root: str, start: int) -> tuple[str, .
         end = min(log.end, segment.end, at + _PIECE_BYTES)
         path = os.path.join(directory, f"{at:020d}-{end - at}")
         while disk.exists(path):
-            path += "-again"  # the same place was cut before: neither is lost
+            path += "-again"  # the log was cut at this offset before: neither tail is lost
         disk.replace_file(path, segment.open_file().read(at - segment.base, end - segment.base))
         paths.append(path)
         at = end
@@ -55,7 +55,7 @@ def keep_tail(log: CommitLog, disk: Disk, root: str, start: int) -> tuple[str, .
 
 
 def check_cut(log: CommitLog, start: int) -> None:
-    """Raise RecordInvalid for a place at which the log cannot be cut: no record begins there, nor does the log end. Raises OSError."""
+    """Raise RecordInvalid for an offset at which the log cannot be cut: no record begins there, nor does the log end. Raises OSError."""
     kind = LogScanner(log, check_crc=False).at(start).kind if start < log.end else ScanKind.RECORD
     is_inside = log.min_offset < start <= log.end or start == log.min_offset == 0
     if not is_inside or kind not in (ScanKind.RECORD, ScanKind.BLANK):
@@ -75,7 +75,7 @@ def cut_log(
     start: int,
 ) -> LogCut:
     """Cut everything from `start` on, where check_cut() allows it; from 0 on nothing is left, not even a file. No sync is under
-    way, and nobody appends. Blocking.
+    way, and no caller appends. Blocking.
 
     In memory and in the files on return, but for a sync of them. Raises OSError.
     """

@@ -68,11 +68,11 @@ class LogEnd:
     def judge(self, at: int, scan: Scan) -> int | None:
         """Nothing readable stands at `at`. Say why, or refuse when that cannot be the end of the log.
 
-        Returns where the next record begins when the log goes on behind the damage; None: it ends here.
+        Returns where the next record begins when the log continues behind the damage; None: it ends here.
         """
         report = self._report
         is_end = scan.kind is ScanKind.END and report.was_clean and at >= self.durable
-        later = None if is_end else self._scanner.next_record(at, newest=report.last_store_timestamp)
+        newer = None if is_end else self._scanner.next_record(at, newest=report.last_store_timestamp)
         # A record whose parts fit its size has that size on the disk: its zeros are no sign of a sector that is not.
         unread = at + _SIZE_BYTES if scan.size else at
         durable = self.durable
@@ -80,10 +80,10 @@ class LogEnd:
         damage = ""
         if at < durable:
             damage = f"the log is known to be durable up to {durable}"
-        elif later is not None and (
-            self.has_kept_all or not self._is_lost_write(at, unread, later.physical_offset)
+        elif newer is not None and (
+            self.has_kept_all or not self._is_lost_write(at, unread, newer.physical_offset)
         ):
-            damage = f"a newer record stands behind it at {later.physical_offset}"
+            damage = f"a newer record stands behind it at {newer.physical_offset}"
         elif (
             self._checkpoint.has_bounds
             and scan.kind is ScanKind.BAD
@@ -91,33 +91,33 @@ class LogEnd:
         ):
             damage = "the bytes are neither a record nor what a power loss leaves behind"
         if damage and not self._config.truncate_corrupt_log:
-            raise self._refusal(at, later, f"{reason}, but {damage}")
-        if damage and later is not None:
-            return self._skip(at, later.physical_offset, reason)
+            raise self._refusal(at, newer, f"{reason}, but {damage}")
+        if damage and newer is not None:
+            return self._skip(at, newer.physical_offset, reason)
         if damage:
             self.cuts = True
             report.notes.append(
-                f"cut the damaged log at {self._scanner.place(at)} because truncateCorruptLog is set: {reason}, but {damage}"
+                f"cut the damaged log at {self._scanner.location(at)} because truncateCorruptLog is set: {reason}, but {damage}"
             )
         elif scan.kind is not ScanKind.END:
             self.cuts = True
-            report.notes.append(f"the log ends at {self._scanner.place(at)}: {reason}")
-        elif later is not None:
+            report.notes.append(f"the log ends at {self._scanner.location(at)}: {reason}")
+        elif newer is not None:
             report.notes.append(
-                f"the log ends at {self._scanner.place(at)}: zeros; records behind it, from {later.physical_offset} on, were "
+                f"the log ends at {self._scanner.location(at)}: zeros; records behind it, from {newer.physical_offset} on, were "
                 "never acknowledged as durable and are cut"
             )
         return None
 
-    def _refusal(self, at: int, later: DispatchRecord | None, why: str) -> StoreError:
-        stop = later.physical_offset if later is not None else max(self.durable, at + 1)
+    def _refusal(self, at: int, newer: DispatchRecord | None, why: str) -> StoreError:
+        stop = newer.physical_offset if newer is not None else max(self.durable, at + 1)
         loss = (
-            f"go on without these {stop - at} bytes; every whole record behind them is kept"
-            if later is not None
-            else f"go on without everything behind {at}, where no whole record is left"
+            f"continue without these {stop - at} bytes; every whole record behind them is kept"
+            if newer is not None
+            else f"continue without everything behind {at}, where no whole record is left"
         )
         return StoreError(
-            f"the commit log is damaged at {self._scanner.place(at)} (log bytes {at} to {stop}): {why}. Acknowledged "
+            f"the commit log is damaged at {self._scanner.location(at)} (log bytes {at} to {stop}): {why}. Acknowledged "
             f"messages are lost there. Restore the file from a replica or a copy, or start once with "
             f"truncateCorruptLog=true to {loss}",
             path=self._scanner.path(at),
@@ -125,9 +125,9 @@ class LogEnd:
         )
 
     def _skip(self, at: int, stop: int, reason: str) -> int | None:
-        """Leave the damaged bytes out and go on behind them, as truncateCorruptLog allows."""
+        """Leave the damaged bytes out and continue behind them, as truncateCorruptLog allows."""
         log, report = self._log, self._report
-        where = f"{self._scanner.place(at)} (log bytes {at} to {stop})"
+        where = f"{self._scanner.location(at)} (log bytes {at} to {stop})"
         self._before_rebuild()
         if patch_log(
             log, self._disk, self._config.store_path_root_dir, at, stop, report.last_store_timestamp

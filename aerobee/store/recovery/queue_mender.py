@@ -61,16 +61,16 @@ class QueueMender:
             return
         self._said.add(key)
         entry = queue.entry(offset)
-        place = entry[0] if entry is not None else -1
-        segment = self._log.segment_at(place)
+        physical_offset = entry[0] if entry is not None else -1
+        segment = self._log.segment_at(physical_offset)
         where = (
-            f"byte {place - segment.base} of {segment.path} (log byte {place})"
+            f"byte {physical_offset - segment.base} of {segment.path} (log byte {physical_offset})"
             if segment is not None
-            else f"an offset outside the log, {place}"
+            else f"an offset outside the log, {physical_offset}"
         )
         _logger.error(
             "message %d of queue %d of %s is damaged and is passed over: its entry points to %s, where it is not; what is "
-            "behind it is served. `aerobee store verify` shows all such places, a replica or a copy may have it",
+            "behind it is served. `aerobee store verify` shows all such entries, a replica or a copy may have it",
             offset, queue.queue_id, queue.topic, where,
         )  # fmt: skip
 
@@ -105,11 +105,11 @@ class QueueMender:
         log, at, topic = self._log, start, queue.topic.encode()
         limit = start + SEARCH_BYTES_MAX
         while at < stop and (segment := log.segment_at(at)) is not None:
-            place = at - segment.base
-            if place + BLANK_BYTES > segment.size:
+            position = at - segment.base
+            if position + BLANK_BYTES > segment.size:
                 at = segment.end
                 continue
-            head = segment.file.peek(place, min(segment.size, place + _HEAD.size))
+            head = segment.file.peek(position, min(segment.size, position + _HEAD.size))
             size = int.from_bytes(head[:4], "big")
             if head[4:8] == MAGIC_BLANK.to_bytes(4, "big"):
                 at = segment.end
@@ -123,7 +123,7 @@ class QueueMender:
                 at = behind.physical_offset
                 continue
             if (queue_id, queue_offset) == (queue.queue_id, offset) and topic in segment.file.peek(
-                place, min(segment.size, place + size)
+                position, min(segment.size, position + size)
             ):
                 return at
             at += size

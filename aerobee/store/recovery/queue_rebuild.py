@@ -22,7 +22,7 @@ from aerobee.store.queue.queue_table import AnyQueue, QueueTable
 from aerobee.system_names import LMQ_PREFIX
 
 HOLE_MAX = 1_000_000  # entries: a record that says it is further on than that is damaged itself
-_LOOKS_MAX = 4_096  # queues: each file's first record is read, at random places of the disk
+_LOOKS_MAX = 4_096  # queues: each file's first record is read, at random positions of the disk
 _NOTES_MAX = 1_000  # sentences about single records
 
 
@@ -40,7 +40,7 @@ class QueueRebuild:
         self._why: dict[Key, str] = {}
         self._held: dict[Key, DispatchRecord] = {}
         self._ends: dict[Key, int] = {}
-        self._log_damage = 0  # places of the log that could not be read
+        self._log_damage = 0  # ranges of the log that could not be read
         self._notes = 0
 
     @property
@@ -55,7 +55,7 @@ class QueueRebuild:
             self._why[key] = why
 
     def keep_ends(self, ends: Mapping[Key, int]) -> None:
-        """These queues went on to these offsets, also where the log is cut now: no offset is given a second time."""
+        """These queues continued to these offsets, also where the log is cut now: no offset is given a second time."""
         self._ends.update(ends)
 
     def _end_of(self, key: Key) -> int:
@@ -63,7 +63,7 @@ class QueueRebuild:
         return max(self._ends.get(key, 0), bound.max_offset if bound is not None else 0)
 
     def tell_damage(self) -> None:
-        """A place of the log was left out: messages are missing in their queues."""
+        """A range of the log was left out: messages are missing in their queues."""
         self._log_damage += 1
 
     def forget_suspects(self) -> None:
@@ -178,7 +178,7 @@ class QueueRebuild:
     def _damaged(self, start: int, stop: int, reason: str) -> None:
         self._log_damage += 1
         self._say(
-            f"the commit log is damaged at {self._scanner.place(start)} (log bytes {start} to {stop}): {reason}; the "
+            f"the commit log is damaged at {self._scanner.location(start)} (log bytes {start} to {stop}): {reason}; the "
             "messages there are left out of their queues, what is behind them is served"
         )
 
@@ -248,7 +248,7 @@ class QueueRebuild:
     def _leave_out(self, record: DispatchRecord) -> None:
         queue = self._queues.any(record.topic, record.queue_id)
         self._say(
-            f"the record at {self._scanner.place(record.physical_offset)} (log bytes {record.physical_offset} to "
+            f"the record at {self._scanner.location(record.physical_offset)} (log bytes {record.physical_offset} to "
             f"{record.physical_offset + record.size}) says that it is message {record.queue_offset} of queue "
             f"{record.queue_id} of {record.topic}, but {queue.max_offset} is next there: it is left out of its queue"
         )

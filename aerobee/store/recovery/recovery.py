@@ -103,7 +103,7 @@ class Recovery:
             raise
 
     def _keep_found(self, *, must: bool) -> None:
-        """Let the checkpoint say that the queues went on as far as this start found them."""
+        """Let the checkpoint say that the queues continued as far as this start found them."""
         if not self._found or (self._bounds is None and (not self._log.segments or self.report.was_clean)):
             return
         bounds = self._bounds or QueueBounds(self._log.min_offset)
@@ -122,7 +122,7 @@ class Recovery:
         if report.was_clean and flushed >= 0 and self._scanner.alone(flushed).record is not None:
             report.was_clean = False
             report.notes.append(
-                f"the log goes on behind {flushed}, where the checkpoint says it ended: this was no clean stop, although "
+                f"the log continues behind {flushed}, where the checkpoint says it ended: this was no clean stop, although "
                 f"{self._config.path('abort')} is missing"
             )
         self._judge_lost_tail()
@@ -154,7 +154,7 @@ class Recovery:
             self._keys.cut_past(end)
         if report.bytes_cut:
             report.notes.append(
-                f"{report.bytes_cut} bytes behind {self._scanner.place(end)} were not whole records and were cleared"
+                f"{report.bytes_cut} bytes behind {self._scanner.location(end)} were not whole records and were cleared"
             )
         self._scanner.forget()
         self._rebuild.look(log.min_offset, end)
@@ -211,16 +211,16 @@ class Recovery:
             return
         offset, number, name = min(lost)
         segment = log.segment_at(offset)
-        place = (
-            f"at {self._scanner.place(offset)} no record is"
+        found = (
+            f"at {self._scanner.location(offset)} no record is"
             if segment is not None
             else "the file is not there"
         )
         raise StoreError(
             f"the commit log lost its end: {len(lost)} queues point to messages from log byte {offset} on, as {name} does "
-            f"with its message {number}, but {place}, and no power was lost since they were written: see "
+            f"with its message {number}, but {found}, and no power was lost since they were written: see "
             f"{os.path.join(log.directory, '')}. Restore the last file from a copy or a replica, or start once with "
-            "truncateCorruptLog=true to go on without the messages that are gone",
+            "truncateCorruptLog=true to continue without the messages that are gone",
             path=segment.path if segment is not None else log.directory,
             offset=offset,
         )
@@ -232,7 +232,7 @@ class Recovery:
             if queue is not None and queue.max_offset < end and len(self.report.notes) < NOTES_MAX:
                 self.report.notes.append(
                     f"queue {key[0]} {key[1]} ended at {end} and ends at {queue.max_offset} now: the records of these "
-                    f"messages are not in the log, which ends at {self._scanner.place(self.report.log_end)}"
+                    f"messages are not in the log, which ends at {self._scanner.location(self.report.log_end)}"
                 )
 
     def _tell_older_log(self) -> None:
@@ -241,16 +241,16 @@ class Recovery:
         if not self._checkpoint.has_bounds and known - _TIMESTAMP_SLACK_MS > newest:
             self.report.notes.append(
                 f"the log's newest record is of {newest} ms, but RocketMQ's checkpoint says that records of {known} ms were on "
-                f"the disk: files behind {self._scanner.place(self.report.log_end)} may be gone"
+                f"the disk: files behind {self._scanner.location(self.report.log_end)} may be gone"
             )
 
     def _may_be_of(self, key: tuple[str, int], queue_offset: int, physical_offset: int) -> bool:
         """Whether the entry's record is where it points to, or where it would with one bit turned back."""
-        places = (physical_offset, *((physical_offset & _INT64) ^ 1 << bit for bit in range(64)))
-        return any(self._is_record_of(key, queue_offset, place) for place in places)
+        offsets = (physical_offset, *((physical_offset & _INT64) ^ 1 << bit for bit in range(64)))
+        return any(self._is_record_of(key, queue_offset, candidate) for candidate in offsets)
 
     def _judge_lost_beginning(self) -> None:
-        """Retention takes the oldest files, and the checkpoint knows of it; who else does is told what is gone."""
+        """Retention takes the oldest files, and the checkpoint knows of it; when files went otherwise, the report says what is gone."""
         bounds, log = self._bounds, self._log
         if self.report.was_clean and bounds is not None and bounds.log_min < log.min_offset:
             self.report.notes.append(
@@ -260,7 +260,7 @@ class Recovery:
 
     @property
     def _checks_all(self) -> bool:
-        """Whether every queue entry is compared with the log: asked for, or nothing is known of the queues."""
+        """Whether every queue entry is compared with the log: because of the setting, or because nothing is known of the queues."""
         log_bytes = len(self._log.segments) * self._log.segment_size
         return self._config.check_queues_on_start or (self._bounds is None and log_bytes <= _ADOPT_BYTES_MAX)
 
@@ -277,7 +277,7 @@ class Recovery:
 
     def _tell_damage(self, start: int, stop: int, reason: str) -> None:
         self.report.notes.append(
-            f"the commit log is damaged at {self._scanner.place(start)} (log bytes {start} to {stop}): {reason}; what is "
+            f"the commit log is damaged at {self._scanner.location(start)} (log bytes {start} to {stop}): {reason}; what is "
             "behind it is served"
         )
 
@@ -329,7 +329,7 @@ class Recovery:
         return log.min_offset
 
     def _scan_start(self, dispatch_from: int) -> int:
-        """A place at or before dispatch_from where a record is known to begin."""
+        """An offset at or before dispatch_from where a record is known to begin."""
         log = self._log
         if not self.report.was_clean:
             # The bound itself begins a record, or is the end of the log at that time. What is said to lie before it is
@@ -419,7 +419,7 @@ class Recovery:
                 outcome = "mended"
             elif entry[0] < record.physical_offset and len(report.notes) < NOTES_MAX:
                 report.notes.append(
-                    f"the record at {self._scanner.place(record.physical_offset)} says that it is message "
+                    f"the record at {self._scanner.location(record.physical_offset)} says that it is message "
                     f"{record.queue_offset} of queue {record.queue_id} of {record.topic}, which the record at {entry[0]} is: "
                     "it is left out of its queue"
                 )
@@ -464,7 +464,7 @@ class Recovery:
     # -- queues
 
     def _cut_past(self, end: int) -> int:
-        """Cut entries that point behind the log, which a clean stop never leaves: somebody cut the log since, or a bit
+        """Cut entries that point behind the log, which a clean stop never leaves: the log was cut by hand since, or a bit
         of the entry changed. The queue is built again, so that the entry comes back if its record is there.
         """
         cut = 0
@@ -488,8 +488,8 @@ class Recovery:
         if pointed >= bound and not self.report.was_clean and self._is_record_of(key, offset, pointed):
             return  # it is cut, and written again from the log
         if any(
-            place < bound and self._is_record_of(key, offset, place)
-            for place in (pointed, *((pointed & _INT64) ^ 1 << bit for bit in range(64)))
+            candidate < bound and self._is_record_of(key, offset, candidate)
+            for candidate in (pointed, *((pointed & _INT64) ^ 1 << bit for bit in range(64)))
         ):
             self._before_rebuild()
             self._rebuild.suspect(key, offset, f"its entry {offset} is damaged")

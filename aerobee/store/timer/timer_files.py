@@ -34,7 +34,7 @@ class TimerFiles:
         self.wheel = TimerWheel(
             config.path("timerwheel"), disk, precision_ms=self.precision_ms, slot_count=slot_count
         )
-        self.span_ms = self.wheel.slot_count * self.precision_ms  # after which a slot's place is used again
+        self.span_ms = self.wheel.slot_count * self.precision_ms  # after which a slot is used again
         self.log = TimerLog(config.path("timerlog"), config.mapped_file_size_timer_log, disk)
         self._checkpoints = TimerCheckpointFile(disk, config.path("config", "timercheck"))
         self._synced = 0
@@ -57,7 +57,7 @@ class TimerFiles:
     ) -> Generator[None, None, TimerCheckpoint | None]:
         """Open the files and settle them, in steps of some milliseconds. None when there never was a timer message.
 
-        Nothing else uses the files meanwhile. One that is not finished leaves what a crash leaves: close(), then begin anew.
+        Nothing else uses the files meanwhile. One that is not finished leaves what a crash leaves: close(), then begin again.
 
         `log_end` and `queue_max` are the ends of the commit log and of the timer topic's queue; `queue_offset_of`
         tells the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
@@ -182,9 +182,9 @@ class TimerFiles:
         self.wheel.add(slot_time, position, -1 if unit.magic & DELETE else 1)
 
     def add_run(self, units: Sequence[TimerUnit]) -> int:
-        """add() for each unit, in the slot of its own time; units of one slot that follow one another are linked together.
+        """add() for each unit, in the slot of its time; units of one slot that follow one another are linked together.
 
-        Returns how many were added: fewer than all when space is missing, which add() of the next one tells.
+        Returns how many were added: fewer than all when space is missing, which add() of the next one reports.
         """
         self.wheel.make()
         count = 0
@@ -243,7 +243,7 @@ class TimerFiles:
         self.wheel.sync()
         log_min, file_size = self.log.min_position, self.log.file_size
         self._checkpoints.write(replace(checkpoint, log_min=log_min, log_file_size=file_size))
-        # The last unit's page is synced again with its neighbours.
+        # The last unit's page is synced again with its adjacent pages.
         self._synced = checkpoint.log_flushed
 
     def close(self) -> None:

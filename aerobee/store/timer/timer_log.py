@@ -52,7 +52,7 @@ class TimerUnit(NamedTuple):
 
     @property
     def slot_time(self) -> int:
-        """To which slot it belongs, ms; the wheel floors it to its precision."""
+        """To which slot it belongs, ms; the wheel layers it to its precision."""
         return self.write_time + self.delay_ms
 
 
@@ -110,7 +110,7 @@ class TimerLog:
 
     def append_chain(self, units: Sequence[TimerUnit], previous: int) -> range:
         """Write the first of `units`, each linked to the one before it, the first to `previous`; at least one, and as
-        many as the open file has room for. Returns their positions. Raises StoreFull; nothing has changed then.
+        many as the open file has space for. Returns their positions. Raises StoreFull; nothing has changed then.
         """
         file = self._files[-1] if self._files else None
         position = self.end
@@ -244,7 +244,7 @@ class TimerLog:
     # -- opening, cutting, deleting
 
     def load(self, written: int = 0) -> None:
-        """Find the files; set_end() comes next. What cannot be one of them, and all behind it, is told in `fault`.
+        """Find the files; set_end() comes next. What cannot be one of them, and all behind it, is named in `fault`.
 
         `written`: the length that files are known to have had, 0 for not known. Raises ConfigError when nothing says that
         a file of another length was cut.
@@ -320,7 +320,7 @@ class TimerLog:
                 break
             at = position + UNIT_BYTES
         file = self._file_at(end - 1)
-        # Behind the last unit of a file there may be a blank, or too little room for one.
+        # Behind the last unit of a file there may be a blank, or too little space for one.
         is_at_file_end = (
             file is not None and end == file.base + self.file_size and at > end - UNIT_BYTES - BLANK.size
         )

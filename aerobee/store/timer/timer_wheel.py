@@ -5,7 +5,7 @@ One file, `timerwheel`, of 2 * 7 * 86,400 slots of 32 bytes:
     int64 time / precision | int64 first position | int64 last position | int32 number | int32 magic (0)
 
 Slot of a time: (time / precision) mod the number of slots. A slot whose stored time is another one is empty: it is
-left as it was delivered until its place is used again. `number` counts messages less cancelling ones.
+left as it was delivered until the slot is used again. `number` counts messages less cancelling ones.
 
 The file is sparse and made by the first message that needs it.
 """
@@ -50,7 +50,7 @@ class TimerWheel:
         self._has_new_name = False
 
     def load(self) -> str:
-        """Open the file if there is one. One of another length goes, and is told: it is built again from the timer log."""
+        """Open the file if there is one. A file of another length is removed and named: it is rebuilt from the timer log."""
         if not self._disk.exists(self._path):
             return ""
         size = self._disk.file_size(self._path)
@@ -107,7 +107,7 @@ class TimerWheel:
         return TimerSlot(number * self.precision_ms, first, last, count)
 
     def is_free(self, time_ms: int, read_time_ms: int) -> bool:
-        """Whether the place of a time's slot is its own already, or nothing waits in it: slots before `read_time_ms` are done."""
+        """Whether a time's slot has that time already, or nothing waits in it: slots before `read_time_ms` are done."""
         if self._file is None:
             return True
         number: int = SLOT.unpack_from(self._file.buffer, self._at(time_ms))[0]
@@ -119,9 +119,9 @@ class TimerWheel:
             return 0
         number, left, total = time_ms // self.precision_ms, min(slot_count, self.slot_count), 0
         while left > 0:
-            place = number % self.slot_count
-            some = min(left, self.slot_count - place)  # to the end of the file
-            data = self._file.buffer[place * SLOT_BYTES : (place + some) * SLOT_BYTES]
+            index = number % self.slot_count
+            some = min(left, self.slot_count - index)  # to the end of the file
+            data = self._file.buffer[index * SLOT_BYTES : (index + some) * SLOT_BYTES]
             for expected, (stored, _, _, count, _) in enumerate(SLOT.iter_unpack(data), number):
                 if stored == expected:
                     total += count
@@ -176,9 +176,9 @@ class TimerWheel:
         number = time_ms // self.precision_ms
         end = number + slot_count
         while number < end and self._file is not None:
-            place = number % self.slot_count
-            some = min(end - number, self.slot_count - place, _PIECE_BYTES // SLOT_BYTES)
-            data = self._file.read(place * SLOT_BYTES, (place + some) * SLOT_BYTES)
+            index = number % self.slot_count
+            some = min(end - number, self.slot_count - index, _PIECE_BYTES // SLOT_BYTES)
+            data = self._file.read(index * SLOT_BYTES, (index + some) * SLOT_BYTES)
             if not is_zero(data):
                 for expected, (stored, _, _, _, _) in enumerate(SLOT.iter_unpack(data), number):
                     if stored == expected and stored:

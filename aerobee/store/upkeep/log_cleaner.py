@@ -25,7 +25,7 @@ _QUEUES_PER_TURN = 64  # of those that are looked at: mostly nothing goes
 
 
 class LogCleaner:
-    """Belongs to the event loop's thread. `on_ratio(is_full, used_ratio)` is told after each look at the disk."""
+    """Belongs to the event loop's thread. `on_ratio(is_full, used_ratio)` is called after each look at the disk."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LogCleaner:
                 _logger.error("retention of %s failed: %s", self._log.directory, error)
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other times and ratios."""
+        """Apply other times and ratios."""
         self._config = config
         self._retention.reconfigure(config)
 

@@ -77,7 +77,7 @@ class QueueFlusher:
             index_file.file.sync(0, index_file.file.size)
 
     def end(self, work: Work) -> None:
-        """Let go of the round's files."""
+        """Release the round's files."""
         self._pool.unpin(work.files)
         self.index.unpin(work.index_files)
 

@@ -1,4 +1,4 @@
-"""The background work of the store beside the log's flush: queues and index to the disk, checkpoint, next files.
+"""The background work of the store except the log's flush: queues and index to the disk, checkpoint, next files.
 
 Follows FlushConsumeQueueService and AllocateMappedFileService of RocketMQ.
 """
@@ -27,7 +27,7 @@ _FEW_QUEUE_FILES = (
 
 
 class QueueUpkeep:
-    """One task. `on_failed` is told of a sync that failed; then the task ends, for nothing may be promised any more."""
+    """One task. `on_failed` is called with a failed sync; then the task ends, for nothing may be promised any more."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class QueueUpkeep:
         self._on_failed = on_failed
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Go on with other intervals."""
+        """Apply other intervals."""
         self._config = config
 
     async def run(self) -> None:

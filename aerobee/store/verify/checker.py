@@ -18,11 +18,11 @@ from aerobee.store.log.log_scanner import LogScanner
 from aerobee.store.queue.queue_files import FilePool
 from aerobee.store.queue.queue_table import QueueTable
 
-PLACES_MAX = 1_000  # of one kind that are listed; all are counted
+LISTED_MAX = 1_000  # of one kind that are listed; all are counted
 
 
 class _ReadOnlyFile:
-    """A file mapped for reading. Writing to it, or taking space, is a fault of ours."""
+    """A file mapped for reading. Writing to it, or taking space, is an internal error."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -75,7 +75,7 @@ class ReadOnlyDisk(RealDisk):
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedPlace:
+class DamagedRange:
     """Bytes [start, stop) of the log that are no records."""
 
     start: int
@@ -105,7 +105,7 @@ class StoreReport:
     damaged_bytes: int = 0
     wrong_count: int = 0
     queues: int = 0
-    damaged: list[DamagedPlace] = field(default_factory=list)
+    damaged: list[DamagedRange] = field(default_factory=list)
     wrong: list[WrongEntry] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -136,10 +136,10 @@ def verify(config: StoreConfig) -> StoreReport:
 def _look(config: StoreConfig, log: CommitLog, table: QueueTable, report: StoreReport) -> None:
     report.log_min = report.log_end = log.min_offset
     scanner = LogScanner(log, check_crc=True)
-    places: list[DamagedPlace] = []
+    ranges: list[DamagedRange] = []
 
     def damaged(start: int, stop: int, reason: str) -> None:
-        places.append(DamagedPlace(start, stop, scanner.path(start), reason))
+        ranges.append(DamagedRange(start, stop, scanner.path(start), reason))
 
     for record in scanner.records(log.min_offset, log.end, damaged):
         report.records += 1
@@ -151,12 +151,12 @@ def _look(config: StoreConfig, log: CommitLog, table: QueueTable, report: StoreR
             entry = queue.entry(each.queue_offset) if queue is not None else None
             if entry is None or entry[:2] != (record.physical_offset, record.size):
                 report.wrong_count += 1
-                if len(report.wrong) < PLACES_MAX:
+                if len(report.wrong) < LISTED_MAX:
                     report.wrong.append(
                         WrongEntry(each.topic, each.queue_id, each.queue_offset, record.physical_offset)
                     )
-    if places and places[-1].stop >= log.end and scanner.at(places[-1].start).kind is ScanKind.END:
-        places.pop()  # nothing was written there yet
-    report.damaged_count = len(places)
-    report.damaged_bytes = sum(place.stop - place.start for place in places)
-    report.damaged = places[:PLACES_MAX]
+    if ranges and ranges[-1].stop >= log.end and scanner.at(ranges[-1].start).kind is ScanKind.END:
+        ranges.pop()  # nothing was written there yet
+    report.damaged_count = len(ranges)
+    report.damaged_bytes = sum(each.stop - each.start for each in ranges)
+    report.damaged = ranges[:LISTED_MAX]

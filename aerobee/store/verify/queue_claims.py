@@ -1,10 +1,10 @@
-"""What a store knows of the messages that were in a damaged place of its log: from whole records around it, and from its queues.
+"""What a store knows of the messages that were in a damaged range of its log: from whole records around it, and from its queues.
 
 A record of a replica says itself which message it is. It is believed
 
-- where the queue's entry of that message points to the place, with the record's size (a hole has the place, not the size);
+- where the queue's entry of that message points into the range, with the record's size (a hole has the offset, not the size);
 - else where no queue says that another message was there, and its offset follows the last whole record of its queue, and
-  leads to the next one, as far as the damaged bytes between them leave no room for others.
+  leads to the next one, as far as the damaged bytes between them leave no space for others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Key = tuple[str, int]
 
 
 class Claim(NamedTuple):
-    """An entry that points into a damaged place. `size` in bytes; a hole says FILLER_SIZE."""
+    """An entry that points into a damaged range. `size` in bytes; a hole says FILLER_SIZE."""
 
     physical_offset: int
     key: Key
@@ -44,34 +44,34 @@ class _Seen(NamedTuple):
 
 
 class QueueClaims:
-    """Tell it whole records with saw() and damaged places with damaged(), both in the log's order; then ask refusal()."""
+    """Tell it whole records with saw() and damaged ranges with damaged(), both in the log's order; then ask refusal()."""
 
     def __init__(self, queues: Mapping[Key, AnyQueue]) -> None:
         self._queues = queues
-        self._seen: dict[Key, list[_Seen]] = {}  # the first and the last record between two places
-        self._places: list[tuple[int, int]] = []
+        self._seen: dict[Key, list[_Seen]] = {}  # the first and the last record between two ranges
+        self._damaged: list[tuple[int, int]] = []
         self._restored: list[tuple[int, int]] = []
         self._claims: tuple[tuple[int, int], list[Claim]] = (
             (0, 0),
             [],
-        )  # of the place that was asked for last
+        )  # of the range that was looked up last
 
     def saw(self, record: DispatchRecord) -> None:
         """A whole record of the log."""
         if not record.has_queue_entry:
             return
         seen = self._seen.setdefault((record.topic, record.queue_id), [])
-        last_place = self._places[-1][1] if self._places else 0
-        if len(seen) >= 2 and seen[-2].physical_offset >= last_place:
+        last_damaged = self._damaged[-1][1] if self._damaged else 0
+        if len(seen) >= 2 and seen[-2].physical_offset >= last_damaged:
             seen.pop()
         seen.append(self._seen_of(record))
 
     def damaged(self, start: int, stop: int) -> None:
         """Bytes [start, stop) are no records."""
-        self._places.append((start, stop))
+        self._damaged.append((start, stop))
 
     def restored(self, record: DispatchRecord) -> None:
-        """A record of a damaged place was accepted: what follows it there has to fit to it."""
+        """A record of a damaged range was accepted: what follows it there has to fit to it."""
         self._restored.append((record.physical_offset, record.physical_offset + record.size))
         if record.has_queue_entry:
             bisect.insort(self._seen.setdefault((record.topic, record.queue_id), []), self._seen_of(record))
@@ -84,11 +84,11 @@ class QueueClaims:
 
     # -- judging
 
-    def vouching(self, start: int, place: tuple[int, int]) -> set[Key]:
-        """The queues whose entries say which records stood in a damaged `place` from log byte `start` on."""
+    def vouching(self, start: int, damaged: tuple[int, int]) -> set[Key]:
+        """The queues whose entries say which records stood in the `damaged` range from log byte `start` on."""
         return {
             claim.key
-            for claim in self._claims_in(place)
+            for claim in self._claims_in(damaged)
             if claim.physical_offset >= start and claim.size != FILLER_SIZE
         }
 
@@ -101,10 +101,10 @@ class QueueClaims:
         queue = self._queues.get((record.topic, record.queue_id)) if record.has_queue_entry else None
         return _raw(queue, record.queue_offset) if queue is not None else None
 
-    def refusal(self, record: DispatchRecord, place: tuple[int, int], *, is_last: bool) -> str:
-        """Why a record in a damaged `place` cannot be the one that was there, as a part of a sentence; "" when it can.
+    def refusal(self, record: DispatchRecord, damaged: tuple[int, int], *, is_last: bool) -> str:
+        """Why a record in the `damaged` range cannot be the one that was there, as a part of a sentence; "" when it can.
 
-        Behind the last whole record (`is_last`) only what the entries say is asked.
+        Behind the last whole record (`is_last`) only the entries decide.
         """
         stop = record.physical_offset + record.size
         if record.has_queue_entry and (
@@ -116,7 +116,7 @@ class QueueClaims:
             return ""
         if entry is not None and entry[1] != FILLER_SIZE:
             return f"which its queue here says is at log byte {entry[0]} with {entry[1]} bytes"
-        claims = self._claims_in(place)
+        claims = self._claims_in(damaged)
         at = bisect.bisect_left(claims, record.physical_offset, key=lambda claim: claim.physical_offset)
         for claim in claims[at:]:
             if claim.physical_offset >= stop:
@@ -137,7 +137,7 @@ class QueueClaims:
         at = bisect.bisect_left(found, (record.physical_offset,))
         before, behind = found[at - 1] if at else None, found[at] if at < len(found) else None
         mine = self._seen_of(record)
-        # A topic that was deleted and made again begins once more at 0.
+        # A topic that was deleted and recreated begins once more at 0.
         begins_again = behind is None or (before is not None and behind.base < before.end)
         if before is not None:
             room = self._lost_between(before.physical_offset, record.physical_offset)
@@ -155,18 +155,18 @@ class QueueClaims:
 
     def _lost_between(self, start: int, stop: int) -> int:
         """How many bytes of [start, stop) may have held other messages: damaged, and not restored."""
-        return _overlap(self._places, start, stop) - _overlap(self._restored, start, stop)
+        return _overlap(self._damaged, start, stop) - _overlap(self._restored, start, stop)
 
-    def _claims_in(self, place: tuple[int, int]) -> list[Claim]:
-        """What entries point into a place, in the order of the log."""
-        if self._claims[0] != place:
+    def _claims_in(self, damaged: tuple[int, int]) -> list[Claim]:
+        """The entries that point into a range, in the order of the log."""
+        if self._claims[0] != damaged:
             found = [
                 claim
                 for key, queue in self._queues.items()
                 if not key[0].startswith(LMQ_PREFIX)  # their entries lead to records of other queues
-                for claim in _entries_in(key, queue, *place)
+                for claim in _entries_in(key, queue, *damaged)
             ]
-            self._claims = place, sorted(found)
+            self._claims = damaged, sorted(found)
         return self._claims[1]
 
 

@@ -1,13 +1,13 @@
 """Damaged records of a store that no broker has open, taken back from a replica of its log.
 
-A replica has the same bytes at the same physical offsets. Records at the places that verify() finds, and those that an earlier
+A replica has the same bytes at the same physical offsets. Records in the ranges that verify() finds, and those that an earlier
 repair left out, are taken when all of this holds:
 
 - the record is whole: size, magic, its own offset, and the CRC of its body;
-- it begins where the last one ended, and ends inside the damaged place;
+- it begins where the last one ended, and ends inside the damaged range;
 - its queue and its queue offset are those of the message that was there (queue_claims.py); behind the last whole record the
   queue has to have an entry that says so;
-- the whole records before and behind the place are the same, byte for byte, at the replica: else it is another log.
+- the whole records before and behind the range are the same, byte for byte, at the replica: else it is another log.
 
 The bytes that were there are kept in `damaged/`. Queues that had lost the entries of what came back are built again; all
 others, and indexes, are repair's work, afterwards.
@@ -48,16 +48,16 @@ FILE_NAME_DIGITS = 20
 
 @dataclass(slots=True)
 class Restored:
-    """What restore() did. `refused` are sentences: a place, and why its record was not taken."""
+    """What restore() did. `refused` are sentences: a range, and why its record was not taken."""
 
     records: int = 0
     bytes: int = 0
-    places: int = 0
+    ranges: int = 0
     refused: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _DamagedRange:
     """Bytes [start, stop) that are no records, with the whole records on both sides."""
 
     start: int
@@ -82,15 +82,15 @@ def restore(config: StoreConfig, record_at: RecordAt, *, disk: Disk | None = Non
         table = QueueTable(config, pool)
         table.load()
         claims = QueueClaims(table.queues)
-        places, end = _places(log, claims)
+        ranges, end = _damaged_ranges(log, claims)
         taken: list[_Taken] = []
-        for place in places:
-            done.places += 1
+        for damaged in ranges:
+            done.ranges += 1
             refused_before = len(done.refused)
-            found = _judge(place, log, claims, record_at, done.refused)
+            found = _judge(damaged, log, claims, record_at, done.refused)
             taken += found
-            if place.behind is None and len(done.refused) > refused_before:
-                taken = _without_those_that_cost_the_end(place, found, taken, claims, done.refused)
+            if damaged.behind is None and len(done.refused) > refused_before:
+                taken = _without_those_that_cost_the_end(damaged, found, taken, claims, done.refused)
         stale = {(record.topic, record.queue_id) for record, _ in taken if not claims.has_entry(record)}
         ends = {key: table.queues[key].max_offset for key in stale if key in table.queues}
         # Those whose entries are there come first: behind the last whole record, entries are all that vouches for a record, and
@@ -151,14 +151,14 @@ def _is_log_file(path: Path) -> bool:
     )
 
 
-def _places(log: CommitLog, claims: QueueClaims) -> tuple[list[_Place], int]:
-    """Damaged places, what lies behind the last record among them, and records that stand for damaged bytes.
+def _damaged_ranges(log: CommitLog, claims: QueueClaims) -> tuple[list[_DamagedRange], int]:
+    """Damaged ranges, what lies behind the last record among them, and records that stand for damaged bytes.
 
-    Returns them and where the last whole record ends. `claims` is told what is there.
+    Returns them and where the last whole record ends. `claims` receives the records.
     """
     scanner = LogScanner(log, check_crc=True)
-    places: list[_Place] = []
-    open_start = -1  # of a place whose end is not known yet
+    ranges: list[_DamagedRange] = []
+    open_start = -1  # of a range whose end is not known yet
     before: DispatchRecord | None = None
     starts: list[int] = []
 
@@ -166,7 +166,7 @@ def _places(log: CommitLog, claims: QueueClaims) -> tuple[list[_Place], int]:
         starts.append(start)
 
     def close(stop: int, behind: DispatchRecord | None) -> None:
-        places.append(_Place(open_start, stop, before, behind))
+        ranges.append(_DamagedRange(open_start, stop, before, behind))
         claims.damaged(open_start, stop)
 
     for record in scanner.records(log.min_offset, log.end, damaged):
@@ -185,7 +185,7 @@ def _places(log: CommitLog, claims: QueueClaims) -> tuple[list[_Place], int]:
         open_start = starts[0]
     if open_start >= 0:
         close(log.end, None)
-    return places, before.physical_offset + before.size if before is not None else log.min_offset
+    return ranges, before.physical_offset + before.size if before is not None else log.min_offset
 
 
 def _stands_for_damage(record: DispatchRecord) -> bool:
@@ -195,26 +195,26 @@ def _stands_for_damage(record: DispatchRecord) -> bool:
 
 
 def _judge(
-    place: _Place, log: CommitLog, claims: QueueClaims, record_at: RecordAt, refused: list[str]
+    damaged: _DamagedRange, log: CommitLog, claims: QueueClaims, record_at: RecordAt, refused: list[str]
 ) -> list[_Taken]:
-    """The replica's records that are taken for a place, one behind the other; `refused` gets why the next one is not."""
+    """The replica's records that are taken for a range, one behind the other; `refused` gets why the next one is not."""
     taken: list[_Taken] = []
-    for neighbour in (place.before, place.behind):
+    for neighbour in (damaged.before, damaged.behind):
         if neighbour is not None and not _is_same(log, neighbour, record_at):
             refused.append(
-                f"log bytes {place.start} to {place.stop}: the replica has something else at log byte "
+                f"log bytes {damaged.start} to {damaged.stop}: the replica has something else at log byte "
                 f"{neighbour.physical_offset}, where a whole record stands here, so its log is another one"
             )
             return taken
-    at = place.start
-    while at < place.stop:
+    at = damaged.start
+    while at < damaged.stop:
         segment = log.segment_at(at)
         if segment is None or at + BLANK_BYTES > segment.end:
-            at = segment.end if segment is not None else place.stop
+            at = segment.end if segment is not None else damaged.stop
             continue
         data = record_at(at)
         if data is None:
-            if place.behind is None or at > place.start:
+            if damaged.behind is None or at > damaged.start:
                 return taken  # the file's end, or nothing is there: what repair leaves out
             refused.append(f"log byte {at}: the replica has no record there")
             return taken
@@ -225,17 +225,17 @@ def _judge(
                 f"log byte {at}: what the replica has there is no whole record ({scan.reason or 'its size'})"
             )
             return taken
-        if at + record.size > min(place.stop, segment.end):
-            refused.append(f"log byte {at}: the replica's record reaches beyond the damaged place")
+        if at + record.size > min(damaged.stop, segment.end):
+            refused.append(f"log byte {at}: the replica's record reaches beyond the damaged range")
             return taken
-        reason = claims.refusal(record, (place.start, place.stop), is_last=place.behind is None)
+        reason = claims.refusal(record, (damaged.start, damaged.stop), is_last=damaged.behind is None)
         if reason:
             refused.append(
                 f"log byte {at}: the replica has message {record.queue_offset} of queue {record.queue_id} of {record.topic} "
                 f"there, {reason}"
             )
             return taken
-        if place.behind is None and not (record.has_queue_entry and claims.has_entry(record)):
+        if damaged.behind is None and not (record.has_queue_entry and claims.has_entry(record)):
             return taken  # behind the last whole record: it may have come after us, and no queue here knows of it
         claims.restored(record)
         taken.append((record, data))
@@ -244,15 +244,15 @@ def _judge(
 
 
 def _without_those_that_cost_the_end(
-    place: _Place, found: list[_Taken], taken: list[_Taken], claims: QueueClaims, refused: list[str]
+    damaged: _DamagedRange, found: list[_Taken], taken: list[_Taken], claims: QueueClaims, refused: list[str]
 ) -> list[_Taken]:
     """Not all of the log's end came back: leave out records whose queue would lose the entries that say what belongs there.
 
     Such a queue is built again, with holes for the end; a better replica could no longer fill them. `found` are the records that
     are taken for the end, `refused` gets the others.
     """
-    start = found[-1][0].physical_offset + found[-1][0].size if found else place.start
-    vouching = claims.vouching(start, (place.start, place.stop))
+    start = found[-1][0].physical_offset + found[-1][0].size if found else damaged.start
+    vouching = claims.vouching(start, (damaged.start, damaged.stop))
     kept = []
     for record, data in taken:
         if (record.topic, record.queue_id) not in vouching or claims.has_entry(record):

@@ -137,7 +137,7 @@ def test_a_level_goes_back_to_the_first_message_whose_delivery_was_cut_off() -> 
         600: bytes(100),
     }
     sources = (100, 200, 300, 400, 600, 500, START + 8)  # of the last two nothing is in the log that is left
-    data = b"".join(record(b"x", topic="t", transaction_offset=delivery_mark(source)) for source in sources)
+    data = b"".join(record(b"x", topic="t", transaction_offset=source_pointer(source)) for source in sources)
     disk = SimulatedDisk(random.Random(1))
     disk.make_dirs(DIRECTORY)
     disk.replace_file(f"{DIRECTORY}/{START:020d}-{len(data)}", data)

@@ -72,7 +72,7 @@ def test_a_replaced_disk_gives_no_vote_and_no_acknowledgement() -> None:
     for _ in range(3):
         beat(group, "n0")
     assert group.hosts["n0"].node.commit_index == committed, "no majority has it"
-    assert group.hosts["n1"].node.is_stranger
+    assert group.hosts["n1"].node.is_unrecognized
     group.elapse(LONG_MS)
     group.tick("n0")
     group.settle()
@@ -106,7 +106,7 @@ def test_one_that_was_removed_and_added_takes_part_with_its_new_disk() -> None:
     with_lost_disk(group, "n1")
     beat(group, "n0")
     leader = group.hosts["n0"].node
-    assert group.hosts["n1"].node.is_stranger
+    assert group.hosts["n1"].node.is_unrecognized
 
     def step(change: Callable[[], object]) -> None:
         change()
@@ -115,7 +115,7 @@ def test_one_that_was_removed_and_added_takes_part_with_its_new_disk() -> None:
 
     step(lambda: leader.remove("n1", group.hosts["n0"].local_ms()))
     step(lambda: leader.add_learner("n1", group.hosts["n0"].local_ms()))
-    assert not group.hosts["n1"].node.is_stranger
+    assert not group.hosts["n1"].node.is_unrecognized
     step(lambda: leader.promote("n1", group.hosts["n0"].local_ms()))
     members = leader.log.membership
     assert sorted(members.voters) == ["n0", "n1", "n2"]
@@ -152,7 +152,7 @@ def test_one_frame_does_not_revoke_a_known_member() -> None:
             ),
             1,
         )
-    assert not known.is_stranger
+    assert not known.is_unrecognized
 
 
 @pytest.mark.parametrize("identity", ["", "x"])

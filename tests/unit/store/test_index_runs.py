@@ -8,7 +8,7 @@ import pytest
 
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.files.config import StoreConfig
-from aerobee.store.index.key_index import LATER_ENTRIES, KeyIndex
+from aerobee.store.index.key_index import DEFERRED_ENTRIES, KeyIndex
 
 BEGIN_MS = 1_700_000_000_123
 
@@ -64,16 +64,16 @@ def test_whoever_looks_finds_what_waits() -> None:
 def test_no_more_than_a_bounded_number_waits() -> None:
     disk = SimulatedDisk(random.Random(1))
     index = new_index(disk)
-    index.make_room(2 * LATER_ENTRIES, BEGIN_MS)
+    index.make_room(2 * DEFERRED_ENTRIES, BEGIN_MS)
     file = index.files[-1]
     index.put_run_deferred([(1, 0)], BEGIN_MS)
     index.put_run_deferred([(2, 1)], BEGIN_MS + 1)  # the file has begun: its seconds can be counted
     assert file.count == 2
-    for number in range(2, LATER_ENTRIES):
+    for number in range(2, DEFERRED_ENTRIES):
         index.put_run_deferred([(number, number)], BEGIN_MS + 1)
     assert file.count == 2
-    index.put_run_deferred([(5, LATER_ENTRIES), (6, LATER_ENTRIES)], BEGIN_MS + 1)
-    assert file.count >= 1 + LATER_ENTRIES
+    index.put_run_deferred([(5, DEFERRED_ENTRIES), (6, DEFERRED_ENTRIES)], BEGIN_MS + 1)
+    assert file.count >= 1 + DEFERRED_ENTRIES
 
 
 def test_an_index_that_is_off_keeps_nothing() -> None:

@@ -72,7 +72,7 @@ def test_statistics_begin_anew_and_that_is_said(
 ) -> None:
     disk.replace_file(PATH, content)
     assert load_statistics_file(disk, PATH, json.loads) is None
-    assert "begin anew" in caplog.text
+    assert "begin again" in caplog.text
     assert PATH in caplog.text
 
 

@@ -1,4 +1,4 @@
-"""The mark that a delivered delayed message carries: which stored message it was made from.
+"""The pointer that a delivered delayed message carries: which stored message it was made from.
 
 A message that waited (a delay level, the timer) is delivered by storing it again under its real topic. The record
 of the delivery has in its field prepared_transaction_offset
@@ -19,7 +19,7 @@ _HEAD = head_struct("size", "magic", "sys_flag")
 _MARK, _MARK_AT = head_struct("prepared_transaction_offset"), field_at("prepared_transaction_offset")
 
 
-def delivery_mark(source_offset: int) -> int:
+def source_pointer(source_offset: int) -> int:
     """The value of prepared_transaction_offset for a delivery of the record at `source_offset`."""
     return -1 - source_offset
 
@@ -40,18 +40,18 @@ def take_sources(log: CommitLog, start: int, end: int, sources: set[int]) -> int
     at = max(start, log.min_offset)
     while at < end and (segment := log.segment_at(at)) is not None:
         base, size, buffer = segment.base, segment.size, segment.file.buffer
-        place, stop = at - base, min(size, end - base)
-        while place < stop and place + _HEAD.size <= size:
-            total, magic, sys_flag = _HEAD.unpack_from(buffer, place)
-            if magic == MAGIC_BLANK or total < _MARK_AT + _MARK.size:
-                place = size
+        position, stop = at - base, min(size, end - base)
+        while position < stop and position + _HEAD.size <= size:
+            total, magic, sys_flag = _HEAD.unpack_from(buffer, position)
+            if magic == MAGIC_BLANK or total < _POINTER_AT + _POINTER.size:
+                position = size
                 break
-            mark_at = place + _MARK_AT
+            pointer_at = position + _POINTER_AT
             if sys_flag & (BORN_HOST_V6 | STORE_HOST_V6):
-                mark_at += (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
-            (mark,) = _MARK.unpack_from(buffer, mark_at)
-            if mark < 0:
-                sources.add(-1 - mark)
-            place += total
-        at = base + (size if place + _HEAD.size > size else place)
+                pointer_at += (12 if sys_flag & BORN_HOST_V6 else 0) + (12 if sys_flag & STORE_HOST_V6 else 0)
+            (pointer,) = _POINTER.unpack_from(buffer, pointer_at)
+            if pointer < 0:
+                sources.add(-1 - pointer)
+            position += total
+        at = base + (size if position + _HEAD.size > size else position)
     return max(at, end)
