@@ -88,10 +88,10 @@ impl Authorizations {
         let (subscription, sub_version) = if posted {
             let value = fields.get(Name::Subscription);
             let text = if value.is_missing() { Cow::Borrowed(&b""[..]) } else { value.text().ok_or(Stop::Slow)? };
-            if text.first() == Some(&SQL_MARK) {
+            if text.first() == Some(&SQL_PREFIX) {
                 return Err(Stop::Slow);
             }
-            (Some(if is_sql { Cow::Owned([&[SQL_MARK], &*text].concat()) } else { text }), 0)
+            (Some(if is_sql { Cow::Owned([&[SQL_PREFIX], &*text].concat()) } else { text }), 0)
         } else {
             let value = fields.get(Name::SubVersion);
             (None, if value.is_missing() { 0 } else { value.number().ok_or(Stop::Slow)? })

@@ -36,10 +36,10 @@ impl FrameHandler for Batches {
 
 /// Store the messages of a batch.
 fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<Answer> {
-    if LETTERS.iter().any(|name| request.fields.get(*name).is_missing()) {
+    if SHORT_NAMES.iter().any(|name| request.fields.get(*name).is_missing()) {
         return Err(Stop::Slow);
     }
-    let [topic, queue, sys_flag, born, _, properties, tries, _] = LETTERS.map(|name| request.fields.get(name));
+    let [topic, queue, sys_flag, born, _, properties, tries, _] = SHORT_NAMES.map(|name| request.fields.get(name));
     let (topic, queue) = shared.find(burst.writing.py, topic, queue)?;
     let text = properties.text().ok_or(Stop::Slow)?;
     let outer = read_properties(&text, &shared.special);
@@ -47,7 +47,7 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
     let born_timestamp = i128::from(born.number().ok_or(Stop::Slow)?);
     let reconsume_times = tries.number().ok_or(Stop::Slow)?;
     let unique_key = outer.unique_key.filter(|key| is_alphanumeric(key)).ok_or(Stop::Slow)?;
-    if !outer.is_paired() || outer.delay || sys_flag & !ORDINARY_SYS_FLAG != 0 || request.body.len() > shared.max_message_bytes {
+    if !outer.is_paired() || outer.delay || sys_flag & !ELIGIBLE_SYS_FLAG != 0 || request.body.len() > shared.max_message_bytes {
         return Err(Stop::Slow);
     }
     let entries = cut_batch(request.body).ok_or(Stop::Slow)?;

@@ -139,10 +139,10 @@ impl Delayed {
         text: &mut Vec<u8>,
         hashes: &mut Vec<i32>,
     ) -> Outcome<Answer> {
-        let fields = LETTERS.map(|name| request.fields.get(name));
+        let fields = SHORT_NAMES.map(|name| request.fields.get(name));
         let [topic, queue, sys_flag, born, flag, properties, tries, batch] = fields;
         // First what tells half messages apart: nothing else of them is read here.
-        let sys_flag = sys_flag.small().filter(|flag| flag & !ORDINARY_SYS_FLAG == 0).ok_or(Stop::Slow)?;
+        let sys_flag = sys_flag.small().filter(|flag| flag & !ELIGIBLE_SYS_FLAG == 0).ok_or(Stop::Slow)?;
         if !batch.is_no_batch() || !properties.text_into(text) {
             return Err(Stop::Slow);
         }
@@ -337,12 +337,12 @@ fn digits(text: &[u8]) -> Option<i64> {
 
 /// Base64 with the URL-safe alphabet, padded.
 fn write_base64(bytes: &[u8], out: &mut Vec<u8>) {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     for three in bytes.chunks(3) {
         let word = three.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
         for place in 0..4 {
-            let letter = LETTERS[(word >> (18 - 6 * place) & 63) as usize];
-            out.push(if place <= three.len() { letter } else { b'=' });
+            let digit = BASE64[(word >> (18 - 6 * place) & 63) as usize];
+            out.push(if place <= three.len() { digit } else { b'=' });
         }
     }
 }

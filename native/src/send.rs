@@ -42,14 +42,14 @@ fn store(
     text: &mut Vec<u8>,
     hashes: &mut Vec<i32>,
 ) -> Outcome<Answer> {
-    let names = if request.code == SEND_MESSAGE { &WORDS } else { &LETTERS };
+    let names = if request.code == SEND_MESSAGE { &WORDS } else { &SHORT_NAMES };
     let fields = request.fields;
     if names.iter().any(|name| fields.get(*name).is_missing()) || !fields.get(names[7]).is_no_batch() {
         return Err(Stop::Slow);
     }
     let [topic, queue, sys_flag, born, flag, properties, tries, _] = names.map(|name| fields.get(name));
     // First what tells half messages apart: nothing else of them is read here.
-    let sys_flag = sys_flag.small().filter(|flag| flag & !ORDINARY_SYS_FLAG == 0).ok_or(Stop::Slow)?;
+    let sys_flag = sys_flag.small().filter(|flag| flag & !ELIGIBLE_SYS_FLAG == 0).ok_or(Stop::Slow)?;
     let (topic, queue) = shared.find(burst.writing.py, topic, queue)?;
     if !properties.text_into(text) {
         return Err(Stop::Slow);

@@ -26,7 +26,7 @@ const HOLDS_ALL: i64 = 2;
 
 /// The names of a send's fields: topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch.
 pub type SendNames = [Name; 8];
-pub const LETTERS: SendNames = [Name::B, Name::E, Name::F, Name::G, Name::H, Name::I, Name::J, Name::M];
+pub const SHORT_NAMES: SendNames = [Name::B, Name::E, Name::F, Name::G, Name::H, Name::I, Name::J, Name::M];
 pub const WORDS: SendNames = [
     Name::Topic, Name::QueueId, Name::SysFlag, Name::BornTimestamp, Name::Flag, Name::Properties,
     Name::ReconsumeTimes, Name::Batch,

@@ -150,7 +150,7 @@ impl Transactions {
         text: &mut Vec<u8>,
         hashes: &mut Vec<i32>,
     ) -> Outcome<Answer> {
-        let fields = LETTERS.map(|name| request.fields.get(name));
+        let fields = SHORT_NAMES.map(|name| request.fields.get(name));
         let [topic, queue, sys_flag, born, flag, properties, tries, batch] = fields;
         if tries.small() != Some(0) || !batch.is_no_batch() || !properties.text_into(text) {
             return Err(Stop::Slow);
@@ -284,9 +284,9 @@ impl Transactions {
         size: i64,
     ) -> Outcome<()> {
         let py = burst.writing.py;
-        // One that came another way has no marks: from a start, a check, the handlers.
-        let marks = transaction.getattr(intern!(py, "marks")).map_err(Stop::Fault)?;
-        let (keys, tags): (String, String) = marks.extract().map_err(|_| Stop::Slow)?;
+        // One that came another way has none: from a start, a check, the handlers.
+        let keys_and_tag = transaction.getattr(intern!(py, "keys_and_tag")).map_err(Stop::Fault)?;
+        let (keys, tags): (String, String) = keys_and_tag.extract().map_err(|_| Stop::Slow)?;
         let topic = transaction.getattr(intern!(py, "topic")).map_err(Stop::Fault)?;
         let topic: String = topic.extract().map_err(Stop::Fault)?;
         let size = usize::try_from(size).ok().filter(|size| *size > HEAD_BYTES).ok_or(Stop::Slow)?;

@@ -144,7 +144,7 @@ class Counterpart(Sending):
         *keys_and_tag: str,
     ) -> None:
         transaction = OpenTransaction((group, key), topic, queue_offset, offset, stored_ms=stored_ms)
-        transaction.size, transaction.marks = size, (keys_and_tag[0], keys_and_tag[1])
+        transaction.size, transaction.keys_and_tag = size, (keys_and_tag[0], keys_and_tag[1])
         self._open[group, key] = transaction
         self._tell("began", group, key, topic, queue_offset, offset, size, stored_ms, *keys_and_tag)
 

@@ -23,7 +23,7 @@ from aerobee.broker.admission.record_access import RecordAccess
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.delay.escaped import FILE_NAME, EscapedDeliveries
 from aerobee.broker.metrics.stats import BrokerStats
-from aerobee.broker.parts.parts import anybody_may_send
+from aerobee.broker.parts.parts import any_client_may_send
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.broker.state.config_file import ConfigFile
@@ -162,7 +162,7 @@ class World:
             stats=BrokerStats(clock=self.clock, cluster="c"),
             producers=self.producers,
             ack=AckPolicy(store=self.store, clock=self.clock, timeout_ms=3_600_000),
-            may_send=anybody_may_send,
+            may_send=any_client_may_send,
             records=RecordAccess(),
             schedule=None,  # for the fast path, which is not part of this simulation
         )  # fmt: skip

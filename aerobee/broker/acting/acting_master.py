@@ -90,7 +90,7 @@ class ActingMaster:
         self._hears_master = hears_master
         self._clock = clock
         self._master_due_s = float("-inf")
-        self._master_seen = ""  # the master's address in the group, as it was told last
+        self._master_seen = ""  # the master's address in the group, by the last answer
         self._watching: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._delivering: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class ActingMaster:
     # --- who is there
 
     def min_broker_changed(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """905, oneway, from a nameserver: the smallest id of the group is another one. The nameservers are asked at once."""
+        """905, oneway, from a nameserver: the smallest id of the group is another one. This broker queries the nameservers immediately."""
         if self._live.value.enable_slave_acting_master and self._is_slave:
             self._ask_now()
         return None if request.is_oneway else request.reply()
@@ -169,7 +169,7 @@ class ActingMaster:
         if role.role is Role.ACTING:
             if not self._live.value.enable_remote_escape:
                 log.warning(
-                    "what is due waits for the master: enableRemoteEscape=true lets it go to other brokers"
+                    "due messages wait for the master: set enableRemoteEscape=true to send them to other brokers"
                 )
                 return
             before, self._delivering = self._delivering, None
@@ -184,7 +184,7 @@ class ActingMaster:
             if self._role.role is Role.ACTING:
                 await self._deliveries.run()
         except Exception:
-            # The task's outermost edge: messages that are due would wait for the master, and nobody would know why.
+            # The task's outermost edge: due messages would wait for the master without a reason in the log.
             log.exception("the acting master's deliveries failed; what is due waits for the master")
 
     # --- the master is back
@@ -192,7 +192,7 @@ class ActingMaster:
     async def ha_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """906. With values it is a master that is back: this broker stops acting before it answers, and says what it did.
 
-        The addresses are a hint: nameservers are asked again, and this broker follows whom they say. Sends that are under way
+        The addresses are a hint: this broker queries the nameservers again and follows their answer. Sends that are under way
         are waited for, not longer than the master waits for the answer: `isWhole` tells it whether to ask once more.
         """
         has_values = bool(request.field("masterHaAddress"))
@@ -258,7 +258,7 @@ class ActingMaster:
         return found
 
     async def _ask_part(self, slave: str, known: int) -> tuple[int, bool, bool]:
-        """Returns how many deliveries were told, whether any was news, and whether that was all."""
+        """Returns how many deliveries the answer named, whether any was new, and whether that was all."""
         identity = self._identity
         request = RemotingCommand(
             RequestCode.EXCHANGE_BROKER_HA_INFO,
@@ -298,7 +298,7 @@ class ActingMaster:
     async def _take_offsets(self, slave: str) -> None:
         """Groups continue where they were at an acting master, as far as this log goes; no offset goes back, and none that was removed
         here before the slave heard of it comes back."""
-        request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: ""})
+        request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET, {TOKEN_FIELD: ""})
         try:
             reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
             body = checked(reply, address=slave, request="GET_ALL_CONSUMER_OFFSET").body

@@ -43,7 +43,7 @@ class _Sends:
         self._at_once_max = at_once_max
 
     def start_due(self, now_ms: int, send: Callable[[Waits], Coroutine[Any, Any, bool | None]]) -> None:
-        """Let go what is due, as far as there is space."""
+        """Send what is due, as far as there is space."""
         waiting, sending = self.waiting, self.sending
         while waiting and len(sending) < self._at_once_max and waiting[0].due_ms <= now_ms:
             waits = heapq.heappop(waiting)
@@ -76,7 +76,7 @@ class ActingDeliveries:
         inner_group: str,
     ) -> None:
         """`halves` tells the half messages that are open: physical offset, and when it is time to ask (ms since 1970).
-        `inner_group` sends for nobody.
+        `inner_group` sends on behalf of no client.
         """
         self._store = store
         self._schedule = schedule
@@ -123,7 +123,7 @@ class ActingDeliveries:
             await self._clock.sleep(pause_s)
 
     def _note(self, first: _Sends, again: _Sends) -> None:
-        """Take down which messages have left; what nobody took is tried again a moment later."""
+        """Note which messages have left; one that no broker took is tried again a moment later."""
         ended = first.take_ended() + again.take_ended()
         done = [waits for waits, is_taken in ended if is_taken]
         for waits, is_taken in ended:

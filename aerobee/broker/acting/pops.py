@@ -40,7 +40,7 @@ class ActingBuffer(MergeBuffer):
         return BufferActions()
 
     def expired(self, now_ms: int) -> list[CheckPoint]:
-        """Check points whose time is over and that are not acknowledged whole."""
+        """Expired check points that are not acknowledged whole."""
         return [each for each in self.points() if each.revive_time <= now_ms and not each.is_acked]
 
 
@@ -61,7 +61,7 @@ class ActingPops:
         host: bytes,
         inner_group: str,
     ) -> None:
-        """`wake` is told (topic, group) of what can be popped again."""
+        """`wake` is called with (topic, group) of what can be popped again."""
         self._engine = engine
         self._store = store
         self._bridge = bridge
@@ -85,7 +85,7 @@ class ActingPops:
             self._timer = self._clock.call_later(SCAN_S, self._scan)
 
     def end(self) -> None:
-        """It does not any more; what is out is handed out again by the master."""
+        """This slave no longer acts: the master hands out again what is not acknowledged."""
         buffer, self._buffer = self._buffer, None
         if buffer is None:
             return

@@ -41,7 +41,7 @@ _LEFT_OUT = frozenset(
 
 
 class Waits(NamedTuple):
-    """One record that waits. `level` is 0 for timers and half messages, `queue_offset` its place in the level's queue."""
+    """One record that waits. `level` is 0 for timers and half messages, `queue_offset` its offset in the level's queue."""
 
     due_ms: int
     physical_offset: int

@@ -1,7 +1,7 @@
 """The broker itself: 25, 26, 28, 306, 329.
 
 Source: AdminBrokerProcessor (RocketMQ). Settings that can change while the broker runs do so by swapping whole frozen
-configs; a key that cannot is refused by name in the remark and the others take effect. Keys that nobody knows are
+configs; a key that cannot is refused by name in the remark and the others take effect. Unknown keys are
 ignored, as RocketMQ ignores them, but named as well. A secret is refused with all that came with it, and no value is logged.
 """
 
@@ -101,7 +101,7 @@ class AdminBrokerCalls:
         }
 
     def runtime_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """28: counters, rates and fill levels as texts. What RocketMQ has not is told to our own clients only."""
+        """28: counters, rates and fill levels as texts. Only Aerobee's clients get the keys that RocketMQ lacks."""
         table = self._info.table(with_extra=request.language == LanguageCode.PYTHON)
         return request.reply(body=KVTable(table).encode())
 

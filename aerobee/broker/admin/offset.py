@@ -96,7 +96,7 @@ class AdminOffsetCalls:
         assert config is not None
         queue_id, offset = request.integer("queueId", -1), request.integer("offset", -1)
         time_ms = request.integer("timestamp")
-        # As RocketMQ's: with useServerSideResetOffset isForce means nothing, a group is moved to where it is asked to be.
+        # As RocketMQ's: with useServerSideResetOffset isForce means nothing: the group moves to the requested offset.
         force = request.boolean("isForce", True) or self._live.value.use_server_side_reset_offset
         if queue_id >= config.read_queue_nums:
             raise UsageError(
@@ -115,7 +115,7 @@ class AdminOffsetCalls:
                 else self._store.offset_by_time(topic, each, time_ms)
             )
             current = self._offsets.query(group, topic, each)
-            # What members are told without force goes back only: they skip nothing that they have not seen.
+            # Without force, members move back only: they skip no message that they have not seen.
             if not force and current is not None:
                 target = min(target, current)
             offsets[each] = max(0, target)

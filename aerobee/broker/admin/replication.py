@@ -1,4 +1,4 @@
-"""What slaves ask of their master beside the log, and what tools ask about replication: 43, 45, 906, 907.
+"""The requests of slaves at their master besides the log, and of tools about replication: 43, 45, 906, 907.
 
 21, 201, 402, 60 and 61 are answered where their tables are. Source: AdminBrokerProcessor (RocketMQ).
 """
@@ -17,8 +17,8 @@ from aerobee.broker.replication.metadata_sync import (
     BEHIND_FIELD,
     FILTERS,
     LOG_END_FIELD,
-    MARK_FIELD,
     TABLE_FIELD,
+    TOKEN_FIELD,
 )
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.state.identity import BrokerIdentity
@@ -67,13 +67,13 @@ class SlaveCalls:
     async def all_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """43: all offsets of all groups. A slave of ours that has seen the same mark gets no body; it asks for the filters, too.
 
-        With the offsets it is told where the log ends, which it waits for before it takes them.
+        The answer with the offsets names the log's end: the slave takes them when its log has reached it.
         """
         if request.field(TABLE_FIELD) == FILTERS:
             return request.reply(ext={TABLE_FIELD: FILTERS}, body=fastjson.dumps(self._filters.to_dict()))
-        mark = self._offsets.change_mark
-        ext = {MARK_FIELD: mark, **self._log_end(), **self._behind("pop")}
-        if request.field(MARK_FIELD) == mark:
+        token = self._offsets.change_token
+        ext = {TOKEN_FIELD: token, **self._log_end(), **self._behind("pop")}
+        if request.field(TOKEN_FIELD) == token:
             return request.reply(ext=ext)
         tree = self._offsets.to_dict()  # copies: it may change while the body is made
         # RocketMQ's slaves do not know this table, and their parser refuses bare keys within what it skips.
@@ -83,7 +83,7 @@ class SlaveCalls:
         }
         table = tree.pop("offsetTable")
         before = {key: tree.pop(key) for key in ("dataVersion", "groupTopicMap")}
-        if MARK_FIELD in (request.ext or {}):  # a slave of ours
+        if TOKEN_FIELD in (request.ext or {}):  # a slave of ours
             before[REMOVED] = self._offsets.removed
         body = await dump_sliced(before, "offsetTable", table.items(), tree)
         return request.reply(ext=ext, body=body)

@@ -16,7 +16,7 @@ from aerobee.system_names import SCHEDULE_TOPIC
 VERSION_TEXT = "V5_5_0"  # the release whose protocol this broker speaks
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
-# Keys without a source of their own here, as an idle RocketMQ shows them.
+# Keys that nothing here computes, as an idle RocketMQ shows them.
 _CONSTANT = {
     "EndTransactionQueueSize": "0",
     "EndTransactionThreadPoolQueueCapacity": "100000",

@@ -187,12 +187,12 @@ class AdminTopicCalls:
                 ResponseCode.INVALID_PARAMETER,
                 remark=f"The topic[{topic}] is conflict with system topic: it belongs to the broker and stays",
             )
-        doomed = [topic]
+        deleted = [topic]
         if self._live.value.clear_retry_topic_when_delete_topic:
             # Retry topics of pop consumers belong to one topic of the group: both ways of naming them.
             for group in self._offsets.groups_of(topic):
-                doomed += [f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"]
-        await shield(self._delete(topic, doomed))
+                deleted += [f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"]
+        await shield(self._delete(topic, deleted))
         log.info("topic %s was deleted by %s", topic, peer.address)
         return request.reply()
 
@@ -219,9 +219,9 @@ class AdminTopicCalls:
             self._forget(name)
         return await self._store.delete_topics_except(used)
 
-    async def _delete(self, topic: str, doomed: list[str]) -> None:
+    async def _delete(self, topic: str, deleted: list[str]) -> None:
         # Once the file has it: queues that are gone cannot come back when the file cannot be written.
-        gone = {topic, *await self._topics.delete_async(doomed)}
+        gone = {topic, *await self._topics.delete_async(deleted)}
         for name in gone:
             self._forget(name)
         await self._store.delete_topics(gone)

@@ -1,10 +1,10 @@
-"""When an append may be answered, and with which code: the one place that knows.
+"""When an append may be answered, and with which code; no other module decides that.
 
 With asynchronous flush and without replication an append is answered when it is stored. Else its answer is held until
 the disk has the record (SYNC_FLUSH), and until enough replicas have it, where a ReplicationWatermark is set. A sender that does
-not care (property WAIT=false) is answered at once, but never by a master whose lease is over. A deferred answer leaves exactly once, with the first verdict that is not
+not care (property WAIT=false) gets its answer immediately, but never by a master whose lease has expired. A deferred answer leaves exactly once, with the first verdict that is not
 good, else as it is when all are there. Where this broker is only known to be the one that has the record, the last verdict is not
-enough: whether it is still the master for that time is asked once more, whoever gave that verdict, disk or replicas.
+enough: whether it is still the master for that time is checked once more, whichever gave that verdict, disk or replicas.
 
     10 FLUSH_DISK_TIMEOUT      stored; not on the disk within syncFlushTimeout
     11 SLAVE_NOT_AVAILABLE     stored; there are not enough replicas that follow
@@ -59,7 +59,7 @@ class DurabilityWait(Protocol):
 
 
 class ReplicationWatermark(Protocol):
-    """How far enough replicas have the log. Its verdicts come in the order of offsets, each once, at once when known."""
+    """How far enough replicas have the log. Its verdicts come in the order of offsets, each once, immediately when known."""
 
     def when(self, offset: int, callback: Callable[[Replicated], None]) -> None: ...
 
@@ -70,7 +70,7 @@ class _Held:
     def __init__(
         self, peer: Peer, frames: bytes, since: float, due: float, missing: int, answers: Answers
     ) -> None:
-        self.may_answer: Callable[[], bool] | None = None  # what is asked when all verdicts have come
+        self.may_answer: Callable[[], bool] | None = None  # checked when all verdicts have come
         self.peer = peer
         self.frames: bytes | None = frames
         self.since, self.due = since, due
@@ -94,14 +94,14 @@ def too_few(what: str) -> Shortage:
 # 14 says that surely nothing was stored: a producer waits for the new master.
 LEASE_IS_OVER = Shortage(
     ResponseCode.SERVICE_NOT_AVAILABLE,
-    "service not available now. the lease of this master is over: the controllers may have made another broker master",
+    "service not available now. the lease of this master has expired: the controllers may have made another broker master",
 )
 
 
 class AckPolicy:
     """Answers appends when they may be. Belongs to the event loop.
 
-    Bounded by what senders have in flight: a connection's replies are counted by nobody else while they wait.
+    Bounded by what senders have in flight: nothing else counts a connection's deferred replies.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class AckPolicy:
     ) -> None:
         """Wait for replicas, too, from now on; None: no longer. Answers that are held already wait as they did.
 
-        `may_answer` is asked before an answer leaves to a message that only this broker is known to have: whether it is surely
+        `may_answer` is checked before an answer leaves to a message that only this broker is known to have: whether it is surely
         still the master that it was when the message was stored. Else the answer is that it is not known to be at the replicas.
         """
         self._replication, self._may_answer = watermark, may_answer
@@ -155,11 +155,11 @@ class AckPolicy:
         return None if self._shortage is None else self._shortage()
 
     def set_copies(self, watermark: ReplicationWatermark | None) -> None:
-        """How far two copies at least have the log, for messages that ask for that by name; None: nobody copies it."""
+        """How far two copies at least have the log, for messages that request it; None: no replica copies it."""
         self._copies = watermark
 
     def refuse_on(self, shortage: Callable[[], Shortage | None] | None) -> None:
-        """Ask this before messages of clients are stored; None: nobody."""
+        """Check this before clients' messages are stored; None: no check."""
         self._shortage = shortage
         self.may_lack_replicas = shortage is not None
 
@@ -225,7 +225,7 @@ class AckPolicy:
     ) -> None:
         """As hold(), until what the level names is there, whatever the settings say."""
         now = self._clock.monotonic()
-        # A master for a time answers under its lease: its group's word counts also where no copies are asked for.
+        # A master for a time answers under its lease: its group's verdict counts also where no copies are required.
         group = self._replication if self._may_answer is not None and not level.is_replicated else None
         missing = level.is_flushed + level.is_replicated + (group is not None)
         held = _Held(peer, frames, now, now + self._timeout_s, missing, answers)

@@ -14,7 +14,7 @@ from aerobee.remoting.peer import Peer
 
 
 class BrokerAccess:
-    """Without a configuration nobody is asked and nothing refused."""
+    """Without a configuration there is no check and no refusal."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class BrokerAccess:
 
     @property
     def is_closed(self) -> bool:
-        """Whether each request has to prove who asks, so that none may pass by the gate."""
+        """Whether each request has to prove its user, so that none may bypass the gate."""
         return self._access.gate.is_closed
 
     @property
@@ -78,5 +78,5 @@ class BrokerAccess:
             self._access.reload()
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close files."""
         self._access.close()

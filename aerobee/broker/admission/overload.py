@@ -19,19 +19,19 @@ from collections.abc import Callable
 from aerobee.clock import to_next_step
 
 SAMPLE_S = 0.1
-IDLE_SAMPLE_S = 1.0  # while nobody asks: a broker without work should cost nothing
-PENDING_EVERY = 10  # samples between two looks at what peers have not read: that asks every connection
+IDLE_SAMPLE_S = 1.0  # while no request comes: a broker without work should cost nothing
+PENDING_EVERY = 10  # samples between two looks at what peers have not read: that look visits every connection
 SAMPLES_TO_SHED = 2  # one late timer is a hiccup of the machine, two in a row are load
 # But one that is later than so many times the limit is load even so, and it is not waited for: the very requests that
-# keep it from running are refused, or tens of thousands that arrive at once would all be served before the first no.
+# keep it from running are refused, or tens of thousands that arrive together would all be served before the first refusal.
 HICCUP_LIMITS = 10
 
 
 class Overload:
-    """Sampled ten times a second, and by each send or burst while a sample is overdue; once a second while nobody asks.
+    """Sampled ten times a second, and by each send or burst while a sample is overdue; once a second while no request comes.
 
     `wait_limit_ms` 0: sends are not refused because of a wait (brokerFastFailureEnable=false).
-    It measures the event loop by the loop's own time: a test that moves a Clock ahead has made nobody wait.
+    It measures the event loop by the loop's own time: a test that moves a Clock ahead has made no request wait.
     """
 
     def __init__(
@@ -50,26 +50,26 @@ class Overload:
         self._stalled_before_s = 0.0  # when the sample was armed
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        # These two, and `last_reason` and `is_idle`, are plain attributes: who is asked with each burst reads and sets them as
+        # These two, and `last_reason` and `is_idle`, are plain attributes: the fast path reads and sets them per burst as
         # asked() does, without its call.
         self.overdue = math.inf  # from then on a sample that has not come is load
         self._now: Callable[[], float] = float
         self._late_samples = 0
         self._samples = 0
         self.was_asked = False  # since the last sample
-        self.is_idle = False  # nobody has asked for a while, so samples are rare
+        self.is_idle = False  # no request came for a while, so samples are rare
         self._last_pending_bytes = 0
         self.wait_ms = 0
         self.wait_max_ms = 0
         self.refused_count = 0
-        self.last_reason = ""  # as the last sample has it: for who asks before there is a request
+        self.last_reason = ""  # as of the last sample: read before there is a request
 
     def count_refused(self) -> None:
         """A send was refused for what `reason` says at that time."""
         self.refused_count += 1
 
     def set_limits(self, *, wait_limit_ms: int, pending_limit_bytes: int) -> None:
-        """Apply other limits, at once: what was refused by the old ones is measured again. Wait limit 0: none."""
+        """Apply other limits immediately: what was refused by the old ones is measured again. Wait limit 0: none."""
         self._wait_limit_ms = wait_limit_ms or math.inf
         self._pending_limit_bytes = pending_limit_bytes
         self._late_samples = 0
@@ -96,7 +96,7 @@ class Overload:
         return self.asked()
 
     def asked(self, now: float | None = None) -> str:
-        """Requests have come: sample often from now on, and at once when a sample is long overdue. Returns `reason`.
+        """Requests have come: sample often from now on, and now when a sample is long overdue. Returns `reason`.
 
         `now`: the clock's monotonic(), when the caller has just read it; a reading of a clock is a tenth of a small burst. It is
         never behind the loop's time, and ahead of it once the machine was suspended: then each look is a close one."""

@@ -1,4 +1,4 @@
-"""Pending requests when users or permissions change: who may not ask any more is answered with the refusal, and gets no message.
+"""Pending requests when users or permissions change: one that its user may not make any more is refused, and gets no message.
 
 What waits was let in by what held when it came. Behind each change all that wait are looked at again, a slice at a time so that
 others have their turn in between, and changes that follow each other are looked at together. No message goes out that was stored
@@ -91,7 +91,7 @@ class PendingAccess:
             try:
                 self._call_from_thread(self._told)
             except RuntimeError:
-                self._is_stopped = True  # the loop is closed, and nobody waits
+                self._is_stopped = True  # the loop is closed, and no request waits
 
     def refusals(self, held: Sequence[H]) -> dict[H, RemoteError]:
         """Those that may not be made any more, and why; the others pass for what has changed until now."""
@@ -102,7 +102,7 @@ class PendingAccess:
                 try:
                     refusal = self._refusal_of(each.peer, each.asked())
                 except Exception as error:
-                    each.peer.failed(error)  # nobody can say whether it may be answered
+                    each.peer.failed(error)  # whether it may be answered is unknown
                     continue
                 if refusal is not None:
                     found[each] = refusal
@@ -126,7 +126,7 @@ class PendingAccess:
             self._timer = None
 
     def _told(self) -> None:
-        self._is_told = False  # first: a change from now on is told again
+        self._is_told = False  # first: a change from now on schedules another look
         self.seen = self.changes
         if not self._is_looking and not self._is_stopped:
             self._is_looking = True

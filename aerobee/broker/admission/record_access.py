@@ -1,7 +1,7 @@
-"""Permission for a record that a request names by its place: it goes by the topic of the record, not by what the request says.
+"""Permission for a record that a request names by its offset: it goes by the topic of the record, not by what the request says.
 
 The gate lets a request in by the names in its header, before any record is read (access/needs.py). A request that names an offset
-of the log, a message id or a transaction can name another user's record together with a topic of its own, so its handler asks
+of the log, a message id or a transaction can name another user's record together with its own topic, so its handler asks
 again when it has the record. A record that its user may not reach is answered as one that is not there.
 
 Where RocketMQ 5.5.0 asks nothing: 33, 36, 37, 309, 323. Core.
@@ -45,8 +45,8 @@ class RecordAccess:
         return self._gate is None or self._gate.exempts(peer)
 
     def may_view(self, peer: Peer, request: RemotingCommand, data: bytes) -> bool:
-        """Whether the sender of `request`, of code 33 or 309, may make it for the topic of this record, or for one of the light
-        queues that have it. `data` is the record."""
+        """Whether the sender of `request`, of code 33 or 309, may make it for the topic of this record, or for one of the LMQs
+        that have it. `data` is the record."""
         if self._gate is None or self._gate.exempts(peer):
             return True
         group = request.field("consumerGroup") or ""

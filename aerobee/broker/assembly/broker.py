@@ -74,7 +74,7 @@ class Broker:
         config_writer: Executor | None = None,
         access: AccessConfig | None = None,
     ) -> None:
-        """`access`: who may do what; None asks nobody and refuses nothing, for a broker inside one's own process. `settings_path`: the configuration file, into which settings changed at run time (25) are written.
+        """`access`: the permissions; None checks and refuses nothing, for a broker inside one's own process. `settings_path`: the configuration file, into which settings changed at run time (25) are written.
 
         `config_writer` writes that file and all small ones; a thread of the broker's own when none is given.
         """
@@ -117,7 +117,7 @@ class Broker:
         self.identity: BrokerIdentity
         self._serving: Serving
 
-    # --- what is there after start()
+    # --- available after start()
 
     @property
     def config(self) -> BrokerConfig:
@@ -126,7 +126,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """ "ip:port" as clients are told."""
+        """The advertised "ip:port"."""
         return self.identity.address
 
     @property
@@ -225,12 +225,12 @@ class Broker:
         self._is_running = True
         await serving.prepare()
         serving.start()
-        # Nobody is answered before replication, which says when: start() has set it.
+        # No request is answered before start() has set replication, which says when an answer may leave.
         self.ports.serve(serving.handlers, serving.fast_path)
         base.start()
         has_id = True
         if serving.controllers is not None:
-            # A nameserver is told an id that the controllers gave; without one there is nothing to register.
+            # The registration carries the id that the controllers gave; without one there is nothing to register.
             await serving.controllers.agent.start(wait_s=FIRST_ROLE_WAIT_S)
             has_id = serving.controllers.agent.broker_id > 0
         nameservers = self.config.nameservers if has_id else ()
@@ -285,7 +285,7 @@ class Broker:
             await self.store.stop()
 
     async def kill(self) -> None:
-        """End as a process that was killed: nothing is flushed or said to anybody. For tests."""
+        """End as a process that was killed: nothing is flushed, no peer is notified. For tests."""
         if not self._is_running:
             return
         self._is_running = False

@@ -156,7 +156,7 @@ def request_modes(parts: BrokerParts) -> RequestModes:
 
 
 def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[SlaveCalls, ...]:
-    """What slaves ask beside the log, and what there is to know about them."""
+    """The requests of slaves besides the log, and of tools about slaves."""
     return (
         SlaveCalls(
             offsets=parts.offsets,

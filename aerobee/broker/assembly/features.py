@@ -43,7 +43,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
         ),
         OrderlyLocks(locks=parts.locks, file=parts.config_file(LOCKS_FILE), role=parts.role),
         _filters(parts),
-        BatchQueues(topics=parts.topics, mark=parts.store.set_batch_topic),
+        BatchQueues(topics=parts.topics, set_kind=parts.store.set_batch_topic),
         LmqFeature(parts.lmqs),
         Pop(parts, timer=timers),
         MappingCleaning(
@@ -60,7 +60,7 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
 def fast_path_kinds(
     features: tuple[Feature, ...],
 ) -> tuple[DelaySettings | None, TransactionSettings | None, PopHooks | None]:
-    """What the fast path serves beside sends and pulls."""
+    """What the fast path serves besides sends and pulls."""
     delayed: DelaySettings | None = None
     transactions: TransactionSettings | None = None
     pops: PopHooks | None = None

@@ -62,7 +62,7 @@ class Foundation:
         access: AccessConfig | None,
         identity: Callable[[], BrokerIdentity],
     ) -> None:
-        """Raises ConfigError for settings that contradict each other. `identity` is asked when records are written, which is after the ports are bound; else as Broker."""
+        """Raises ConfigError for settings that contradict each other. `identity` is read when records are written, which is after the ports are bound; else as Broker."""
         check_roles(config, store_config)
         self.live = LiveConfig(config)
         self.store_config, self.clock, self.disk = store_config, clock, disk
@@ -204,7 +204,7 @@ class Foundation:
         self.files.run_blocking(self.access.reload)
 
     async def settled(self) -> None:
-        """Return when every change of topics and groups that was asked for is in its file, or refused."""
+        """Return when every requested change of topics and groups is in its file, or refused."""
         for table in (self.topics, self.groups):
             await table.settled()
 

@@ -14,7 +14,7 @@ _ELSEWHERE = ((socket.AF_INET, "10.255.255.255"), (socket.AF_INET6, "2001:db8::1
 def advertised_ip(bound_host: str) -> str:
     """Return the bound host if it is one address or name, else the address from which this machine calls others.
 
-    A wildcard host takes the address of its own family: 0.0.0.0 of IPv4, :: of IPv6, an empty one of IPv4 if there is a
+    A wildcard host takes the address of the same family: 0.0.0.0 of IPv4, :: of IPv6, an empty one of IPv4 if there is a
     route, else of IPv6. Loopback when there is no route.
     """
     host = bare_host(bound_host)

@@ -47,7 +47,7 @@ class Leading:
         clock: Clock,
     ) -> None:
         """`may_answer`: whether this broker is surely the master at this moment. `hand_over` has another replica elected; None: no
-        controllers, nobody can."""
+        controllers, so no replica can."""
         self.leads = False
         self._features = tuple(features)
         self._unserved = unserved

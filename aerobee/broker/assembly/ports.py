@@ -94,7 +94,7 @@ class Ports:
         return self.main.connections.union(self.vip.connections)
 
     async def open(self, ha_port: int = 0) -> BrokerIdentity:
-        """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless it was asked for."""
+        """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless the configuration requires it."""
         config = self._live.value
         await self.main.start([Listener(e.name, e.host, e.port) for e in config.bound_listeners])
         identity = self._identity(config, ha_port)
@@ -112,7 +112,7 @@ class Ports:
         self._is_serving = True
 
     async def close(self) -> None:
-        """Let clients go elsewhere, finish what is being served, close."""
+        """Send clients to other brokers, finish what is being served, close."""
         await self.main.stop()
         await self.vip.stop()
 
@@ -145,7 +145,7 @@ class Ports:
         addresses = [(e.name, self._advertised(config, e)) for e in config.bound_listeners]
         first = addresses[0][1]
         host, port = split_address(first)
-        # What clients are told (advertisedListeners) is no address for replicas.
+        # An address advertised to clients (advertisedListeners) is no address for replicas.
         ha_host = config.broker_ip2 or config.broker_ip1 or advertised_ip(config.bound_listeners[0].host)
         return BrokerIdentity(
             cluster=config.broker_cluster_name,
@@ -159,7 +159,7 @@ class Ports:
         )
 
     def _advertised(self, config: BrokerConfig, bound: Endpoint) -> str:
-        """What clients of a listener are told: what the configuration says, else brokerIP1 and the bound port."""
+        """The address that a listener advertises: the configured one, else brokerIP1 and the bound port."""
         named = config.advertised.get(bound.name)
         if named is not None:
             return named.address
@@ -181,7 +181,7 @@ class Ports:
 
 
 def has_vip_listener(config: BrokerConfig) -> bool:
-    """Whether the second port is wanted. Unless it was asked for, a broker does without one that is taken."""
+    """Whether the second port is wanted. Unless the configuration requires it, a broker does without one that is taken."""
     if config.enable_vip_listener is None:
         return config.listen_port != 0
     return config.enable_vip_listener

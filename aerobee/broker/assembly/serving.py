@@ -39,7 +39,7 @@ from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
 from aerobee.broker.delay.escaped import EscapedDeliveries
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.access import FrameAccess
-from aerobee.broker.fastpath.choice import BackendChoice, HeldRawAppends
+from aerobee.broker.fastpath.choice import BackendChoice, ReleasableRawAppends
 from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.filter_table import FilterTable
@@ -201,7 +201,9 @@ class Serving:
     def _make_replication(self, listener: HaListener) -> Replication:
         """Classic, or as the controllers say."""
         base, make_raw = self._base, self._choice.make_raw_appender
-        raw_appends = self._raw_appends = None if make_raw is None else HeldRawAppends(make_raw(base.store))
+        raw_appends = self._raw_appends = (
+            None if make_raw is None else ReleasableRawAppends(make_raw(base.store))
+        )
         if not base.live.value.enable_controller_mode:
             return make_replication(
                 parts=self.parts,
@@ -231,7 +233,7 @@ class Serving:
         self.leading.log_cut(log_offset)
 
     def _make_acting(self) -> ActingSwitch:
-        """What takes the master's place while it is away, where the settings want that."""
+        """The slave's acting for an absent master, where it is enabled."""
         ha_info = replication_calls(self.parts, self.replication)[0].ha_info
 
         def make() -> ActingMaster:
@@ -299,7 +301,7 @@ class Serving:
         self.leading.stop()
 
     def close(self) -> None:
-        """Close files and let go of native code, as the very last thing; nothing is written any more."""
+        """Close files and release native code, as the very last thing; nothing is written any more."""
         for feature in self.features:
             feature.close()
         self.fast_path.close()
@@ -448,7 +450,7 @@ class Serving:
         )
 
     def _registered_id(self) -> int:
-        """The id that nameservers are told: controllers give ids from 1 on, and whoever is master is 0."""
+        """The id to register at nameservers: controllers give ids from 1 on; the master registers 0."""
         if self.controllers is None:
             return self.parts.identity.broker_id
         return MASTER_ID if self.role.is_master else self.controllers.agent.broker_id
@@ -491,7 +493,7 @@ class Serving:
         base, registered = self._base, self.registration.registered_at_ms
         return {
             "fastPath": self._choice.name,
-            "lane": self._choice.name,  # its name of before
+            "lane": self._choice.name,  # the key's former name
             "loopWaitMaxMs": str(self.overload.wait_max_ms),
             "refusedSends": str(self.overload.refused_count),
             **replication_facts(self.replication.state(), self._own_id),

@@ -1,8 +1,8 @@
 """Which queues a consumer gets, decided by the broker: QUERY_ASSIGNMENT 400, SET_MESSAGE_REQUEST_MODE 401,
 GET_ALL_MESSAGE_REQUEST_MODE 402.
 
-Source: QueryAssignmentProcessor (RocketMQ). Consumers that rebalance here send 400 instead of asking for the members; the
-answer is the averaged share of the topic's queues, sorted as clients sort them. Every broker of a topic is asked for all of
+Source: QueryAssignmentProcessor (RocketMQ). Consumers that rebalance here send 400 instead of requesting the members; the
+answer is the averaged share of the topic's queues, sorted as clients sort them. A client asks every broker of a topic about all of
 the topic's queues, so they come from the route. A group that pops a topic (401) gets queue -1, "any", of each broker, or
 with popShareQueueNum its own share and those of the next members.
 """
@@ -66,10 +66,12 @@ class AssignmentCalls:
         request_mode = self._modes.get(topic, group)
         if model != BROADCASTING and self._live.value.server_load_balancer_enable:
             members = self._consumers.group(group)
-            place = (
-                members.ids.place_of(client_id, peer, members.client_ids()) if members is not None else None
+            position = (
+                members.ids.position_of(client_id, peer, members.client_ids())
+                if members is not None
+                else None
             )
-            if place is None:
+            if position is None:
                 log.warning(
                     "client %s of group %s asks for queues of %s without being a member",
                     client_id,
@@ -78,7 +80,7 @@ class AssignmentCalls:
                 )
                 queues = []
             else:
-                index, count = place
+                index, count = position
                 if request_mode.mode == POP:
                     queues = pop_share(queues, index, count, request_mode.share_queue_num, strategy)
                 else:

@@ -8,7 +8,7 @@ when an older connection shows life (a heartbeat, a question for the list of mem
 different clients: their hosts differ, or the versions of their subscriptions, which are the times at which they subscribed.
 
 Who shares an id has an order that all brokers see alike: who subscribed first, then the host. The first has the id's queues; the
-others are told a list of members without their own id, and take none until it leaves. They could have queues of their own only
+others get a list of members without their own id, and take none until it leaves. They could have separate queues only
 where the broker computes the shares (QUERY_ASSIGNMENT 400), which counts each of them.
 """
 
@@ -50,8 +50,8 @@ class SharedId:
     def __str__(self) -> str:
         first, *others = self.addresses
         return (
-            f"clients at {first} and {', '.join(others)} are both members of group {self.group} under the client id "
-            f"{self.client_id}: the queues of this id go to {first}, the other gets none. Give each client an instance name of "
+            f"clients at {first} and {', '.join(others)} share membership of group {self.group} under the client id "
+            f"{self.client_id}: the queues of this id go to {first}, the other gets none. Give each client its own instance name "
             "its own (instanceName; ClientConfig.instance)"
         )[:TEXT_CHARS_MAX]
 
@@ -131,11 +131,11 @@ class ClientIds:
         sharing = self.shared.get(life.client_id, []) if life is not None else []
         if life is None or life not in sharing or sharing[0] is life:
             return client_ids
-        # Never an empty list: RocketMQ's client keeps its queues then. An entry for the one that has the id stands in its place.
+        # Never an empty list: RocketMQ's client keeps its queues then. Its entry names the client that has the id instead.
         holder = held_by(life.client_id, sharing[0].peer.address)
         return [holder if client_id == life.client_id else client_id for client_id in client_ids]
 
-    def place_of(self, client_id: str, peer: Peer, client_ids: list[str]) -> tuple[int, int] | None:
+    def position_of(self, client_id: str, peer: Peer, client_ids: list[str]) -> tuple[int, int] | None:
         """(index, count) of a member among all, each client that shares an id counted; None for who is no member."""
         if client_id not in client_ids:
             return None

@@ -12,7 +12,7 @@ Source: ConsumerOffsetManager (RocketMQ). The file:
      "aerobeeRemoved": {"topic@" or "@group": number}}   whose offsets were removed: a slave removes them, too
 
 A commit takes any offset up to the queue's end, smaller ones too: one beyond the end would skip messages that do not exist
-yet. A server-side reset puts a value beside the table that the next pull of the
+yet. A server-side reset notes a value, outside the table, that the next pull of the
 group takes (and is answered OFFSET_RESET with); until then commits for that queue are ignored, for they come from
 messages that were pulled before the reset.
 """
@@ -129,7 +129,7 @@ class ConsumerOffsets:
         (RocketMQ), which takes any value.
         """
         queues = self._offsets.get((topic, group))
-        if queues is None or queues.get(queue_id) != offset:  # nearly all others say what is there already
+        if queues is None or queues.get(queue_id) != offset:  # nearly all others repeat the present value
             if group.startswith(SYSTEM_GROUP_PREFIX):
                 return f"group {group} belongs to the broker itself: only it commits offsets of it"
             end = offset if self._end_of is None else self._end_of(topic, queue_id)
@@ -418,7 +418,7 @@ class ConsumerOffsets:
     def limit_to_ends(self, end_of: Callable[[str, int], int] | None = None) -> list[tuple[str, str, int]]:
         """Set each offset that is behind its queue's end to that end. Returns (topic, group, queue id) of these.
 
-        `end_of` as in the constructor, of which it takes the place.
+        `end_of` as in the constructor, which it replaces.
         """
         end_of = end_of or self._end_of
         lowered: list[tuple[str, str, int]] = []
@@ -475,7 +475,7 @@ class ConsumerOffsets:
         return self.log_end if self._lacks_pops and self.log_end >= 0 else None
 
     @property
-    def change_mark(self) -> str:
+    def change_token(self) -> str:
         """Another text after each change: who has seen this one knows the table."""
         version = self.data_version
         return f"{version.timestamp}.{version.counter}.{self._commits}"

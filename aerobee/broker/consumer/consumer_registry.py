@@ -62,7 +62,7 @@ class ConsumerGroup:
         self.refused: dict[Peer, Conflict] = {}  # who may not join, for it asks for something else
 
     def subscription(self, topic: str) -> SubscriptionData | None:
-        """What the group's members want of the topic; None when nobody subscribed to it."""
+        """What the group's members want of the topic; None when no member subscribed to it."""
         return self.subscriptions.get(topic)
 
     def client_ids(self) -> list[str]:
@@ -113,7 +113,7 @@ class ConsumerRegistry:
         call_soon: Callable[[Callable[[], None]], object],
         may_notify: Callable[[str], bool] = lambda group: True,
     ) -> None:
-        """`may_notify` tells whether a group's members are told of changes (notifyConsumerIdsChangedEnable).
+        """`may_notify` says whether a group's members are notified of changes (notifyConsumerIdsChangedEnable).
 
         `call_soon` runs a function after what runs now.
         """
@@ -170,7 +170,7 @@ class ConsumerRegistry:
             self._warn_of_conflict(group, group.conflict_of(client_id, group.wanted[peer]))
             for watcher in self._subscription_watchers:
                 watcher(group.name, data.subscription_data_set)
-        # A newer version of a known subscription is no change to be told to members, but one for those who pull.
+        # A newer version of a known subscription does not notify members, but matters for pulls.
         if is_other_model or group.subscriptions != before:
             self._changed()
         if joined or changed:
@@ -215,7 +215,7 @@ class ConsumerRegistry:
             log.warning("%s", conflict)
 
     def unregister(self, group_name: str, peer: Peer) -> None:
-        """The member behind this connection leaves; the others are told."""
+        """The member behind this connection leaves; the others are notified."""
         group = self._groups.get(group_name)
         if group is not None:
             group.wanted.pop(peer, None)
@@ -237,7 +237,7 @@ class ConsumerRegistry:
             self._notices.changed(group.name)
 
     def connection_closed(self, peer: Peer) -> None:
-        """Everybody behind a connection leaves, of very many groups in slices."""
+        """Every member behind a connection leaves, of very many groups in slices."""
         self._closed.add(peer)
 
     def _leave_one(self, peer: Peer) -> bool:
@@ -359,7 +359,7 @@ class ConsumerRegistry:
     def _notified(self, group_name: str) -> list[Peer]:
         """The connections to notify of a change of the group's members."""
         group = self._groups.get(group_name)
-        # Members of a broadcasting group each take all queues, so nobody needs to know of the others.
+        # Members of a broadcasting group each take all queues, so no member needs to know the others.
         if group is None or group.message_model == BROADCASTING or not self._may_notify(group_name):
             return []
         return list(group.channels)

@@ -5,9 +5,9 @@ Source: SubscriptionGroupManager (RocketMQ). The file is RocketMQ's:
     {"dataVersion":{...}, "forbiddenTable":{group:{topic:bits}}, "subscriptionGroupTable":{name:SubscriptionGroupConfig}}
 
 A bit of the forbidden table takes a permission of one group on one topic away (4: reading). What always holds: the
-data version grows with every change, the file is written beside the event loop (table_changes.py), and a change that
-somebody asked for is on disk before it takes effect. A group that came to be by itself is the exception: it counts at
-once and its file follows, for it would come to be again.
+data version grows with every change, the file is written off the event loop (table_changes.py), and a requested
+change is on disk before it takes effect. A group that came to be by itself is the exception: it counts
+immediately and its file follows, for it would come to be again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SYSTEM_GROUPS = (
 
 
 def is_system_group(group: str) -> bool:
-    """True for groups that belong to the product; they are made at once and nobody deletes them."""
+    """True for groups that belong to the product; they are created at the start and never deleted."""
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
@@ -63,7 +63,7 @@ _Change = Callable[[_Value], _Value]
 class GroupTable:
     """Group name -> SubscriptionGroupConfig. Belongs to the event loop; only save() and load() block.
 
-    What requests ask for ends in _beside: durable on return. The plain forms change memory at once; their file follows.
+    The methods that serve requests end in _async: durable on return. The plain forms change memory; their file follows.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class GroupTable:
         """Return the group, created with defaults if autoCreateSubscriptionGroup allows it and the name is legal.
 
         None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. RemoteError: there are subscriptionGroupNumsMax. The file follows soon: thousands of groups that are
-        new at once keep nobody waiting. One that the disk does not take lives in memory, so that consumers can read
-        from a full disk; it is saved when the disk takes it, or recreated when it is asked for.
+        new together keep no request waiting. One that the disk does not take lives in memory, so that consumers can read
+        from a full disk; it is saved when the disk takes it, or recreated at its next request.
         """
         config = self.groups.get(group)
         if config is not None:
@@ -188,7 +188,7 @@ class GroupTable:
         return put
 
     def copy_from(self, wrapper: SubscriptionGroupWrapper) -> None:
-        """Have a master's table, with its version, in memory at once: what is not in it goes. The file follows."""
+        """Have a master's table, with its version, in memory immediately: what is not in it goes. The file follows."""
         self.take((dict(wrapper.subscription_group_table), wrapper.forbidden_table, wrapper.data_version), ())
         self._changes.write_soon()
 
@@ -217,7 +217,7 @@ class GroupTable:
         self._changes.retry()
 
     async def settled(self) -> None:
-        """Return when everything that was asked for is in the file, or refused."""
+        """Return when every requested change is in the file, or refused."""
         await self._changes.settled()
 
     def abandon(self) -> None:
@@ -260,7 +260,7 @@ class GroupTable:
         self._bounds.require("subscriptionGroupNumsMax", count, "groups of this broker")
 
     def _may_create(self, group: str) -> bool:
-        # Those of the broker itself are there from the start; nobody makes more of them.
+        # Those of the broker itself exist from the start; no request adds more.
         if not self._live.value.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX):
             return False
         try:

@@ -5,7 +5,7 @@ whatever the client sent and come back as sent. `onlyThisBroker` stops RocketMQ'
 needs lockInStrictMode; there is none here. `leaseMillis` in a lock request is ours, see lock_table.py.
 
 What always holds: a grant leaves this broker when the file says who holds the queue, so a broker that was killed and
-started again does not give it to somebody else while its holder still works on it.
+started again does not give it to another client while its holder still works on it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OrderlyLocks(Feature):
 
 
 class LockCalls:
-    """The handlers. A grant that changes a holder is answered once the file has it; a renewal at once."""
+    """The handlers. A grant that changes a holder is answered once the file has it; a renewal immediately."""
 
     def __init__(
         self, *, locks: LockTable, file: ConfigFile | None = None, serves: Callable[[], bool] = lambda: True

@@ -4,7 +4,7 @@
 
 A lock is granted when the queue is free, when the lock there was not renewed for its lease, or when the same client
 asks again, which renews it. The lease is 60 s; a client of ours says how long it trusts a lock itself, and then
-that plus a margin is enough, so that the queues of a client that died are soon somebody else's.
+that plus a margin is enough, so that another client soon gets the queues of one that died.
 
 RocketMQ keeps its locks in memory only: after a restart whoever asks first gets the queue, while the client that held it
 still works on it, and order is lost. Here the holders are in config/orderlyLocks.json:
@@ -68,7 +68,7 @@ class LockTable:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, lease_s: float = 0.0
     ) -> list[MessageQueue]:
-        """Take or renew locks; return the queues that `client_id` now holds, in the order asked for.
+        """Take or renew locks; return the queues that `client_id` now holds, in the requested order.
 
         `lease_s`: how long the client trusts the lock without a renewal, 0 when it does not say.
         """
@@ -193,7 +193,7 @@ class LockTable:
         return _table_json(self._groups, self._clock.monotonic())
 
     def clear(self) -> None:
-        """Nobody holds anything any more."""
+        """Release every lock."""
         if self._groups:
             self._groups = {}
             self._count = 0

@@ -1,8 +1,8 @@
-"""Where a group stands in one queue: the only place in which lag is computed. Core.
+"""Where a group stands in one queue: the only computation of lag. Core.
 
     min_offset .. committed .. pulled .. max_offset
 
-Who shows lag, requests 208 and 317 and /metrics, takes it from here. What retention took is no lag: nobody can consume it.
+Who shows lag, requests 208 and 317 and /metrics, takes it from here. What retention took is no lag: no consumer can read it.
 """
 
 from __future__ import annotations

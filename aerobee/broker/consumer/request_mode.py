@@ -26,7 +26,7 @@ FILE_NAME = "messageRequestMode.json"
 
 @dataclass(frozen=True, slots=True)
 class RequestMode:
-    """How one group consumes one topic. With POP, `share_queue_num` queue shares of other members are popped beside
+    """How one group consumes one topic. With POP, `share_queue_num` queue shares of other members are popped besides
     the own one; 0 and below, or as many as there are members: every member pops all queues."""
 
     topic: str
@@ -70,7 +70,7 @@ class RequestModes:
         )
 
     def get(self, topic: str, group: str) -> RequestMode:
-        """How the group reads the topic: what the settings say where nobody has said anything."""
+        """How the group reads the topic: by the settings where no request has set it."""
         if topic.startswith(RETRY_PREFIX):
             return RequestMode(topic, group)
         found = self._table.get(topic, {}).get(group)
@@ -83,7 +83,7 @@ class RequestModes:
 
     @property
     def count(self) -> int:
-        """How many pairs of topic and group have a mode of their own."""
+        """How many pairs of topic and group have a mode that was set."""
         return sum(map(len, self._table.values()))
 
     def has(self, topic: str, group: str) -> bool:
@@ -100,7 +100,7 @@ class RequestModes:
         await self._changes.change(put, None)
 
     async def settled(self) -> None:
-        """Return when everything that was asked for is in the file, or refused."""
+        """Return when every requested change is in the file, or refused."""
         await self._changes.settled()
 
     # --- for table_changes.py

@@ -1,7 +1,7 @@
 """Members of one group that ask for different things: RocketMQ's silent loss of messages, made visible.
 
-All members of a group share one subscription table at the broker, and the last heartbeat wins. So when one member asks
-for TagA and another for TagB, each in turn gets what the other one asked for, drops it, and the offset moves on. The
+All members of a group share one subscription table at the broker, and the last heartbeat wins. So when one member subscribes
+to TagA and another to TagB, each in turn gets what the other one subscribed to, drops it, and the offset moves on. The
 broker keeps what each member said and compares. Texts that mean the same (`A||B`, `B || A`) are no difference.
 """
 
@@ -31,9 +31,9 @@ class Conflict:
 
     def __str__(self) -> str:
         return (
-            f"members of group {self.group} differ on topic {self.topic}: client {self.client_id} asks for "
-            f"{self.expression}, client {self.other_client_id} for {self.other_expression}. All members of a group "
-            "must subscribe alike, or messages are lost to them: give each kind a group of its own"
+            f"members of group {self.group} differ on topic {self.topic}: client {self.client_id} subscribes to "
+            f"{self.expression}, client {self.other_client_id} to {self.other_expression}. All members of a group "
+            "must subscribe alike, or messages are lost to them: give each kind a separate group"
         )
 
     def to_dict(self) -> dict[str, str]:

@@ -35,7 +35,7 @@ class WantedMessages:
         self._live = live
 
     def filter_of(self, group: str, topic: str) -> Takes | None:
-        """None when the group takes all, when nobody knows what it takes, or when estimateAccumulation is off."""
+        """None when the group takes all, when its filter is unknown, or when estimateAccumulation is off."""
         subscription = self._consumers.subscription(group, topic)
         config = self._topics.get(topic)
         if (

@@ -64,7 +64,7 @@ class Deliveries:
         return backend.look(sources, readable_end=self._store.readable_offset, precision_ms=precision_ms)
 
     def close(self) -> None:
-        """Let go of the broker, as FastPath.close(): the native backend is unknown to Python's garbage collection."""
+        """Release the broker, as FastPath.close(): the native backend is unknown to Python's garbage collection."""
         self._backend = None
 
     def _forget(self) -> None:

@@ -49,7 +49,7 @@ class LateArrivals:
             steps.append(_Step(begin, end, now_s, now_s))
 
     def left_ms(self, offset: int) -> int:
-        """How long the message at a queue offset still waits, ms; 0 when its delay is over or nothing is known of it."""
+        """How long the message at a queue offset still waits, ms; 0 when its delay has expired or it is unknown."""
         for step in self._steps:
             if step.first <= offset < step.end:
                 left_s = step.last_s + self._delay_ms / 1000 - self._clock.monotonic()

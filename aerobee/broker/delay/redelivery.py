@@ -126,7 +126,7 @@ class WaitingMessage:
         return self._data[self._body_at : self._body_end]
 
     def message(self, topic: str, queue_id: int, text: bytes) -> StoredMessage:
-        """This message with another place and property text, marked as made from this record."""
+        """This message with another topic, queue and property text, with the pointer to this record."""
         properties = self.properties
         return StoredMessage(
             topic=topic,
@@ -168,7 +168,7 @@ class WaitingMessage:
         return self.message(topic, queue_id, self.text(added))
 
     def record(self, topic: bytes, text: bytes, store_host: bytes) -> bytearray | None:
-        """The record under another topic, without its place and times; None when the store's host takes more space."""
+        """The record under another topic, without its offsets and times; None when the store's host takes more space."""
         host_at = self._store_time_at + 8
         if (
             len(store_host) != (HOST_V6_BYTES if self.sys_flag & STORE_HOST_V6 else HOST_V4_BYTES)

@@ -100,8 +100,8 @@ class Exporter:
         await self.export.stop(last_round=last_round)
 
     def _prepare(self) -> None:
-        """When the broker has started and when it has many more series than a page was made for: none should be made first when
-        it is asked for."""
+        """When the broker has started and when it has many more series than a page was made for: no first page should be rendered
+        during a scrape."""
         if self._shown is not None:
             hide_grown("series", self._shown.size)
             self.export.prepare(self._shown.size)

@@ -140,7 +140,7 @@ class BrokerFamilies:
         # What comes before a group, by names of labels.
         self._texts: dict[tuple[str, ...], dict[Labels, str]] = {}
         self._group_texts: dict[str, str] = {}
-        self._shown: frozenset[str] = frozenset()  # topics with series of their own
+        self._shown: frozenset[str] = frozenset()  # topics with separate series
         self._counted: frozenset[str] = frozenset()  # of them those whose messages are no second try
         self._fresh: tuple[int, int, str] | None = None  # what the labels were made from
         self._layouts: dict[tuple[tuple[str, ...], Hashable], _Layout] = {}  # by names of labels and block
@@ -195,7 +195,7 @@ class BrokerFamilies:
         return Family(name, _KINDS[metric.kind], metric.meaning, slices=self._slices(metric))
 
     def _refresh(self, common: str, topics_max: int) -> None:
-        """Which topics have series of their own: the oldest of the table, so that they stay the same ones."""
+        """Which topics have separate series: the oldest of the table, so that they stay the same ones."""
         generation = (self._generation, topics_max, common)
         if generation == self._fresh:
             return
@@ -230,42 +230,42 @@ class BrokerFamilies:
             yield Slice((self._common, block.token), partial(_samples, metric.kind, block, layout))
 
     def _layout(self, metric: Metric, block: SampleBlock) -> _Layout:
-        """Made again when other samples are in the block or they look differently: a topic that comes changes no other's."""
+        """Recomputed when the block has other samples or other labels: a new topic changes no other's."""
         names = self._names(metric)
         # Of a topic's attributes only those speak whose labels have its type.
         generation = self._generation if metric.name in _TYPED else 0
         made_of = (block.labels_token, self._common, self._system_count, generation)
-        layout = self._layouts.get((names, block.place))
+        layout = self._layouts.get((names, block.key))
         is_known = layout is not None and layout.made_of == made_of
         if layout is not None and is_known and layout.counted is self._counted:
             return layout
         labels, shown = block.labels(), None
         if "topic" in metric.labels and metric.kind not in _CHANGE_IN_PLACE:
-            place = metric.labels.index("topic")
-            if not self._counted.issuperset([each[place] for each in labels]):
-                shown = tuple(each[place] in self._counted for each in labels)
+            position = metric.labels.index("topic")
+            if not self._counted.issuperset([each[position] for each in labels]):
+                shown = tuple(each[position] in self._counted for each in labels)
         if layout is not None and is_known and layout.shown == shown:
             layout.counted = self._counted
             return layout
         texts = tuple(self._text(names, each) for each in labels)
-        layout = self._layouts[names, block.place] = _Layout(made_of, texts, shown, self._counted)
+        layout = self._layouts[names, block.key] = _Layout(made_of, texts, shown, self._counted)
         return layout
 
     def _rest(self, metric: Metric, block: SampleBlock, layout: _Layout) -> dict[Labels, Any]:
         """The sums of what is not shown by itself, by its labels with OTHER."""
         token = (layout, block.token)
-        known = self._rests.get((metric.name, block.place))
+        known = self._rests.get((metric.name, block.key))
         if known is not None and known[0] == token:
             return known[1]
-        place = metric.labels.index("topic")
+        position = metric.labels.index("topic")
         rest: dict[Labels, Any] = {}
         for labels, value in zip(block.labels(), block.values(), strict=True):
-            topic = labels[place]
+            topic = labels[position]
             # A message that comes again is no further message.
             if topic not in self._counted and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-                summed = (*labels[:place], OTHER, *labels[place + 1 :])
+                summed = (*labels[:position], OTHER, *labels[position + 1 :])
                 rest[summed] = rest[summed] + value if summed in rest else value
-        self._rests[metric.name, block.place] = (token, rest)
+        self._rests[metric.name, block.key] = (token, rest)
         return rest
 
     def _names(self, metric: Metric) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from aerobee.monitoring.lag_state import LagState
 
 OTHER = "other"  # the topic under which everything beyond metricsTopicsMax is summed
 PAIRS_A_SLICE = 256
-LOCKS_MAX = 5_000  # with series of their own: those that were held for longest
+LOCKS_MAX = 5_000  # with separate series: those held for longest
 _STATE_LABELS = {state: f',state="{state.value}"' for state in LagState}
 
 _Samples = Iterable[tuple[str, float]]
@@ -57,7 +57,7 @@ class LagChunks:
 def lag_families(
     parts: BrokerParts, sample: LagSample, chunks: LagChunks, common: str, shown: frozenset[str]
 ) -> Iterator[Family]:
-    """`shown`: topics with series of their own. `chunks`: those of the page before."""
+    """`shown`: topics with separate series. `chunks`: those of the page before."""
     if sample.measured_at is None:
         return
     age_s = max(0.0, parts.clock.monotonic() - sample.measured_at)
@@ -72,7 +72,7 @@ def lag_families(
 def group_families(parts: BrokerParts, common: str, shown: frozenset[str]) -> Iterator[Family]:
     """What holds for a whole group, and the queues of `shown` topics that ordered consumers hold.
 
-    Anybody may lock queues of topics that are not there, each with a series of its own: of the locks LOCKS_MAX are shown.
+    Any client may lock queues of missing topics, each with a separate series: of the locks LOCKS_MAX are shown.
     """
     members = (
         (joined(common, label_text({"consumer_group": name})), parts.consumers.size_of(name))
@@ -151,8 +151,8 @@ def _queue_states(chunk: Chunk) -> _Samples:
 
 # What alerts ask for comes first: a page that has to leave soon goes without the last ones.
 _FAMILIES: tuple[tuple[str, str, Callable[[Chunk], _Samples]], ...] = (
-    ("rocketmq_consumer_lag_messages", "Not consumed", _numbers("messages")),
-    ("rocketmq_consumer_lag_latency", "Age of the first not consumed, ms", _numbers("latency_ms")),
+    ("rocketmq_consumer_lag_messages", "Lag in messages", _numbers("messages")),
+    ("rocketmq_consumer_lag_latency", "Age of the first message of the lag, ms", _numbers("latency_ms")),
     (
         "aerobee_consumer_lag_state",
         "Queues of a group in this state: OK WARN STALL STOP REWIND BLOCKED MISMATCH UNKNOWN",
@@ -161,7 +161,7 @@ _FAMILIES: tuple[tuple[str, str, Callable[[Chunk], _Samples]], ...] = (
     ("aerobee_consumer_queue_lag_state", "1 for each queue that is not OK", _queue_states),
     (
         "aerobee_consumer_retention_left_seconds",
-        "Until the first message that is not consumed is as old as fileReservedTime",
+        "Seconds until the first message of the lag is as old as fileReservedTime",
         _retention_left,
     ),
     (
@@ -171,7 +171,7 @@ _FAMILIES: tuple[tuple[str, str, Callable[[Chunk], _Samples]], ...] = (
     ),
     (
         "aerobee_consumer_lag_filtered_messages",
-        "Not consumed, and the group's filter takes them; absent without a filter",
+        "Messages of the lag that the group's filter takes; absent without a filter",
         _numbers("wanted"),
     ),
     ("rocketmq_consumer_inflight_messages", "Handed out, not committed", _numbers("in_flight")),

@@ -1,16 +1,16 @@
-"""How far each group is behind on each topic, measured now and again, so that whoever asks gets it at once.
+"""How far each group is behind on each topic, measured in the background, so that a request gets it immediately.
 
 What is known is said exactly, what is not is left out:
 
     messages    from the committed offset, or the first message that is still there, to the end of the queue, and what POP has
-                handed out and nobody acknowledged
+                handed out and no client acknowledged
     filtered    how many of these the group's filter takes, where it has one: counted, or estimated when they are many
     time        now minus the store time of the first such message: read from its record, never guessed between two others
     retention   how long until that message is as old as fileReservedTime: what is unread then is lost
     state       what two minutes of such measurements say (monitoring/lag_state.py)
 
 A queue that the group never committed an offset of is not counted: whether it will begin at the start or at the end is the
-consumers' affair. Groups without a connected consumer are measured too: theirs is the lag that nobody works off.
+consumers' affair. Groups without a connected consumer are measured too: theirs is the lag that no consumer reduces.
 
 Reading store times of 100,000 queues takes seconds. So it is done in slices, between which the event loop serves others, with
 pauses that keep it to a small part of a core; a store time is read once for each offset, and a pair of which nothing has moved
@@ -313,7 +313,7 @@ class LagSampler:
             if unsent < position.max_offset:
                 queueing.append(await self._age_ms(topic, queue_id, unsent, now_ms, pair, times))
         latency_ms, queueing_ms = _longest(ages), _longest(queueing)
-        pair.store_times = times  # of offsets where nobody stands any more nothing is kept
+        pair.store_times = times  # nothing is kept of offsets that no group is at any more
         kept_ms = self._store.config.file_reserved_time * 3_600_000
         return Lag(
             group=group.name,

@@ -74,7 +74,7 @@ def _slaves(parts: BrokerParts, state: ReplicationState, common: str) -> Iterato
 
 
 def follow_trouble(state: ReplicationState, gap_max_bytes: int) -> str:
-    """Why a slave should serve nobody; "" when it follows. A master, and a slave that acts for its master, follow nobody."""
+    """Why a slave should serve no client; "" when it follows. A master, and a slave that acts for it, follow no broker."""
     if state.role in (Role.MASTER, Role.ACTING, Role.FENCED):
         return ""
     following = state.following

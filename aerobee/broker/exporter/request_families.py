@@ -17,7 +17,7 @@ from aerobee.monitoring.exposition import GAUGE, HISTOGRAM, Family, Histogram, j
 from aerobee.remoting.codes import REQUEST_NAMES, RESPONSE_NAMES, RequestCode
 from aerobee.remoting.request_stats import ENDS_S, RequestStats
 
-OTHER = "other"  # request codes that there are not
+OTHER = "other"  # unknown request codes
 ASYNC_PUT, ADMIN = "async_put", "admin"
 # Which of RocketMQ's processors a request has; any other is the one for admin requests.
 PROCESSORS: dict[str, tuple[RequestCode, ...]] = {

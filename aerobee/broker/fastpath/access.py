@@ -1,4 +1,4 @@
-"""From the gate before the handlers (access/gate.py) to the guard of the fast path (guard.py): who is asked, and what he may do."""
+"""From the gate before the handlers (access/gate.py) to the guard of the fast path (guard.py): which frames it checks, and what a user may do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
 
-NOBODY_ASKED = ""  # the host of a peer of whom nothing is asked
+UNCHECKED_HOST = ""  # the host of a peer that the guard does not check
 
 # The fields that name what a request needs permission for (access/needs.py), by the codes that the fast path serves.
 _TOPIC_AND_GROUP = ("topic", "consumerGroup")
@@ -34,9 +34,9 @@ class FrameAccess:
         self.settings = GuardSettings(self._find_grant, GUARDED_FIELDS)
 
     def host_of(self, peer: Peer) -> str | None:
-        """The peer's host, NOBODY_ASKED for one that the gate exempts; None for one of whom no address is known, such as a
+        """The peer's host, UNCHECKED_HOST for one that the gate exempts; None for one of whom no address is known, such as a
         peer that had reset the connection before it was accepted."""
-        return NOBODY_ASKED if self._gate.exempts(peer) else peer.host_port[0] or None
+        return UNCHECKED_HOST if self._gate.exempts(peer) else peer.host_port[0] or None
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """As Gate.on_change."""

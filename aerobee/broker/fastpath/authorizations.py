@@ -5,7 +5,7 @@ from __future__ import annotations
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.fastpath.pull import SQL_EXPRESSION, SQL_MARK
+from aerobee.broker.fastpath.pull import SQL_EXPRESSION, SQL_PREFIX
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
@@ -93,8 +93,8 @@ class Authorizations:
     def _subscription(self, key: AuthorizationKey, may_broadcast: bool) -> SubscriptionData | None:
         """What the request says, or else what the group's heartbeats said; None when pull/pull_service.py has to look."""
         _, group_name, topic_name, text, sub_version = key
-        if text is not None and text.startswith(SQL_MARK):
-            return SubscriptionData(topic_name, text.removeprefix(SQL_MARK), expression_type=SQL_EXPRESSION)
+        if text is not None and text.startswith(SQL_PREFIX):
+            return SubscriptionData(topic_name, text.removeprefix(SQL_PREFIX), expression_type=SQL_EXPRESSION)
         if text is not None:
             return SubscriptionData.parse(topic_name, text)
         members = self._consumers.group(group_name)

@@ -8,15 +8,15 @@ from functools import partial
 from aerobee.broker.fastpath.batch_layout import Layout, cut_batch
 from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
+    ELIGIBLE_SYS_FLAG,
     NO_ROOM,
-    ORDINARY_SYS_FLAG,
     UNREADABLE,
     FallBackToHandler,
     Request,
     number,
     read_pairs,
 )
-from aerobee.broker.fastpath.send import LETTERS
+from aerobee.broker.fastpath.send import SHORT_NAMES
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import SMALL_BYTES
 from aerobee.remoting.codes import RequestCode
@@ -44,7 +44,7 @@ class Batches:
         """As Serve."""
         shared = self._shared
         try:
-            topic_name, queue_text, sys_flag, born_timestamp, _, text, tries, _ = LETTERS(request.ext)
+            topic_name, queue_text, sys_flag, born_timestamp, _, text, tries, _ = SHORT_NAMES(request.ext)
             topic, queue = shared.find(topic_name, queue_text)
             outer = read_pairs(text)
             waits = shared.waits(outer)
@@ -53,7 +53,7 @@ class Batches:
             body = request.body
             if (
                 "DELAY" in outer
-                or sys_flag & ~ORDINARY_SYS_FLAG
+                or sys_flag & ~ELIGIBLE_SYS_FLAG
                 or len(body) > shared.store.config.max_message_size
                 or _MULTI_OFFSET in body  # the handlers read whether it is a property, and take it out
                 or not (unique_key.isalnum() and unique_key.isascii())

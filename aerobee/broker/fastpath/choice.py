@@ -1,7 +1,7 @@
 """Which backend of the fast path serves: the native one (module aerobee_native, native/) or the Python one.
 
 The native one is taken when it is installed and speaks this version of the seam. AEROBEE_FAST_PATH=python or =native
-forces one (AEROBEE_LANE, its name of before, is still read); a forced native backend that is not there is an error, for the
+forces one (AEROBEE_LANE, its former name, is still read); a forced native backend that is not there is an error, for the
 operator counts on its speed.
 """
 
@@ -48,8 +48,8 @@ class RawAppends(Protocol):
         ...
 
 
-class HeldRawAppends:
-    """RawAppends that can be let go of: native code is unknown to Python's garbage collection, and what it holds of a
+class ReleasableRawAppends:
+    """RawAppends that can be released: native code is unknown to Python's garbage collection, and what it holds of a
     broker that has stopped would never be freed."""
 
     def __init__(self, native: RawAppends) -> None:
@@ -60,7 +60,7 @@ class HeldRawAppends:
         return 0 if self._native is None else self._native.append(physical_offset, data, begin)
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Release the broker."""
         self._native = None
 
 
@@ -132,7 +132,7 @@ def choose_backend(wanted: str = "") -> BackendChoice:
 
 
 def _python(why: str) -> BackendChoice:
-    # Loaded when it serves: beside native code it would be memory and a slower start for nothing.
+    # Loaded when it serves: where native code serves it would cost memory and a slower start for nothing.
     from aerobee.broker.fastpath.delivery import PythonDelivery
     from aerobee.broker.fastpath.python_backend import PythonBackend
 

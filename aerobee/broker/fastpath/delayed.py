@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
+    ELIGIBLE_SYS_FLAG,
     NOT_BATCH,
-    ORDINARY_SYS_FLAG,
     UNREADABLE,
     FallBackToHandler,
     Request,
@@ -25,7 +25,7 @@ from aerobee.broker.fastpath.request import (
     repeated_names,
 )
 from aerobee.broker.fastpath.seam import DelaySettings
-from aerobee.broker.fastpath.send import LETTERS
+from aerobee.broker.fastpath.send import SHORT_NAMES
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
 from aerobee.broker.send.timer_properties import DIGITS_MAX, slot_time
@@ -48,9 +48,9 @@ _DELAYS = frozenset({DELAY, *TIMER_DELAYS})
 _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 
-def delay_special_properties(ordinary: frozenset[str]) -> frozenset[str]:
-    """Properties of messages for later that are for the handlers; `ordinary` are those of ordinary messages."""
-    return (ordinary - _DELAYS) | {REAL_QUEUE_ID}  # a second one would be the broker's
+def delay_special_properties(base: frozenset[str]) -> frozenset[str]:
+    """Properties with which a delayed message goes to the handlers; `base` are those of any message."""
+    return (base - _DELAYS) | {REAL_QUEUE_ID}  # a second one would be the broker's
 
 
 class _Turn(NamedTuple):
@@ -99,11 +99,13 @@ class Delayed:
         if request.command is not None:
             raise FallBackToHandler
         try:
-            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
+            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = SHORT_NAMES(
+                request.ext
+            )
             # First what tells half messages apart: nothing else of them is read here.
             if sys_flag == "0":
                 sys_flag = 0
-            elif (sys_flag := number(sys_flag)) & ~ORDINARY_SYS_FLAG:
+            elif (sys_flag := number(sys_flag)) & ~ELIGIBLE_SYS_FLAG:
                 raise ValueError
             pairs = request.pairs
             if pairs is None:

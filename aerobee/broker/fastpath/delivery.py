@@ -57,7 +57,7 @@ class PythonDelivery:
         store_host: bytes,
         waiting: Container[tuple[str, int]],
     ) -> None:
-        latency, requests = Latency(), RequestStats()  # nobody waits for a delivery
+        latency, requests = Latency(), RequestStats()  # no client waits for a delivery
         settings = BackendSettings(
             store=store,
             find_topic=find_topic,

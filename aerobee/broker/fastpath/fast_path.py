@@ -19,7 +19,7 @@ from aerobee.broker.admission.overload import Overload
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.fastpath.access import NOBODY_ASKED, FrameAccess
+from aerobee.broker.fastpath.access import UNCHECKED_HOST, FrameAccess
 from aerobee.broker.fastpath.authorizations import Authorizations
 from aerobee.broker.fastpath.choice import NATIVE, BackendChoice, choose_backend
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
@@ -65,7 +65,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.system_names import NOT_SENDABLE, SYSTEM_PREFIX
 from aerobee.words import plural
 
-LINGER_S = 0.001  # while somebody copies the log: for so long turns may be told as one
+LINGER_S = 0.001  # while a replica copies the log: turns within it may be reported as one
 _NO_HOST = b""  # that a pull came from makes no difference
 _LOG = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class FastPath:
         access: FrameAccess | None = None,
     ) -> None:
         """`resume_pull` answers a pending pull that the fast path cannot answer. `delayed`, `transactions` and `pops`: these
-        kinds are served, too. `access`: access control is on, and asked for each frame."""
+        kinds are served, too. `access`: access control is on and checks each frame."""
         self.choice = choice or choose_backend()
         self._store = store
         self._appender = store.appender
@@ -188,7 +188,7 @@ class FastPath:
                     or (self._opens_ms and self._is_closed())
                 ),
                 self._role.serves_reads,
-                NOBODY_ASKED if self._access is None else self._access.host_of(connection),
+                UNCHECKED_HOST if self._access is None else self._access.host_of(connection),
             )
         except Exception as error:
             self._give_up(error)  # what it has stored is not where the store looks for it
@@ -226,7 +226,7 @@ class FastPath:
             return position
         started = self._monotonic()
         try:
-            host = NOBODY_ASKED if self._access is None else self._access.host_of(connection)
+            host = UNCHECKED_HOST if self._access is None else self._access.host_of(connection)
             return self._pops.burst(connection, data, position, host)
         finally:
             elapsed_s = self._monotonic() - started
@@ -235,14 +235,14 @@ class FastPath:
 
     def host_of(self, connection: Connection) -> str | None:
         """Whom a guard asks for what comes over this connection, for native sockets."""
-        return NOBODY_ASKED if self._access is None else self._access.host_of(connection)
+        return UNCHECKED_HOST if self._access is None else self._access.host_of(connection)
 
     def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received:
         """Serve all connections whose bytes are read natively, for as long as nothing is left for Python, and note what
         that was; return what is for others."""
         timeout_s, loop_ready, loop_timers = wait
         overload = self._overload
-        # Whoever is told of each burst is told of each turn; and what is sampled rarely is sampled often from now on.
+        # A listener of each burst hears each turn; and what is sampled rarely is sampled often from now on.
         is_told = overload.is_idle or self._opens_ms or self._store.wants_each_burst
         turns = sockets.run(
             self._direct_backend,
@@ -266,13 +266,13 @@ class FastPath:
         if fault is not None:
             self._give_up(fault)
             for connection, _, _ in held:
-                connection.failed(fault)  # nobody can say when they are durable: the log's end is not known
+                connection.failed(fault)  # when they are durable is unknown, as the log's end is
             held = []
         if stored_count:
             try:
                 self._burst_done()
             except Exception:
-                # What was served stays served, and the connections have more than that to be told.
+                # What was served stays served, and the connections await more than that.
                 _LOG.exception("turns of connections were not noted to their end")
         for connection, frames, answers in held:
             try:
@@ -347,8 +347,8 @@ class FastPath:
             stored, handed_out = self._backend.take_totals()
             self._stats.count_totals(stored, handed_out)
             topics = {topic for topic, *_ in stored}
-            place = f"topic {topics.pop()}" if len(topics) == 1 else plural(len(topics), "topic")
-            self._watch.note_turn(f"a turn with {plural(stored_count, 'send')}", place, elapsed_s)
+            where = f"topic {topics.pop()}" if len(topics) == 1 else plural(len(topics), "topic")
+            self._watch.note_turn(f"a turn with {plural(stored_count, 'send')}", where, elapsed_s)
         else:
             self._watch.note_turn(f"a turn with {plural(len(results), 'pull')}", peer.address, elapsed_s)
 
@@ -359,8 +359,8 @@ class FastPath:
         backend, now_ms = self._backend, self._store_time_now()
 
         def burst(data: bytes, position: int) -> BurstResult:
-            # Its peer was asked when it came.
-            return backend.burst(data, position, _NO_HOST, now_ms, False, True, NOBODY_ASKED)
+            # The guard checked its peer when it came.
+            return backend.burst(data, position, _NO_HOST, now_ms, False, True, UNCHECKED_HOST)
 
         started = self._monotonic()
         answered, others = answer_released(burst, pulls)
@@ -447,7 +447,7 @@ class FastPath:
         return self.choice.make(settings, delayed=self._delayed, transactions=self._transactions)
 
     def close(self) -> None:
-        """Serve nothing more, and let go of the broker.
+        """Serve nothing more, and release the broker.
 
         What it has counted is counted before. The native backend is unknown to Python's garbage collection: as long as it is
         held here, nothing of a broker that has stopped is freed.
@@ -525,7 +525,7 @@ class _ClosedBackend:
         """It gives none."""
 
     def forget_grants(self) -> None:
-        """It asks nobody."""
+        """It has no grants."""
 
 
 def _ascii_json(text: str) -> str:

@@ -1,10 +1,10 @@
-"""What each frame has to show where access control is on: the signature of somebody who may do this. A core.
+"""What each frame has to show where access control is on: the signature of a user who may do this. A core.
 
 Asked once, and remembered until users or permissions change: whether who signs with this access key may send to this topic, or
 pull this topic for this group, from this host (Gate.grant). Verified for each frame: the signature, HMAC-SHA1 over the values
 of all its fields and its body, for that is what the protocol signs: one frame's says nothing of another. So a request that the
-handlers' gate would refuse is served by no fast path; whatever is not as usual here is left to them, who say why. What somebody
-may do is asked and remembered only behind a signature of his: who has none fills no memory and makes nobody look anything up.
+handlers' gate would refuse is served by no fast path; whatever is unusual is left to them, and they answer why. What a user
+may do is looked up and remembered only behind a valid signature: a peer without one fills no memory and costs no look-up.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Guard:
         *,
         is_binary: bool = False,
     ) -> bool:
-        """Whether this frame may be served here. `host` is the peer's, "" for one of whom nothing is asked, None for one
+        """Whether this frame may be served here. `host` is the peer's, "" for one that is not checked, None for one
         that is not known."""
         if host == "":
             return True

@@ -40,7 +40,7 @@ class LongPolls:
     def hold(
         self, peer: Peer, authorization: Authorization, queue_id: int, offset: int, waits: PendingFrame
     ) -> None:
-        """Hold a pull for a message at its offset; with no space for it, or while the broker stops, answer it at once."""
+        """Hold a pull for a message at its offset; with no space for it, or while the broker stops, answer it immediately."""
         held, topic = self._pending_pulls, authorization.topic
         frame, hold_ms, code = waits
         pull = PendingPull(

@@ -5,7 +5,7 @@ message without waiting for the disk; or it asks for the next message of a queue
 Its filter may be an SQL92 expression. pull/pull_service.py is the reference implementation of what a pull does, the fast path serves the
 ordinary ones with the same outcome; every other one, and every refusal, is left for it.
 
-Who may pull is asked once: `find_authorization` answers with an Authorization, which holds until something changes of
+Whether a client may pull is looked up once: `find_authorization` answers with an Authorization, which holds until something changes of
 topics, groups, subscriptions or settings. What a pull changes (offsets, statistics) is handed back as a PullResult, for the
 shell to note after the burst; a pull that has to wait is handed back so, too, and has no reply yet.
 """
@@ -36,7 +36,7 @@ from aerobee.store.queue.consume_queue import ConsumeQueue
 
 AUTHORIZATIONS_MAX = 4096  # beyond it all are asked again: their keys hold texts of peers
 SQL_EXPRESSION = "SQL92"
-SQL_MARK = "\x00"  # in front of a request's expression of SQL92 in an AuthorizationKey
+SQL_PREFIX = "\x00"  # in front of a request's expression of SQL92 in an AuthorizationKey
 _TAG_EXPRESSIONS = ("TAG", "")
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, length of its JSON header
 
@@ -139,10 +139,10 @@ class Pulls:
             raise ValueError
         if flags & PULL_SUBSCRIPTION:
             subscription = ext.get("subscription", "")
-            if type(subscription) is not str or subscription.startswith(SQL_MARK):
+            if type(subscription) is not str or subscription.startswith(SQL_PREFIX):
                 raise ValueError
             if is_sql:
-                subscription = SQL_MARK + subscription
+                subscription = SQL_PREFIX + subscription
             key: AuthorizationKey = (code, ext["consumerGroup"], ext["topic"], subscription, 0)
         else:
             sub_version = number(ext.get("subVersion", 0))

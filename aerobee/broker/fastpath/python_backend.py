@@ -7,9 +7,9 @@ An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the one
 type, to an existing topic and queue, within all limits, without a property that asks for more than storing it (transaction,
 LMQs); or a pull (pull.py), a message for later (delayed.py), a half message or its end (transaction.py). Each kind is
 a handler, which registers for its request codes; what one leaves is offered to the next, and no two take the same frame:
-so who took the last one is asked first. Whatever none takes is left for the handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits,
+so the handler that took the last one comes first. Whatever none takes is left for the handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits,
 and are what they are in both backends: nothing that only Python would read as a number is ordinary. Nothing is changed
-before a message is known to be ordinary; what fails after its first byte is a fault, and the frame is served by nobody else.
+before a message is known to be ordinary; what fails after its first byte is a fault, and no handler serves the frame again.
 """
 
 from __future__ import annotations

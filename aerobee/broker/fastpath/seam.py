@@ -20,7 +20,7 @@ from aerobee.store.queue.queue_table import AnyQueue
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
 FAST_PATH_VERSION = 23
 
-# request code, group, topic, subscription of the request (SQL92: with SQL_MARK in front) or None for the group's, its version
+# request code, group, topic, subscription of the request (SQL92: with SQL_PREFIX in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
 
 
@@ -37,7 +37,7 @@ class Authorization:
     queue_count: int
     tag_codes: frozenset[int] | None
     broker_id: int  # suggested for the next pull
-    slow_broker_id: int  # suggested when the data asked for is beyond the memory share
+    slow_broker_id: int  # suggested when the requested data is beyond the memory share
     topic_sys_flag: int
     group_sys_flag: int
     accept: Callable[[bytes], bool] | None = None
@@ -119,12 +119,12 @@ class BurstResult(Protocol):
 
     @property
     def fault(self) -> BaseException | None:
-        """What failed after a frame's bytes were written: it counts as used, has no reply, and nobody may serve it again."""
+        """What failed after a frame's bytes were written: it counts as used, has no reply, and no handler may serve it again."""
         ...
 
 
 class DelayHooks(Protocol):
-    """What the family of messages for later asks and tells. Those that are asked are asked once in a burst."""
+    """What the handler of delayed messages reads and reports. Each value is read once per burst."""
 
     def takes_delayed(self) -> bool:
         """Whether such messages are taken as they come."""
@@ -157,7 +157,7 @@ class Transaction(Protocol):
     @property
     def immunity_ms(self) -> int | None: ...
     @property
-    def marks(self) -> tuple[str, str] | None:
+    def keys_and_tag(self) -> tuple[str, str] | None:
         """Keys and tag of its message; None for one that came another way: from a start, a check, the handlers."""
         ...
 
@@ -197,7 +197,7 @@ class TransactionHooks(Protocol):
 
 
 class FrameGrant(Protocol):
-    """As aerobee.access.gate.Grant: `signing_key` has to have signed each frame, None when no signature is asked for."""
+    """As aerobee.access.gate.Grant: `signing_key` has to have signed each frame, None when no signature is required."""
 
     @property
     def signing_key(self) -> str | None: ...
@@ -230,7 +230,7 @@ class BackendSettings:
     own_properties: str  # the end of each stored text
     reply_fields: str  # of each reply in JSON, between message id and queue offset
     reply_ext: dict[str, str]  # the same for the binary header
-    waiting: Container[tuple[str, int]]  # queues at which somebody waits
+    waiting: Container[tuple[str, int]]  # queues at which a consumer waits
     special_properties: frozenset[str]  # what makes a message more than one to be stored
     supports_long_poll: bool  # a pull that finds nothing may wait as long as it says
     permits: array[int]  # permits.py
@@ -243,7 +243,7 @@ class BackendSettings:
     # to count: the codes of requests that were answered, but not those of `deferred_answers`.
     request_rows: array[int]
     answered: list[int]
-    guard: GuardSettings | None = None  # None: nothing is asked of anybody
+    guard: GuardSettings | None = None  # None: no frame is checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +280,8 @@ class Backend(Protocol):
     ) -> BurstResult:
         """Serve ordinary frames from `position` on, until the data ends or a frame is not ordinary.
 
-        `born_host` is packed, `now_ms` the store's time. Frames of a closed gate are not ordinary. `host` is whom a guard asks:
-        the peer's address, "" for one of whom nothing is asked; None is not let in where there is a guard. Raises what fails
+        `born_host` is packed, `now_ms` the store's time. Frames of a closed gate are not ordinary. `host` is whom a guard checks:
+        the peer's address, "" for one that is not checked; None is not let in where there is a guard. Raises what fails
         at the burst's end: nothing of it may be answered then.
         """
         ...
@@ -289,7 +289,7 @@ class Backend(Protocol):
     def take_totals(self) -> tuple[Sequence[Appended], Sequence[HandedOut]]:
         """What was stored and handed out since the last call. A topic may be there twice, when it has changed in between.
 
-        Asked for between bursts: what one has stored is there when it has ended."""
+        Read between bursts: what one has stored is there when it has ended."""
         ...
 
     def forget_topics(self) -> None:

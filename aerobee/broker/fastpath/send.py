@@ -12,9 +12,9 @@ from typing import Any
 
 from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
+    ELIGIBLE_SYS_FLAG,
     NO_ROOM,
     NOT_BATCH,
-    ORDINARY_SYS_FLAG,
     UNREADABLE,
     FallBackToHandler,
     Request,
@@ -37,7 +37,7 @@ SPECIAL_PROPERTIES = frozenset(
     }
 )  # fmt: skip
 # topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch
-LETTERS: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
+SHORT_NAMES: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
 _WORDS: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(
     "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes", "batch"
 )
@@ -64,14 +64,14 @@ class Sends:
         shared = self._shared
         try:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = (
-                LETTERS(request.ext) if request.code != _SEND_MESSAGE else _WORDS(request.ext)
+                SHORT_NAMES(request.ext) if request.code != _SEND_MESSAGE else _WORDS(request.ext)
             )
             if batch not in NOT_BATCH:
                 raise ValueError
             # First what tells half messages apart: nothing else of them is read here.
             if sys_flag == "0":
                 sys_flag = 0
-            elif (sys_flag := number(sys_flag)) & ~ORDINARY_SYS_FLAG:
+            elif (sys_flag := number(sys_flag)) & ~ELIGIBLE_SYS_FLAG:
                 raise ValueError
             topic = shared.topics.get(topic_name) or shared.admit(topic_name)
             queue = topic.queues.get(queue_text) or shared.admit_queue(topic, queue_text)

@@ -38,7 +38,7 @@ class Shared:
         self.reply_fields = settings.reply_fields
         self._reply_ext = settings.reply_ext
         self.topics: dict[str, FastTopic] = {}  # those that are known
-        self._permits = settings.permits  # [FENCE] is asked by the backend
+        self._permits = settings.permits  # [FENCE] is read by the backend
         # Of the burst.
         self.now_ms = 0
         self.holds_replies = False  # senders that want to wait are answered when the append is safe
@@ -180,7 +180,7 @@ class Shared:
         return queue_offset, offset
 
     def is_awaited(self, queue: FastQueue) -> bool:
-        """Whether somebody waits at the queue."""
+        """Whether a consumer waits at the queue."""
         return queue.key in self.waiting
 
     def count(self, topic: FastTopic, message_count: int, byte_count: int) -> None:

@@ -2,7 +2,7 @@
 
 The outcome is that of send/send_service.py with the half message hook, and of transaction/end.py; whatever is not quite ordinary
 is left for them. What makes it cheap: the committed record is cut out of the half record's bytes, for a half text of ours
-ends with REAL_TOPIC and REAL_QID. Which transactions are open is known to the hooks; they are told of each that a frame
+ends with REAL_TOPIC and REAL_QID. Which transactions are open is known to the hooks; they learn of each that a frame
 begins or decides as soon as its record is in the log, so that the next frame of the burst finds it.
 """
 
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
+    ELIGIBLE_SYS_FLAG,
     NOT_BATCH,
-    ORDINARY_SYS_FLAG,
     UNREADABLE,
     FallBackToHandler,
     Request,
@@ -23,7 +23,7 @@ from aerobee.broker.fastpath.request import (
     read_pairs,
 )
 from aerobee.broker.fastpath.seam import Transaction, TransactionSettings
-from aerobee.broker.fastpath.send import LETTERS
+from aerobee.broker.fastpath.send import SHORT_NAMES
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
 from aerobee.message import (
@@ -57,16 +57,16 @@ _REAL_TOPIC = f"\x02{REAL_TOPIC}\x01".encode()
 _REAL_QUEUE = f"\x02{REAL_QUEUE_ID}\x01".encode()
 _WAIT, _WAIT_TRUE = b"WAIT\x01", b"\x02WAIT\x01true\x02"
 _CLOSING = 2
-_NO_MARKS = "", ""  # neither KEYS nor TAGS
+_NO_KEYS_NO_TAG = "", ""  # neither KEYS nor TAGS
 _unpack_head = HEAD_V4.unpack_from
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _PREPARED, _COMMIT = str(TRANSACTION_PREPARED), str(TRANSACTION_COMMIT)
 _OWN = frozenset({TRANSACTION_ID, REAL_QUEUE_ID, CHECK_TIMES, PREPARED_QUEUE_OFFSET, IMMUNITY})
 
 
-def half_special_properties(ordinary: frozenset[str]) -> frozenset[str]:
-    """Properties of half messages that are for the handlers; `ordinary` are those of ordinary messages."""
-    return (ordinary - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
+def half_special_properties(base: frozenset[str]) -> frozenset[str]:
+    """Properties of half messages that are for the handlers; `base` are those of any message."""
+    return (base - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
 
 
 class _Turn(NamedTuple):
@@ -138,9 +138,11 @@ class Transactions:
             raise FallBackToHandler
         shared, half = self._shared, self._half_topic
         try:
-            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = LETTERS(request.ext)
+            topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = SHORT_NAMES(
+                request.ext
+            )
             sys_flag = TRANSACTION_PREPARED if sys_flag == _PREPARED else number(sys_flag)
-            if sys_flag & ~ORDINARY_SYS_FLAG != TRANSACTION_PREPARED:
+            if sys_flag & ~ELIGIBLE_SYS_FLAG != TRANSACTION_PREPARED:
                 raise ValueError
             pairs = request.pairs
             if pairs is None:
@@ -235,10 +237,10 @@ class Transactions:
 
     def _commit(self, transaction: Transaction, unique_key: str) -> None:
         """Write the committed record, cut out of the half record."""
-        shared, origin, marks = self._shared, self._shared.origin, transaction.marks
+        shared, origin, keys_and_tag = self._shared, self._shared.origin, transaction.keys_and_tag
         try:
             size = transaction.size
-            if marks is None or size <= HEAD_V4.size:
+            if keys_and_tag is None or size <= HEAD_V4.size:
                 raise ValueError
             log, physical_offset = shared.log, transaction.physical_offset
             at = physical_offset - log.base
@@ -274,10 +276,10 @@ class Transactions:
                 properties.decode()
             ).get("WAIT") != "true":
                 raise ValueError
-            if marks == _NO_MARKS:
+            if keys_and_tag == _NO_KEYS_NO_TAG:
                 hashes, code = [topic.plain_key_hash(unique_key.encode())], 0
             else:
-                hashes, code = shared.hashes(topic, unique_key, *marks)
+                hashes, code = shared.hashes(topic, unique_key, *keys_and_tag)
         except UNREADABLE as error:
             raise FallBackToHandler from error
         # The message's sender is that of its half message, whoever ends it.

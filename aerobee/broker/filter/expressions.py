@@ -31,7 +31,7 @@ class Expression:
 
 
 class Expressions:
-    """A bounded table of compiled expressions; the one that was not asked for the longest goes first.
+    """A bounded table of compiled expressions; the least recently used one goes first.
 
     Texts that do not compile are remembered too: a client asks with the same one again and again.
     """
@@ -69,7 +69,7 @@ class Expressions:
         return found
 
     def knows(self, text: str) -> bool:
-        """Whether get() answers without compiling; the text counts as asked for."""
+        """Whether get() answers without compiling; the text counts as used."""
         for table in (self._compiled, self._faults):
             if text in table:
                 table.move_to_end(text)

@@ -167,7 +167,7 @@ class FilterTable:
         self._dirty = True
 
     def _revive(self, each: GroupFilter) -> None:
-        # Its bits were set all the time, so what was stored since it died can be told, too.
+        # Its bits were set all the time, so it covers what was stored since it died, too.
         each.dead_ms = 0
         self._dirty = True
 
@@ -276,7 +276,7 @@ class FilterTable:
         return lambda: self._file.write(content)
 
     def save_soon(self) -> None:
-        """Write the file beside the event loop when something changed."""
+        """Write the file off the event loop when something changed."""
         write = self.prepare_save()
         if write is not None:
             self._file.write_soon(write)

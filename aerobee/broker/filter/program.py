@@ -8,7 +8,7 @@ evaluated in Python.
     ("null", p, negate)  ("in", p, [texts], negate)  ("text", p, word, text, negate)
     ("same_text", p, text, negate)  ("same_property", p, q, negate)  ("same_boolean", p, value, negate)
     ("same_integer", p, number, negate)  ("same_floating", p, number, negate)
-    ("order", mark, is_integer, side, side)    a side: a property's number, or (number,)
+    ("order", operator, is_integer, side, side)    a side: a property's number, or (number,)
 
 Core.
 """
@@ -95,7 +95,7 @@ class _Writer:
             negate,
         )
 
-    def _order(self, left: Node, mark: str, right: Node) -> tuple[Any, ...]:
+    def _order(self, left: Node, operator: str, right: Node) -> tuple[Any, ...]:
         sides = (left, right)
         if "property" not in (left.kind, right.kind) or any(side.kind == "boolean" for side in sides):
             raise _NotSimple
@@ -104,7 +104,7 @@ class _Writer:
         is_integer = any(isinstance(side.value, int) for side in sides if side.kind == "literal")
         return (
             "order",
-            mark,
+            operator,
             is_integer,
             *((side.value,) if side.kind == "literal" else self._property(side) for side in sides),
         )

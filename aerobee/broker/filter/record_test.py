@@ -3,7 +3,7 @@
 A pull through a filter looks at every message between two that match, so the test must not decode a record: it finds
 the properties text (layout in aerobee/message.py), looks for the names that the expression uses, and compares bytes.
 
-Only "is it TRUE" is asked, so three-valued logic needs no third value: each condition is written once, either as
+Only TRUE matters, so three-valued logic needs no third value: each condition is written once, either as
 "this is TRUE" or as "this is FALSE", and NOT turns one into the other. `TRUE(a AND b) = TRUE(a) and TRUE(b)`,
 `FALSE(a AND b) = FALSE(a) or FALSE(b)`. What does not fit that (a condition compared with another one, as in
 `(a > 1) = TRUE`, or a very long text) is evaluated by sql92.py on decoded properties, with the same outcome.
@@ -239,7 +239,7 @@ class _Writer:
             return f"({value} is not None and {read} == {number})"
         return f"({value} is not None and (n := {read}) is not None and n != {number})"
 
-    def _order(self, left: Node, mark: str, right: Node, *, wanted: bool) -> str:
+    def _order(self, left: Node, operator: str, right: Node, *, wanted: bool) -> str:
         if "property" not in (left.kind, right.kind) or "boolean" in (left.kind, right.kind):
             raise _NotSimple
         is_whole = any(isinstance(side.value, int) for side in (left, right) if side.kind == "literal")
@@ -253,7 +253,7 @@ class _Writer:
             present.append(f"{value} is not None")
             readable.append(f"({number} := {self._number(value, kind)}) is not None")
             numbers.append(number)
-        compared = " and ".join([*readable, f"{numbers[0]} {mark} {numbers[1]}"])
+        compared = " and ".join([*readable, f"{numbers[0]} {operator} {numbers[1]}"])
         return f"({' and '.join(present)} and {compared if wanted else f'not ({compared})'})"
 
     def _text_test(self, left: Node, word: str, right: Node, negate: bool, *, wanted: bool) -> str:

@@ -41,7 +41,7 @@ _TOKEN = re.compile(
       | (?P<number>(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?[lL]?)
       | (?P<text>'(?:[^']|'')*')
       | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
-      | (?P<mark><>|<=|>=|=|<|>|\(|\)|,|\+|-)""",
+      | (?P<operator><>|<=|>=|=|<|>|\(|\)|,|\+|-)""",
     re.VERBOSE | re.DOTALL,
 )
 _KEYWORDS = frozenset(
@@ -90,7 +90,7 @@ def compile_filter(expression: str) -> Sql92Filter:
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    kind: str  # number, text, word, keyword, mark, end
+    kind: str  # number, text, word, keyword, operator, end
     text: str
     column: int
 
@@ -100,7 +100,7 @@ class Node:
     """A piece of the tree. `kind`: literal, property, boolean. `value` is a literal's value, a property's name.
 
     `form` of a boolean says what it is made of, for who compiles it further (record_test.py): ("or", nodes),
-    ("and", nodes), ("not", node), ("=", left, right, negate), ("order", left, mark, right), ("null", node, negate),
+    ("and", nodes), ("not", node), ("=", left, right, negate), ("order", left, operator, right), ("null", node, negate),
     ("in", node, texts, negate), ("text", left, word, right, negate), ("lone", property).
     """
 
@@ -169,7 +169,7 @@ class _Parser:
     def _take(self, *texts: str) -> str | None:
         """Consume the next token when it is one of these keywords or marks."""
         token = self._next
-        if token.kind in ("keyword", "mark") and token.text in texts:
+        if token.kind in ("keyword", "operator") and token.text in texts:
             self._at += 1
             return token.text
         return None
@@ -213,9 +213,9 @@ class _Parser:
     def _equality(self) -> Node:
         left = self._comparison()
         for _ in range(DEPTH_MAX):
-            if mark := self._take("=", "<>"):
+            if operator := self._take("=", "<>"):
                 right = self._comparison()
-                negate = mark == "<>"
+                negate = operator == "<>"
                 left = _boolean(left, _equal(left, right, negate=negate), "=", left, right, negate)
             elif self._take("IS"):
                 negate = self._take("NOT") is not None
@@ -228,10 +228,10 @@ class _Parser:
     def _comparison(self) -> Node:
         left = self._unary()
         for _ in range(DEPTH_MAX):
-            if mark := self._take("<", "<=", ">", ">="):
+            if operator := self._take("<", "<=", ">", ">="):
                 right = self._unary()
                 self._check_ordered(left, right)
-                left = _compared(left, mark, right)
+                left = _compared(left, operator, right)
                 continue
             negate = False
             if self._next.text == "NOT" and self._next.kind == "keyword":
@@ -366,8 +366,8 @@ def _boolean(first: Node, evaluate: Evaluate, *form: Any) -> Node:
     return Node("boolean", evaluate, first.column, form=form)
 
 
-def _compared(left: Node, mark: str, right: Node) -> Node:
-    return _boolean(left, _ordered(left, mark, right), "order", left, mark, right)
+def _compared(left: Node, operator: str, right: Node) -> Node:
+    return _boolean(left, _ordered(left, operator, right), "order", left, operator, right)
 
 
 def _text_value(token: str) -> str:
@@ -423,9 +423,9 @@ def _equal(left: Node, right: Node, *, negate: bool) -> Evaluate:
     return evaluate
 
 
-def _ordered(left: Node, mark: str, right: Node) -> Evaluate:
+def _ordered(left: Node, operator: str, right: Node) -> Evaluate:
     first, second = left.evaluate, right.evaluate
-    compare = _ORDER[mark]
+    compare = _ORDER[operator]
 
     def evaluate(properties: Properties) -> Value:
         a, b = first(properties), second(properties)

@@ -336,7 +336,7 @@ class HeartbeatCalls:
         return request.reply(ext={}, body=fastjson.dumps({"consumerIdList": client_ids}))
 
     def check_client(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """46: whether a consumer's subscription can be served; asked for expressions other than tags."""
+        """46: whether a consumer's subscription can be served; clients send it for expressions other than tags."""
         fields = fastjson.loads_object(request.body, "CheckClientRequestBody")
         subscription = SubscriptionData.from_dict(json_fields.mapping(fields, "subscriptionData"))
         if subscription.expression_type == TYPE_TAG:

@@ -1,4 +1,4 @@
-"""QUERY_MESSAGE 12 and VIEW_MESSAGE_BY_ID 33: messages by key and by place in the log.
+"""QUERY_MESSAGE 12 and VIEW_MESSAGE_BY_ID 33: messages by key and by offset in the log.
 
 Source: QueryMessageProcessor (RocketMQ). The index holds hashes of `topic#key`, so an answer may contain messages of
 other keys, though of no other topic; the client compares the keys itself. A query by unique key takes the broker's own limit, whatever the
@@ -29,7 +29,7 @@ class QueryCalls:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
     def query(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """12: records under a key, stored in the time asked for; QUERY_NOT_FOUND when there is none."""
+        """12: records under a key, stored in the requested time; QUERY_NOT_FOUND when there is none."""
         config = self._store.config
         count = min(max(1, request.integer("maxNum")), config.max_msgs_num_batch)
         if request.boolean(UNIQUE_KEY_FIELD, False):

@@ -1,7 +1,7 @@
 """What a broker tells every nameserver: that it lives, where, and which topics it has (BrokerOuterAPI of RocketMQ).
 
-One task a nameserver, so that one that is down delays nobody. Each sends REGISTER_BROKER (103) in full at the start,
-each registerNameServerPeriod, and at once when the connection is new; a changed topic goes out at once in a body that
+One task a nameserver, so that one that is down delays no other. Each sends REGISTER_BROKER (103) in full at the start,
+each registerNameServerPeriod, and immediately when the connection is new; a changed topic goes out immediately in a body that
 holds it alone, with the new data version. With forceRegister=false QUERY_DATA_VERSION (322) goes first and the
 registration only if the nameserver's version differs. A large table goes out in parts (registration_parts.py). The connection stays open: a nameserver forgets a broker when
 its connection closes. On a clean stop UNREGISTER_BROKER (104).
@@ -101,7 +101,7 @@ class _NameserverLink:
                     log.warning("registration at nameserver %s failed: %s; trying again", self.address, error)
                 self._needs_full = True
             except Exception as error:
-                # The task's outermost edge: a broker that silently never registered again would serve nobody.
+                # The task's outermost edge: a broker that silently never registered again would serve no client.
                 self.failure = str(error) or type(error).__name__
                 log.exception("registration at nameserver %s failed; trying again", self.address)
                 self._needs_full = True
@@ -137,7 +137,7 @@ class _NameserverLink:
                 continue
             table = owner.visible(self._well_formed(owner.topics.topics if full else changes))
             if not full and owner.single_topics and self.registered_version is not None:
-                # A mapping has no place in this request.
+                # This request cannot carry a mapping.
                 for config in [
                     each for each in table.values() if owner.mappings.get(each.topic_name) is None
                 ]:
@@ -225,7 +225,7 @@ class _NameserverLink:
         owner.take_reply(checked(reply, address=self.address, request="REGISTER_BROKER"))
 
     def _watch(self) -> None:
-        """Register again at once when the connection is lost: the nameserver forgot us with it."""
+        """Register again immediately when the connection is lost: the nameserver forgot us with it."""
         connection = self._owner.client.connection_to(self.address)
         if connection is not None and connection is not self._watched:
             self._watched = connection
@@ -261,7 +261,7 @@ class Registration:
         on_master: MasterCallback | None = None,
         broker_id: Callable[[], int] | None = None,
     ) -> None:
-        """`broker_id` is asked at each request; without it the identity's is said."""
+        """`broker_id` is called at each request; without it the request carries the identity's."""
         self.client = client
         self.topics = topics
         self.mappings = mappings
@@ -279,7 +279,7 @@ class Registration:
         topics.on_change(self._topics_changed)
         live.on_change(self._settings_changed)
 
-    # What the links read, so that a change of the configuration counts at once.
+    # What the links read, so that a change of the configuration counts immediately.
     @property
     def period_s(self) -> float:
         """Seconds between two registrations."""
@@ -308,7 +308,7 @@ class Registration:
 
     @property
     def single_topics(self) -> bool:
-        """Whether a changed topic is told alone (enableSingleTopicRegister)."""
+        """Whether a changed topic is registered alone (enableSingleTopicRegister)."""
         return self._live.value.enable_single_topic_register
 
     @property
@@ -356,7 +356,7 @@ class Registration:
         }
 
     async def start(self, nameservers: Iterable[str], *, wait_s: float = 0.0) -> None:
-        """Begin. With `wait_s`, return when each nameserver was tried once or that time is over."""
+        """Begin. With `wait_s`, return when each nameserver was tried once or that time has passed."""
         self._started = True
         self.set_nameservers(nameservers)
         if wait_s:
@@ -402,7 +402,7 @@ class Registration:
         """Use what a nameserver's reply to the registration carries."""
         if reply.body:
             try:
-                self.topics.mark_order_topics(KVTable.decode(reply.body).table)
+                self.topics.set_order_topics(KVTable.decode(reply.body).table)
             except WireError as error:
                 log.warning("the order-topic configuration of a nameserver cannot be read: %s", error)
         fields = reply.ext or {}

@@ -1,7 +1,7 @@
 """A topic table in parts that each fit a request of registration. Core.
 
-Follows enableSplitRegistration and splitRegistrationSize (RocketMQ): each part is a registration of its own, with a data
-version of its own, for a nameserver passes over topics that come with a version it has. Here a table is split whether
+Follows enableSplitRegistration and splitRegistrationSize (RocketMQ): each part is a separate registration, with a separate data
+version, for a nameserver passes over topics that come with a version it has. Here a table is split whether
 that is set or not when it has more than PART_TOPICS_MAX topics or PART_BYTES_MAX bytes: a registration larger than a
 frame is refused whole, and after two minutes the broker's topics are gone.
 
@@ -21,7 +21,7 @@ from aerobee.remoting.body.topic_config import TopicConfig
 
 PART_TOPICS_MAX = 2_000  # some 20 ms of a nameserver's loop
 PART_BYTES_MAX = 4 * 1024 * 1024  # a quarter of the largest frame
-_TOPIC_BYTES = 192  # of a topic's JSON beside its name, written twice, and its attributes
+_TOPIC_BYTES = 192  # of a topic's JSON besides its name, written twice, and its attributes
 
 
 def well_formed(table: Mapping[str, TopicConfig]) -> tuple[Mapping[str, TopicConfig], list[str]]:

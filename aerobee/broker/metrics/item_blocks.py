@@ -1,6 +1,6 @@
 """A table's items in blocks of some hundred, so that whoever shows 100,000 of them looks at those blocks again that have changed. Core.
 
-An item belongs to one block from its first day to its last, and a block to its place: when an item goes another one takes its space,
+An item belongs to one block from its first day to its last, and keeps its index in it: when an item goes, another one takes that index,
 so that no item ever moves. Whoever changes an item says so: `item.block.version += 1`.
 """
 

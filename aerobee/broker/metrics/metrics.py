@@ -25,13 +25,13 @@ EXACT_S, STEPPED_S = 2.0**-21, _STEPS / STEPS_A_S
 _NO_STEPS = array("q", bytes(8 * _STEPS))
 
 
-# Sizes of records, bytes: those of RocketMQ's rocketmq_message_size. What is no larger than the first is counted by nobody:
+# Sizes of records, bytes: those of RocketMQ's rocketmq_message_size. What is no larger than the first has no counter:
 # most are, and their number is the rest.
 SIZE_ENDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 
 
 def size_class(size: int) -> int:
-    """The place of the last of SIZE_ENDS that `size` exceeds; -1: it exceeds none."""
+    """The index of the last of SIZE_ENDS that `size` exceeds; -1: it exceeds none."""
     return bisect_left(SIZE_ENDS, size) - 1
 
 
@@ -59,7 +59,7 @@ class Latency:
     """Durations in buckets: cumulative for ever, and percentiles of the last one to two minutes.
 
     add() is cheap enough for every burst of the fast path: what is short only counts up one of many equal steps, and those
-    are sorted into the buckets when somebody reads.
+    are sorted into the buckets at a read.
     """
 
     __slots__ = ("_before", "_counts", "_last", "_max_s", "_sum_s", "_turned_at", "steps")
@@ -124,7 +124,7 @@ class Latency:
                     self._sort((step + 0.5) / STEPS_A_S, times)
 
     def turn(self, monotonic_s: float) -> None:
-        """Begin a new window when this one is over. Called now and then."""
+        """Begin a new window when this one has ended. Called now and then."""
         if monotonic_s - self._turned_at >= WINDOW_S:
             self._before, self._last = self._last, tuple(self.counts)
             self._turned_at = monotonic_s
@@ -209,7 +209,7 @@ class SampleBlock:
     The samples are the same as long as `token` is, their labels as long as `labels_token` is.
     """
 
-    place: Hashable
+    key: Hashable
     token: Hashable
     labels_token: Hashable
     labels: Callable[[], Sequence[Labels]]

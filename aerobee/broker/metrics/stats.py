@@ -11,7 +11,7 @@ of which VIEW_BROKER_STATS_DATA (315) gives sum, sum a second, and sum by additi
 the newest. Totals of the broker are snapshot every second for the rates in GET_BROKER_RUNTIME_INFO (28).
 
 Hot callers add to an object found in a dictionary; the clock is read only when sampling. One timer a second, owned by
-start() and stop(). The fast path keeps totals of its own: they are counted when somebody reads, at the latest with the next
+start() and stop(). The fast path keeps separate totals: they are counted at a read, at the latest with the next
 sample (count_from).
 """
 
@@ -222,7 +222,7 @@ class BrokerStats:
         self._all_found += pulls
 
     def count_from(self, take_totals: TakeTotals) -> None:
-        """Count what that gives, too. It is asked in the loop's thread, before anything is read."""
+        """Count what that gives, too. It is called in the loop's thread, before anything is read."""
         self._sources.append(take_totals)
 
     def count_noted(self) -> None:

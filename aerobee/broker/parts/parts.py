@@ -44,7 +44,7 @@ from aerobee.store.message_store import MessageStore
 MaySend = Callable[[str, Peer, str], bool]  # principal, the peer, a topic
 
 
-def anybody_may_send(principal: str, peer: Peer, topic: str) -> bool:
+def any_client_may_send(principal: str, peer: Peer, topic: str) -> bool:
     """What holds without access control."""
     return True
 
@@ -92,7 +92,7 @@ class BrokerParts:
     )  # into the configuration file, where there is one
     spawn: Callable[[Coroutine[Any, Any, None]], None]  # a task that ends with the broker
     make_pop_records: MakePopRecords | None = None  # natively, where that can be had
-    may_send: MaySend = anybody_may_send  # access control
+    may_send: MaySend = any_client_may_send  # access control
     records: RecordAccess = field(
         default_factory=RecordAccess
-    )  # access control for records that requests name by their place
+    )  # access control for records that requests name by their offset

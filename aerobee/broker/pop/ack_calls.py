@@ -113,7 +113,7 @@ class AckCalls:
         try:
             group = request.text("consumerGroup")
             handle = parse_handle(request.text("extraInfo"))
-            topic, queue_id, offset = self._place(request, group, handle)
+            topic, queue_id, offset = self._message_of(request, group, handle)
             if handle.is_ordered:
                 self._ack_in_order(topic, group, queue_id, offset, handle)
                 return request.reply()
@@ -125,9 +125,9 @@ class AckCalls:
         return None
 
     def ack_fast(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
-        """ack() of a message that is out, by the fields of its request (PopHooks.ack).
+        """ack() of a message that is handed out, by the fields of its request (PopHooks.ack).
 
-        What the handles of one check point have in common is looked at once a pass.
+        What the handles of one check point have in common is looked up one time per pass.
         """
         try:
             handle, offset_text = fields["extraInfo"], fields["offset"]
@@ -166,13 +166,13 @@ class AckCalls:
         handle = parse_handle(f"{known} 0")
         if handle.is_ordered or str(handle.queue_id) != queue_text:
             raise FallBackToHandler
-        place = (group, topic_name, handle.queue_id, handle.retry)
-        checked = self._checked.get(place)
+        queue = (group, topic_name, handle.queue_id, handle.retry)
+        checked = self._checked.get(queue)
         try:
             if checked is None:
                 check_client_group(group)
                 name, low, high = self._check_queue(self._checks.topic(topic_name), handle.queue_id, handle)
-                checked = self._checked[place] = (where(name, group, handle), low, high)
+                checked = self._checked[queue] = (where(name, group, handle), low, high)
             else:
                 _check_handle(handle, self._clock.now_ms())
         except RemoteError as error:
@@ -248,7 +248,7 @@ class AckCalls:
         try:
             group = request.text("consumerGroup")
             handle = parse_handle(request.text("extraInfo"))
-            topic, _, offset = self._place(request, group, handle)
+            topic, _, offset = self._message_of(request, group, handle)
             invisible_ms = request.integer("invisibleTime")
             if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
                 raise RemoteError(
@@ -285,7 +285,7 @@ class AckCalls:
 
     # --- checks
 
-    def _place(self, request: RemotingCommand, group: str, handle: Handle) -> tuple[str, int, int]:
+    def _message_of(self, request: RemotingCommand, group: str, handle: Handle) -> tuple[str, int, int]:
         """(topic, queue id, offset) of the message. Raises RemoteError."""
         check_client_group(group)
         topic = self._checks.topic(request.text("topic"))

@@ -48,7 +48,7 @@ class CheckPoint:
     bit_map: int = 0
     suspend: bool = False  # handed back without counting a try
     re_put_times: int = 0
-    revive_offset: int = field(default=-1, compare=False)  # its place in the revive queue
+    revive_offset: int = field(default=-1, compare=False)  # its offset in the revive queue
 
     @property
     def revive_time(self) -> int:
@@ -72,11 +72,11 @@ class CheckPoint:
 
     @property
     def unacked(self) -> tuple[int, ...]:
-        """Offsets that nobody acknowledged."""
+        """Offsets without an acknowledgement."""
         return tuple(offset for i, offset in enumerate(self.offsets) if not self.bit_map >> i & 1)
 
     def is_unacked(self, offset: int) -> bool:
-        """Whether an offset was handed out with this check point and nobody acknowledged it."""
+        """Whether an offset was handed out with this check point and is not acknowledged."""
         try:
             return not self.bit_map >> self.offsets.index(offset) & 1
         except ValueError:
@@ -122,7 +122,7 @@ class CheckPoint:
 
 @dataclass(slots=True, kw_only=True)
 class Acks:
-    """Acknowledged offsets of one check point. Not frozen, which would make it five times as dear; nobody changes it."""
+    """Acknowledged offsets of one check point. Not frozen, which would make it five times as expensive; no code changes it."""
 
     topic: str
     group: str

@@ -192,7 +192,7 @@ class PopEngine:
         self, want: PopWant, now_ms: int, is_cold: Callable[[str, int, int], bool] | None = None
     ) -> Taken:
         """Hand out up to `count_max` messages. Raises StoreError when the check points cannot be written: nothing is
-        handed out then. `is_cold`, for a pop that is not ordered, is asked before each read; raises ColdData."""
+        handed out then. `is_cold`, for a pop that is not ordered, is called before each read; raises ColdData."""
         taken = Taken(now_ms, ORDERED_REVIVE_QUEUE if want.ordered else self._next_revive_queue())
         moves: list[tuple[str, int, int]] = []
         for topic, queue_id, retry in self.sources(want):
@@ -204,7 +204,7 @@ class PopEngine:
         buffer = self.buffer
         for topic, queue_id, offset in moves:
             # Behind check points that are only in memory the offset waits for them, also where nothing was handed out.
-            if buffer is None or not buffer.keep_place(topic, want.group, queue_id, offset):
+            if buffer is None or not buffer.keep_offset(topic, want.group, queue_id, offset):
                 self._offsets.commit(want.group, topic, queue_id, offset)
         return taken
 
@@ -260,7 +260,7 @@ class PopEngine:
         )
 
     def position(self, want: PopWant, topic: str, queue_id: int, *, keep: bool = True) -> int:
-        """Where the group's next pop of a queue begins; a new group's place is stored at once, to `keep` it."""
+        """Where the group's next pop of a queue begins; a new group's offset is stored immediately, to `keep` it."""
         group = want.group
         if self._offsets.has_resets:
             moved = self._offsets.take_reset(group, topic, queue_id)
@@ -291,7 +291,7 @@ class PopEngine:
         return max(0, end - 1)
 
     def _as_origin(self, want: PopWant, body: bytes, share: QueueShare, taken: Taken) -> bytes:
-        """Messages of a retry topic as the consumer sees them: under the topic it asked for, with their handle."""
+        """Messages of a retry topic as the consumer sees them: under the topic that it requested, with their handle."""
         parts: list[bytes] = []
         at = 0
         while at < len(body):
@@ -375,9 +375,9 @@ class PopEngine:
             self.in_flight.add(point, want.consumer)
             if buffer is None:
                 continue
-            place = (point.topic, point.queue_id)
-            if buffer.keep_place(point.topic, point.group, point.queue_id, next_offsets[place]):
-                moves[:] = [move for move in moves if move[:2] != place]
+            key = (point.topic, point.queue_id)
+            if buffer.keep_offset(point.topic, point.group, point.queue_id, next_offsets[key]):
+                moves[:] = [move for move in moves if move[:2] != key]
 
     def _next_revive_queue(self) -> int:
         self._revive_queue = (self._revive_queue + 1) % REVIVE_QUEUES
@@ -388,7 +388,7 @@ class PopEngine:
     def check_ack(self, topic: str, group: str, handle: Handle, offset: int) -> bool:
         """Whether an acknowledgement has to be written; False: it is known already.
 
-        Raises RemoteError NO_MESSAGE when the message was not handed out with this handle, or is out again.
+        Raises RemoteError NO_MESSAGE when the message was not handed out with this handle, or was handed out again.
         """
         key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
         if self.buffer is not None and self.buffer.holds(key):
@@ -401,8 +401,8 @@ class PopEngine:
                 return True
             raise RemoteError(
                 ResponseCode.NO_MESSAGE,
-                f"no message of {topic} queue {handle.queue_id} is out with this handle: its {handle.invisible_ms} ms "
-                "are over for long, or it is none of this broker",
+                f"no message of {topic} queue {handle.queue_id} is handed out with this handle: its {handle.invisible_ms} ms "
+                "have expired, or another broker issued it",
             )
         if offset not in entry.point.offsets:
             raise RemoteError(
@@ -450,7 +450,7 @@ class PopEngine:
         suspend: bool = False,
         consumer: str = "",
     ) -> tuple[int, int]:
-        """Let a message stay away for `invisible_ms` from now on: a check point of its own, then the old one's
+        """Let a message stay away for `invisible_ms` from now on: a separate check point, then the old one's
         acknowledgement. Returns (pop time of the new handle, end of the records).
 
         Raises RemoteError NO_MESSAGE as check_ack(), also for a message that is acknowledged; StoreError.

@@ -1,13 +1,13 @@
 """What is invisible now: every check point of this process that is not over, with the bits of its acknowledgements.
 
-The truth is in the log (check_point.py). This table is what the log says, kept in memory, for three uses: revive knows at once
+The truth is in the log (check_point.py). This table is what the log says, kept in memory, for three uses: revive knows
 which acknowledgements were given; a check point that is acknowledged whole, and its acknowledgements, need not go to the
-revive topic at all (RocketMQ stores and reads each of them twice); operators see what is out, until when, at whom. After a
+revive topic at all (RocketMQ stores and reads each of them twice); operators see which messages are handed out, until when, to which client. After a
 restart it is filled from the timer's topic; a check point that is not in it is served all the same. Core.
 
 States of an entry: OUT (invisible), REVIVED (its time ran out, what was not acknowledged was handed out again), DROPPED
 (acknowledged whole and kept out of the revive topic). The latter two are remembered for a while, so that a late
-acknowledgement is told so.
+acknowledgement gets that answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENTRIES_MAX = (
     500_000  # beyond it check points are not remembered: they take the whole way through the revive topic
 )
 ENTRIES_PER_STEP = 1_024
-MEMORY_MS = 60_000  # how long what is over is remembered
+MEMORY_MS = 60_000  # how long ended check points are remembered
 
 
 class State(Enum):
@@ -48,9 +48,9 @@ class InFlightTable:
     def __init__(self) -> None:
         self._entries: dict[CheckPointKey, InFlight] = {}
         self._ends: list[tuple[int, CheckPointKey]] = []
-        self._counts: Counter[tuple[str, str]] = Counter()  # (topic, group) -> messages that are OUT
+        self._counts: Counter[tuple[str, str]] = Counter()  # (topic, group) -> messages in state OUT
         self.known_since_ms = (
-            0  # a check point popped since then that is not here is over for long, or never was
+            0  # a check point popped since then that is not here ended long ago, or never was
         )
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class InFlightTable:
         return entry is not None and entry.state is State.DROPPED
 
     def revived(self, key: CheckPointKey) -> None:
-        """The check point is over."""
+        """The check point has ended."""
         entry = self._entries.get(key)
         if entry is not None and entry.state is State.OUT:
             self._less(entry, len(entry.point.unacked))
@@ -133,17 +133,17 @@ class InFlightTable:
                 yield
             point = entry.point
             for offset in point.offsets:
-                place = (point.topic, point.group, point.queue_id, offset)
-                other = newest.get(place)
+                key = (point.topic, point.group, point.queue_id, offset)
+                other = newest.get(key)
                 if other is None:
-                    newest[place] = entry
+                    newest[key] = entry
                     continue
                 older, newer = sorted((entry, other), key=lambda each: each.point.pop_time)
                 self.ack(older.point.key, offset)
-                newest[place] = newer
+                newest[key] = newer
 
     def forget_old(self, now_ms: int) -> None:
-        """Let go of what is over for MEMORY_MS. One that is OUT stays: its revival is still to come."""
+        """Forget what ended more than MEMORY_MS ago. One in state OUT stays: its revival is still to come."""
         kept: list[tuple[int, CheckPointKey]] = []
         while self._ends and self._ends[0][0] + MEMORY_MS <= now_ms:
             end_ms, key = heapq.heappop(self._ends)
@@ -158,7 +158,7 @@ class InFlightTable:
             heapq.heappush(self._ends, item)
 
     def entries(self) -> list[InFlight]:
-        """All that is remembered, in no order, also what is over: for who looks at them a piece at a time."""
+        """All that is remembered, in no order, also ended check points: for callers that look at them in slices."""
         return list(self._entries.values())
 
     def out(self, group: str | None = None, topic: str | None = None) -> list[InFlight]:

@@ -92,5 +92,5 @@ class InvisibleCalls:
 
 
 def _is_of(name: str, group: str, topic: str | None) -> bool:
-    """Whether a queue's topic is the one asked for, or that one's retry topic."""
+    """Whether a queue's topic is the requested one, or that one's retry topic."""
     return topic is None or name in (topic, f"%RETRY%{group}_{topic}", f"%RETRY%{group}+{topic}")

@@ -23,7 +23,7 @@ QueueKey = tuple[str, str, int]  # topic, group, queue id
 
 @dataclass(slots=True)
 class _Buffered:
-    point: CheckPoint | None  # None: written already; only its place in the order counts
+    point: CheckPoint | None  # None: written already; only its rank in the order counts
     revive_queue_id: int
     next_offset: int
     since_ms: int
@@ -63,7 +63,7 @@ class MergeBuffer:
         return queue[-1].next_offset if queue else None
 
     def add(self, point: CheckPoint, revive_queue_id: int, next_offset: int, now_ms: int) -> bool:
-        """Keep a check point. False: the caller writes it, and calls keep_place() instead."""
+        """Keep a check point. False: the caller writes it, and calls keep_offset() instead."""
         if len(self._entries) >= ENTRIES_MAX or point.invisible_ms <= STAY_BEFORE_END_MS:
             return False
         return self.keep(point, revive_queue_id, next_offset, now_ms)
@@ -75,7 +75,7 @@ class MergeBuffer:
         self._queues.setdefault((point.topic, point.group, point.queue_id), deque()).append(entry)
         return True
 
-    def keep_place(self, topic: str, group: str, queue_id: int, next_offset: int) -> bool:
+    def keep_offset(self, topic: str, group: str, queue_id: int, next_offset: int) -> bool:
         """A pop of this queue is in the log; the offset waits for those before it. False: nothing is before it."""
         queue = self._queues.get((topic, group, queue_id))
         if not queue:

@@ -44,14 +44,14 @@ class NotificationCalls:
         self._may_hold = True
 
     def hold_no_more(self) -> None:
-        """The broker stops: whoever finds nothing is answered at once."""
+        """The broker stops: calls that find nothing are answered immediately."""
         self._may_hold = False
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.NOTIFICATION: self.notification, RequestCode.POLLING_INFO: self.polling_info}
 
     def notification(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """Answer hasMsg at once when there is something, else when it comes or pollTime is over."""
+        """Answer hasMsg immediately when there is a message, else when one comes or pollTime has passed."""
         try:
             want = self._want(request)
         except RemoteError as error:
@@ -60,7 +60,7 @@ class NotificationCalls:
         return self._answer(peer, request, want, until_ms)
 
     def resume(self, call: PendingPop, timed_out: bool) -> None:
-        """Something came or the wait is over. What came may lie behind a lock: then the call waits on."""
+        """A message came or the wait ended. The message may lie behind a lock: then the call waits on."""
         try:
             want = self._want(call.request)
             reply = self._answer(call.peer, call.request, want, 0 if timed_out else call.until_ms)

@@ -2,8 +2,8 @@
 
 One block a queue and group. While a message of it is neither acknowledged nor visible again, the queue gives nothing to the
 group, except to the same attempt (a client that repeats a request whose answer it lost gets the same block). The
-group's offset moves only over what is acknowledged from the block's start on; what is not is popped again in its
-place, so order is kept. config/consumerOrderInfo.json:
+group's offset moves only over what is acknowledged from the block's start on; what is not is popped again before
+later ones, so order is kept. config/consumerOrderInfo.json:
 
     {"orderInfoCount":n,"orderedConsumptionLevel":"QUEUE",
      "table":{"topic@group":{queue id:{

@@ -93,7 +93,7 @@ def queues_of(want: PopWant) -> list[tuple[str, int]]:
     return queues
 
 
-class _Place:
+class _GroupCalls:
     """The calls of one group at one topic."""
 
     __slots__ = ("calls", "key", "watched")
@@ -124,8 +124,8 @@ class PendingPops:
         self._clock = clock
         self._call_soon = call_soon
         self._watch = watch
-        self._places: dict[Key, _Place] = {}
-        self._by_queue: dict[tuple[str, int], OrderedSet[_Place]] = {}
+        self._by_group: dict[Key, _GroupCalls] = {}
+        self._by_queue: dict[tuple[str, int], OrderedSet[_GroupCalls]] = {}
         self._connections: dict[Peer, set[PendingPop]] = {}
         self._deadlines: list[tuple[float, int, PendingPop]] = []
         self._sequence = itertools.count()
@@ -135,31 +135,31 @@ class PendingPops:
 
     def waiting(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> int:
         """How many calls wait there."""
-        place = self._places.get((topic, group))
-        if place is None:
+        waiting = self._by_group.get((topic, group))
+        if waiting is None:
             return 0
         return sum(
-            1 for call in place.calls if ANY_QUEUE in (queue_id, call.queue_id) or call.queue_id == queue_id
+            1 for call in waiting.calls if ANY_QUEUE in (queue_id, call.queue_id) or call.queue_id == queue_id
         )
 
     def hold(self, call: PendingPop, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
         """Hold a call; `queues` are those whose messages it may get. False: too many wait already."""
         key = (call.topic, call.group)
-        place = self._places.get(key)
-        if self.count >= WAITING_MAX or (place is not None and len(place.calls) >= WAITING_OF_KEY_MAX):
+        waiting = self._by_group.get(key)
+        if self.count >= WAITING_MAX or (waiting is not None and len(waiting.calls) >= WAITING_OF_KEY_MAX):
             return False
         own = len(self._connections.get(call.peer, ()))
         if self._bounds is not None and own >= self._bounds.limit("clientPollsMax"):
             self._bounds.reached("clientPollsMax", f"{own} pops of it wait already", call.peer.address)
             return False
-        if place is None:
-            place = self._places[key] = _Place(key)
+        if waiting is None:
+            waiting = self._by_group[key] = _GroupCalls(key)
         for queue in queues:
-            if queue not in place.watched:  # a queue may have been added since the first call came
-                place.watched[queue] = None
-                self._by_queue.setdefault(queue, OrderedSet()).add(place)
+            if queue not in waiting.watched:  # a queue may have been added since the first call came
+                waiting.watched[queue] = None
+                self._by_queue.setdefault(queue, OrderedSet()).add(waiting)
                 self._watch.watch(*queue)
-        place.calls[call] = None
+        waiting.calls[call] = None
         calls = self._connections.get(call.peer)
         if calls is None:
             calls = self._connections[call.peer] = set()
@@ -176,12 +176,12 @@ class PendingPops:
 
     def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A message became readable."""
-        places = self._by_queue.get((topic, queue_id))
-        if places is not None:
-            for place in list(places):
+        groups = self._by_queue.get((topic, queue_id))
+        if groups is not None:
+            for waiting in list(groups):
                 # Only a message of the topic itself has its queue's number: a retry topic's are for any call.
-                of_topic = place.key[0] == topic
-                for call in place.calls:
+                of_topic = waiting.key[0] == topic
+                for call in waiting.calls:
                     if of_topic and call.queue_id not in (ANY_QUEUE, queue_id):
                         continue
                     if call.tag_codes is None or tags_code in call.tag_codes:
@@ -190,9 +190,9 @@ class PendingPops:
 
     def wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:
         """Something a group may take is there: serve one of its calls."""
-        place = self._places.get((topic, group))
-        if place is not None:
-            for call in place.calls:
+        waiting = self._by_group.get((topic, group))
+        if waiting is not None:
+            for call in waiting.calls:
                 if ANY_QUEUE in (queue_id, call.queue_id) or call.queue_id == queue_id:
                     self._release(call, timed_out=False)
                     return
@@ -214,8 +214,8 @@ class PendingPops:
 
     def release_all(self) -> None:
         """Answer everything that waits, now: the broker stops."""
-        for place in list(self._places.values()):
-            for call in list(place.calls):
+        for waiting in list(self._by_group.values()):
+            for call in list(waiting.calls):
                 self._release(call, timed_out=True)
         self._run_released()
         if self._timer is not None:
@@ -240,23 +240,23 @@ class PendingPops:
                 call.resume(call, timed_out)
 
     def _wake_all(self, topic: str, group: str) -> None:
-        place = self._places.get((topic, group))
-        if place is not None:
-            for call in list(place.calls):
+        waiting = self._by_group.get((topic, group))
+        if waiting is not None:
+            for call in list(waiting.calls):
                 self._release(call, timed_out=False)
 
     def _forget(self, call: PendingPop) -> None:
         call.waits = False
         self.count -= 1
-        place = self._places[(call.topic, call.group)]
-        del place.calls[call]
-        if not place.calls:
-            del self._places[place.key]
-            for queue in place.watched:
+        waiting = self._by_group[(call.topic, call.group)]
+        del waiting.calls[call]
+        if not waiting.calls:
+            del self._by_group[waiting.key]
+            for queue in waiting.watched:
                 self._watch.unwatch(*queue)
-                places = self._by_queue[queue]
-                places.discard(place)
-                if not places:
+                groups = self._by_queue[queue]
+                groups.discard(waiting)
+                if not groups:
                     del self._by_queue[queue]
         calls = self._connections.get(call.peer)
         if calls is not None:

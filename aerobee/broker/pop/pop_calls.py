@@ -34,14 +34,16 @@ from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import GetResult
 
 PLANS_MAX = 1_024
-# What tells pops apart, beside when they were born.
+# What tells pops apart, besides their born time.
 _FIELDS = (
     "consumerGroup", "topic", "queueId", "maxMsgNums", "invisibleTime",
     "initMode", "expType", "exp", "order", "attemptId",
 )  # fmt: skip
 _NEEDED = itemgetter(*_FIELDS[:5])
 _ONLY_TEXT = frozenset((str,))
-LATE_MS = 500  # a request whose time was up so long ago is not served: nobody waits for its answer
+LATE_MS = (
+    500  # a request whose time was up so long ago is not served: its client no longer waits for the answer
+)
 
 
 class ColdReader(PopStore, Protocol):
@@ -67,7 +69,7 @@ class _Plan(NamedTuple):
     """A kind of pop after its checks: everything but the moment and the queues' turn."""
 
     want: PopWant  # made complete for each pop
-    turns: int  # queues to begin with; 0: one queue is asked for
+    turns: int  # queues to begin with; 0: the request names one queue
     config: BrokerConfig
     prioritized: SubscriptionGroupConfig | None  # whose pops of this topic may go by priority
 
@@ -107,7 +109,7 @@ class PopCalls:
         self._may_hold = True  # false while the broker stops: nothing waits any more
 
     def hold_no_more(self) -> None:
-        """The broker stops: whoever finds nothing is answered at once."""
+        """The broker stops: calls that find nothing are answered immediately."""
         self._may_hold = False
 
     def handlers(self) -> dict[int, Handler]:
@@ -129,7 +131,7 @@ class PopCalls:
         except RemoteError as error:
             return request.reply(error.code, remark=error.remark, ext={})
         until_ms = now_ms + min(poll_ms - age_ms, HOLD_MS_MAX)
-        if want.ordered and self._cold_places(want):
+        if want.ordered and self._cold_reads(want):
             return self._pop_cold(peer, request, want, until_ms, self._access_version())
         try:
             return self._answer(peer, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
@@ -220,7 +222,7 @@ class PopCalls:
         peer, request = call.peer, call.request
         try:
             want = self._want(peer, request)
-            if want.ordered and self._cold_places(want):
+            if want.ordered and self._cold_reads(want):
                 raise ColdData
             until_ms = 0 if timed_out else call.until_ms
             reply = self._answer(peer, request, want, until_ms=until_ms, is_cold=self._is_cold(want))
@@ -411,7 +413,7 @@ class PopCalls:
         """Asked while messages are taken; what an ordered pop reads is looked at before, for taking holds its block."""
         return None if want.ordered else self._store.is_cold
 
-    def _cold_places(self, want: PopWant) -> list[tuple[str, int, int]]:
+    def _cold_reads(self, want: PopWant) -> list[tuple[str, int, int]]:
         """Where this pop would wait for the disk, looked at as far as it will probably read."""
         store, found = self._store, []
         left = want.count_max
@@ -428,7 +430,7 @@ class PopCalls:
 
     async def _warm(self, want: PopWant) -> None:
         """Bring into memory what this pop reads; the pop itself then runs in one step."""
-        for topic, queue_id, offset in self._cold_places(want):
+        for topic, queue_id, offset in self._cold_reads(want):
             await self._store.get_messages_cold(
                 topic,
                 queue_id,

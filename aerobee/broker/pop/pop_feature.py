@@ -55,7 +55,7 @@ class DueDeliveries(Protocol):
     def set_filter(
         self, topic: str, is_wanted: Callable[[str, bytes], bool], is_settled: Callable[[int], bool]
     ) -> None:
-        """Leave out messages for `topic` that nobody wants: is_settled(physical offset) is asked first, before the
+        """Leave out messages for `topic` that no group needs: is_settled(physical offset) is called first, before the
         message is read, then is_wanted(tag, body)."""
 
 
@@ -275,7 +275,7 @@ class Pop(Feature):
     async def _read_back(self) -> None:
         store, offsets = self._parts.store, self._parts.offsets
         if store.log.end == self._known_to:
-            return  # nobody wrote since load(): a broker that was started again, and leads as before
+            return  # no write since load(): a broker that was started again, and leads as before
         self._forget()
         self.reviver.forget(offsets.log_end)
         for piece in recovering_pops(

@@ -82,16 +82,16 @@ def recovering_pops(
 ) -> Generator[Piece | None, None, int]:
     """As recover_pops(), in steps of some milliseconds: each yields what the next step reads. Nothing is popped or acknowledged
     meanwhile."""
-    places = [(WHEEL_TIMER_TOPIC, 0), *((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUES))]
+    queues = [(WHEEL_TIMER_TOPIC, 0), *((revive_topic, queue_id) for queue_id in range(REVIVE_QUEUES))]
     since_ms = max(
         store.last_store_timestamp - WINDOW_MS,
-        *(store.store_time(*place, store.max_offset(*place) - RECORDS_MAX) for place in places),
+        *(store.store_time(*queue, store.max_offset(*queue) - RECORDS_MAX) for queue in queues),
     )
     acks: list[bytes] = []
     count = 0
     buffered = offsets.had_pop_buffer or offsets.has_pop_buffer
     settled: set[tuple[str, str, int, int, int]] = set()
-    for topic, queue_id in places:
+    for topic, queue_id in queues:
         done = offsets.query(REVIVE_GROUP, topic, queue_id) if topic == revive_topic else None
         for record in _records(store, topic, queue_id, since_ms):
             if isinstance(record, tuple):

@@ -5,7 +5,7 @@ never gets a message. Here the clocks are compared for each connection: the smal
 difference of the clocks, so only what a request took longer than the quickest one counts. A first request is never late.
 
 When a client's clock is set back, its requests look late. They are all late by the same time then, while those that
-piled up before a broker that stood still were born at different times and come at once. So a second request that is
+piled up before a broker that stood still were born at different times and come together. So a second request that is
 late by as much as the one before, and was born later, says that the clock was set.
 Core: times are arguments, ms.
 """

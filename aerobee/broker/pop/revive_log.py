@@ -30,7 +30,7 @@ REVIVE_QUEUES = 8  # reviveQueueNum
 WRITTEN_MAX = 1_000_000
 IPV4_BYTES = 8  # of a packed host
 FAR_MS = 1_000  # records that are due later than that
-COMPANY_S = 0.02  # wait so long for their place in the wheel
+COMPANY_S = 0.02  # wait so long for their slot in the wheel
 PRECISION_MS = 1_000  # timerPrecisionMs: the wheel's slot of a record
 _CODES = {tag: tags_code(tag) for tag in (CK_TAG, ACK_TAG, BATCH_ACK_TAG)}
 _CK_CODE = _CODES[CK_TAG]
@@ -42,7 +42,7 @@ def revive_topic(cluster: str) -> str:
 
 
 class ReviveLog:
-    """Appends to the revive topic. `uses_timer` false: everything goes there at once (timerWheelEnable=false)."""
+    """Appends to the revive topic. `uses_timer` false: everything goes there immediately (timerWheelEnable=false)."""
 
     def __init__(
         self,
@@ -104,15 +104,15 @@ class ReviveLog:
         ):
             self.record_count += len(points) + len(acks)
             return end
-        later: list[OwnRecord] = []
-        keys: list[tuple[CheckPointKey, bool]] = []  # of `later`
+        deferred: list[OwnRecord] = []
+        keys: list[tuple[CheckPointKey, bool]] = []  # of `deferred`
         direct: list[StoredMessage] = []
         soonest = 1 << 62
         for point, revive_queue_id in points:
             deliver_ms = point.pop_time + point.invisible_ms - CK_LEAD_MS
             if self.uses_timer and deliver_ms > now_ms:
                 text = self._timer_text(deliver_ms, point.unique_key, CK_TAG, revive_queue_id)
-                later.append((point.encode(), text, _CK_CODE))
+                deferred.append((point.encode(), text, _CK_CODE))
                 soonest = min(soonest, deliver_ms)
                 keys.append((point.key, True))
             else:
@@ -125,7 +125,7 @@ class ReviveLog:
             tag = ack.tag
             if self.uses_timer and revive_time > now_ms:
                 text = self._timer_text(revive_time, ack.unique_key, tag, revive_queue_id)
-                later.append((ack.encode(), text, _CODES[tag]))
+                deferred.append((ack.encode(), text, _CODES[tag]))
                 soonest = min(soonest, revive_time)
                 keys.append((ack.key, False))
             else:
@@ -137,9 +137,9 @@ class ReviveLog:
         end = 0
         for message in direct[:point_count]:
             end = self._store.append_batch((message,)).end
-        if later:
+        if deferred:
             self._soonest_ms = soonest - now_ms
-            offsets, end = self._append_later(now_ms, later)
+            offsets, end = self._append_deferred(now_ms, deferred)
             if len(self.written) < WRITTEN_MAX:
                 self.written.update(zip(offsets, keys, strict=True))
         for message in direct[point_count:]:
@@ -148,7 +148,7 @@ class ReviveLog:
         return end
 
     def close(self) -> None:
-        """Let go of the broker: the native part is unknown to Python's garbage collection."""
+        """Release the broker: the native part is unknown to Python's garbage collection."""
         self._records = None
 
     def _append_natively(
@@ -178,7 +178,7 @@ class ReviveLog:
         self.own.written(is_awaited=is_awaited)
         return end
 
-    def _append_later(self, now_ms: int, records: Sequence[OwnRecord]) -> tuple[Sequence[int], int]:
+    def _append_deferred(self, now_ms: int, records: Sequence[OwnRecord]) -> tuple[Sequence[int], int]:
         """Write to the timer's topic; return physical offsets and the end."""
         done = self.own.append(now_ms, records)
         if done is not None:
@@ -211,7 +211,7 @@ class ReviveLog:
             born_host=self._host,
             born_timestamp=now_ms,
             tags_code=tags_code,
-            index_keys=(),  # nobody looks for them by key, and an index entry costs as much as the record
+            index_keys=(),  # no query looks for them by key, and an index entry costs as much as the record
         )
 
 

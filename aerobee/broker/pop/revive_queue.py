@@ -39,8 +39,8 @@ class ReviveQueue:
         """`settled`: the committed offset, the last one that was dealt with; -1 for none."""
         self.next_offset = settled + 1
         self._pending: dict[CheckPointKey, CheckPoint] = {}
-        self._by_time: list[tuple[int, int, CheckPoint]] = []  # (revive time, place in the queue)
-        self._by_place: list[tuple[int, CheckPointKey]] = []
+        self._by_time: list[tuple[int, int, CheckPoint]] = []  # (revive time, offset in the queue)
+        self._by_offset: list[tuple[int, CheckPointKey]] = []
         self._early: OrderedDict[CheckPointKey, list[int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -54,12 +54,12 @@ class ReviveQueue:
     @property
     def settled(self) -> int:
         """The offset to commit: everything up to it is dealt with."""
-        while self._by_place:
-            place, key = self._by_place[0]
+        while self._by_offset:
+            offset, key = self._by_offset[0]
             waiting = self._pending.get(key)
-            if waiting is not None and waiting.revive_offset == place:
-                return place - 1
-            heapq.heappop(self._by_place)
+            if waiting is not None and waiting.revive_offset == offset:
+                return offset - 1
+            heapq.heappop(self._by_offset)
         return self.next_offset - 1
 
     def take(self, offset: int, tag: str | None, body: bytes, now_ms: int) -> CheckPoint | None:
@@ -76,7 +76,7 @@ class ReviveQueue:
                 point.ack(acked)
             self._pending[point.key] = point
             heapq.heappush(self._by_time, (_due_ms(point, now_ms), offset, point))
-            heapq.heappush(self._by_place, (offset, point.key))
+            heapq.heappush(self._by_offset, (offset, point.key))
             return point
         if tag in (ACK_TAG, BATCH_ACK_TAG):
             acks = decode_acks(body)
@@ -97,16 +97,16 @@ class ReviveQueue:
     def clock_set_back(self, now_ms: int) -> None:
         """The wall clock was set back: no check point waits longer than one that was popped now would."""
         self._by_time = [
-            (min(due, _due_ms(point, now_ms)), place, point) for due, place, point in self._by_time
+            (min(due, _due_ms(point, now_ms)), offset, point) for due, offset, point in self._by_time
         ]
         heapq.heapify(self._by_time)
 
     def next_due_ms(self) -> int | None:
         """Revive time of the check point that is due first; None when nothing waits."""
         while self._by_time:
-            due_ms, place, point = self._by_time[0]
+            due_ms, offset, point = self._by_time[0]
             waiting = self._pending.get(point.key)
-            if waiting is not None and waiting.revive_offset == place:
+            if waiting is not None and waiting.revive_offset == offset:
                 return due_ms
             heapq.heappop(self._by_time)
         return None

@@ -211,7 +211,7 @@ class Reviver:
         self._timer = self._clock.call_later(seconds, self.run)
 
     def _pass(self) -> bool:
-        """One pass over all queues. Returns whether there is more to do at once."""
+        """One pass over all queues. Returns whether there is more to do immediately."""
         again = False
         delivered_until = self._delivered_until()
         now_ms = self._clock.now_ms()

@@ -1,7 +1,7 @@
 """Pulls that wait for a message: RocketMQ's PullRequestHoldService, without its threads.
 
 A pending pull is one small object in two tables: by (topic, queue id), where the append that brings a message finds
-it, and in a heap by deadline. It costs no task and no timer of its own.
+it, and in a heap by deadline. It costs no separate task or timer.
 
 What always holds: each pending pull is released exactly once (arrival, reset, deadline, close of its connection,
 shutdown), and then leaves both tables. A pull whose filter refuses a new message stays held. Releases of one pass
@@ -11,7 +11,7 @@ leaves, and every other release, is resumed by whoever held the pull. Where acce
 is refused before that (pending_access.py).
 
 Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
-releases its pending pulls at once.
+releases its pending pulls immediately.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class PendingPull:
 class PendingPulls:
     """The pulls that wait. Belongs to the event loop.
 
-    `by_queue` may be looked at by the fast path, to skip the notice for queues that nobody waits at.
+    `by_queue` may be looked at by the fast path, to skip the notice for queues at which no consumer waits.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class PendingPulls:
 
     @property
     def is_full(self) -> bool:
-        """Whether a pull is to be answered at once instead of being held."""
+        """Whether a pull is to be answered immediately instead of being held."""
         return not self.accepting or self.count >= HELD_MAX or self.frames_bytes >= FRAMES_BYTES_MAX
 
     def is_full_for(self, peer: Peer) -> bool:
@@ -225,7 +225,7 @@ class PendingPulls:
             self._drop_empty(key)
 
     def _release_for(self, pull: PendingPull, max_offset: int, tags_code: int, record: bytes | None) -> bool:
-        """Release the pull if the message before `max_offset` may be for it; its place in its queue is the caller's."""
+        """Release the pull if the message before `max_offset` may be for it; the caller takes it from its queue's list."""
         is_next = pull.offset == max_offset - 1
         pull.offset = max_offset
         if pull.tag_codes is not None and tags_code not in pull.tag_codes:
@@ -239,7 +239,7 @@ class PendingPulls:
         return True
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:
-        """The group's offset was reset: its pending pulls learn of it at once."""
+        """The group's offset was reset: its pending pulls learn of it immediately."""
         waiting = self.by_queue.get((topic, queue_id), ())
         self._release_all([pull for pull in waiting if pull.group == group])
 
@@ -321,7 +321,7 @@ class PendingPulls:
             del self.by_queue[key]
 
     def _unhold(self, pull: PendingPull) -> None:
-        """Forget all but its place in its queue."""
+        """Forget it, but leave it in its queue's list."""
         pull.is_held = False
         self.count -= 1
         self.frames_bytes -= len(pull.frame)

@@ -49,7 +49,7 @@ FOUND_CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-# Of these the code depends on the offset asked for: 0 waits, another one is corrected.
+# Of these the code depends on the requested offset: 0 waits, another one is corrected.
 EMPTY_QUEUE = frozenset({GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE})
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = (
     1,
@@ -187,7 +187,7 @@ class PullService:
         )
 
     def read(self, pull: Pull, *, may_hold: bool) -> PullOutcome:
-        """Read at once. Counts the pull, notes and commits its offsets. Raises StoreError."""
+        """Read now. Counts the pull, notes and commits its offsets. Raises StoreError."""
         started = self._clock.monotonic()
         return self._reset(pull) or self._outcome(pull, self._read(pull), started, may_hold=may_hold)
 
@@ -365,7 +365,7 @@ class PullService:
     # --- outcomes
 
     def _reset(self, pull: Pull) -> PullOutcome | None:
-        """Where the group was told to continue; None when it was not, or is there already."""
+        """The offset to which the group was reset; None when it was not, or is there already."""
         if not self._offsets.has_resets:
             return None
         request = pull.request

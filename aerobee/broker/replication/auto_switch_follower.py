@@ -86,7 +86,7 @@ class AutoSwitchFollower(Follower):
     ) -> None:
         """`master_epoch`: the newest that the controllers told; who has not begun it is not the master.
 
-        `finish_cut` does what belongs to a cut of the log beside it, before anything else is appended.
+        `finish_cut` does a cut's steps outside the log, before anything else is appended.
         """
         super().__init__(store=store, clock=clock, network=network)
         self.confirm_offset = 0  # as the master says, and never behind the end of this log
@@ -142,7 +142,7 @@ class AutoSwitchFollower(Follower):
         """Cut this log to what it shares with the master's."""
         last_epoch = greeting.entries[-1].epoch if greeting.entries else -1
         if last_epoch < self._master_epoch():
-            # A master of before, or another broker at this address: what it lacks may be confirmed.
+            # A former master, or another broker at this address: what it lacks may be confirmed.
             raise CannotFollow(
                 f"the broker at {self._master.ha} is in epoch {last_epoch}, and the controllers' master in {self._master_epoch()}"
             )
@@ -166,7 +166,7 @@ class AutoSwitchFollower(Follower):
             and store_log.min_offset == 0
             and parted_at_first_byte(epochs.entries, greeting.entries)
         ):
-            # Nobody copied the first byte of this log, and so nothing of it was confirmed.
+            # No replica copied the first byte of this log, and so nothing of it was confirmed.
             await self._cut(0, f"was written in epoch {epochs.entries[0].epoch} alone")
             epochs.clear()
             await self._finish_cut()

@@ -1,7 +1,7 @@
 """Replication in controller mode: epochs in the log, a sync state set that the controllers keep, and a lease.
 
-    members      who may become master next; acknowledgements wait for all of them (needs_all) or for nobody
-    lease        until when nobody else can be master; looked at before a burst is stored, and again before what only this broker has
+    members      who may become master next; acknowledgements wait for all of them (needs_all) or for none
+    lease        until when no other broker can be master; looked at before a burst is stored, and again before what only this broker has
                  is answered: a process that was stopped in between and continues acknowledges nothing
 
 RocketMQ waits for `inSyncReplicas` copies, whoever has them, and may then elect a member that has not. Here a master that waits
@@ -53,7 +53,7 @@ class AutoSwitchMode:
         """
         self.lease_until_s = float("-inf")  # by the clock's monotonic time
         self.on_set_wanted: Callable[[], None] | None = (
-            None  # somebody should enter or leave the sync state set
+            None  # a replica should enter or leave the sync state set
         )
         self._store = store
         self._clock = clock
@@ -93,7 +93,7 @@ class AutoSwitchMode:
 
     @property
     def confirm_offset(self) -> int:
-        """Up to where everybody who may become master has the log, as far as it is known here."""
+        """Up to where every broker that may become master has the log, as far as it is known here."""
         return self._set.confirm_offset if self._set is not None else self._follower.confirm_offset
 
     # --- HaMode
@@ -121,8 +121,8 @@ class AutoSwitchMode:
         self._acks.restart(0)
         self._copies.restart(0)
         if self._set.members == {self._broker_id()}:
-            # Whoever comes next is of the set, and nobody enters it without all of this log. What only a master does begins
-            # now, and has to find all of it: an open transaction that was not seen yet would be asked about by nobody.
+            # The next master is of the set, and no replica enters it without all of this log. What only a master does begins
+            # now, and has to find all of it: no broker would check an open transaction that was not seen yet.
             self._store.durability.confirm(log_end)
         self._confirm()
 
@@ -179,7 +179,7 @@ class AutoSwitchMode:
 
     @property
     def waits(self) -> bool:
-        # Also in a group that waits for nobody: its answers leave under the lease.
+        # Also in a group that waits for no replica: its answers leave under the lease.
         return True
 
     @property
@@ -271,7 +271,7 @@ class AutoSwitchMode:
         return self._needs_all and len(found.counted) > 1
 
     def _confirm(self) -> None:
-        """Release what every member has, and as many copies as are asked for."""
+        """Release what every member has, and as many copies as are required."""
         found = self._set
         if found is None:
             return

@@ -121,7 +121,7 @@ class AutoSwitchSlave(SlaveConnection):
     def _on_report(self, offset: int) -> None:
         end = self._store.log.end
         if not self._is_admitted:
-            self.end("it reported before it was told where this log is")
+            self.end("it reported before it knew where this log begins and ends")
         elif self.has_begun:
             self._take_report(offset)
         elif offset > end:

@@ -2,8 +2,8 @@
 
 One life of a connection:
 
-    ASK       the master's log begin and end are asked for (28), where its address is known
-    COMPARE   the newest bytes of this log are asked for again and compared (ha/stream/divergence.py); what differs is cut off
+    ASK       the master's log begin and end are requested (28), where its address is known
+    COMPARE   the newest bytes of this log are requested again and compared (ha/stream/divergence.py); what differs is cut off
     FOLLOW    bytes are appended as they come, and the log's end is reported after each read
 
 An empty log begins where the master's does. Classic masters send a slave that reports 0 their newest file only, so it asks
@@ -67,7 +67,9 @@ class _ClassicConnection(MasterConnection):
                 self._is_first = False
                 if self._plan.is_second_byte:
                     if offset != 1:
-                        raise MalformedFrame(f"the master begins at {offset}, 1 was asked for")
+                        raise MalformedFrame(
+                            f"the master sent bytes at offset {offset}, the slave requested 1"
+                        )
                     offset, body = 0, b"\x00" + bytes(body)
             if parts and offset != end:
                 self._follower.on_bytes(self, start, b"".join(parts))
@@ -85,7 +87,7 @@ class _Plan(NamedTuple):
 
     ask_from: int
     search: DivergenceSearch | None = None
-    is_second_byte: bool = False  # byte 1 was asked for, and byte 0 is meant
+    is_second_byte: bool = False  # byte 1 was requested, and byte 0 is meant
 
 
 class ClassicFollower(Follower):
@@ -101,7 +103,7 @@ class ClassicFollower(Follower):
         finish_cut: Callable[[], Awaitable[None]],
         native: RawAppends | None = None,
     ) -> None:
-        """`finish_cut` does what belongs to a cut of the log beside it, before anything else is appended."""
+        """`finish_cut` does a cut's steps outside the log, before anything else is appended."""
         super().__init__(store=store, clock=clock, network=network)
         self._ask_bounds = ask_bounds
         self._finish_cut = finish_cut

@@ -1,6 +1,6 @@
-"""Classic replication: one master, slaves that are told so by their configuration, no epochs.
+"""Classic replication: one master, slaves by their configuration, no epochs.
 
-A SYNC_MASTER waits until `inSyncReplicas` copies, its own included, have a message. Everybody who is connected counts, as
+A SYNC_MASTER waits until `inSyncReplicas` copies, its own included, have a message. Every connected slave counts, as
 with RocketMQ. With enableSlaveActingMaster fewer than that many in sync refuse a message before it is written.
 """
 
@@ -22,7 +22,7 @@ from aerobee.ordered_set import OrderedSet
 from aerobee.store.files.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
-if TYPE_CHECKING:  # a broker without slaves, which follows nobody, loads neither
+if TYPE_CHECKING:  # a broker without slaves, which follows no broker, loads neither
     from aerobee.broker.replication.classic_follower import ClassicFollower
     from aerobee.broker.replication.classic_slave import ClassicSlave
 

@@ -1,7 +1,7 @@
 """A broker of controller mode and its controllers (ReplicasManager of RocketMQ).
 
     id        read from brokerIdentity, or applied for: next id -> temporary file -> apply -> file
-    register  1003, then 1002 when nobody leads the group
+    register  1003, then 1002 when no broker leads the group
     run       heartbeats to every controller, the group's state each few seconds and whenever something hints at a change (a
               notice 1008, a heartbeat's answer, a refusal); the master asks for changes of the sync state set
 
@@ -35,7 +35,7 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
-HINT_PAUSE_S = 0.02  # several hints at once are one question
+HINT_PAUSE_S = 0.02  # several hints together cause one question
 LEASES_PER_LEASE = 4  # heartbeats of a master in the time of one lease
 HEARTBEAT_TIMEOUT_S = 2.0
 SET_RETRY_S = 0.5
@@ -93,7 +93,7 @@ class ControllerAgent:
         return tuple(part.strip() for part in self._live.value.controller_addr.split(";") if part.strip())
 
     async def start(self, wait_s: float) -> None:
-        """Begin; return when the role is known or that time is over. Raises StoreError for files that cannot be used."""
+        """Begin; return when the role is known or that time has passed. Raises StoreError for files that cannot be used."""
         held = self._files.read(self._identity.cluster, self._identity.name)
         self.broker_id = held.broker_id if held is not None else 0
         self.mode.on_set_wanted = self._set_hint.set
@@ -149,7 +149,7 @@ class ControllerAgent:
         ]
         for replica in sorted(able, key=lambda each: -each.acknowledged):
             log.error(
-                "the controllers are asked to make broker %d master of %s: %s",
+                "asking the controllers to make broker %d master of %s: %s",
                 replica.broker_id, self._identity.name, reason,
             )  # fmt: skip
             try:
@@ -206,7 +206,7 @@ class ControllerAgent:
             self._say(str(error) or "no answer to a heartbeat")
             return False
         except Exception as error:
-            # The task's outermost edge: a broker that silently asked no more would keep a role that is over.
+            # The task's outermost edge: a broker that silently asked no more would keep a role that has ended.
             log.exception("asking the controllers failed; trying again")
             self._say(repr(error))
             return False
@@ -284,13 +284,13 @@ class ControllerAgent:
             self.mode.learned(state.members, state.set_epoch)
             return
         if self._taken_reason:
-            return  # it is the other one who was made master
+            return  # the controllers made the other one master
         if self._store.pending_cut is not None:
             return  # the next heartbeat comes here again
         if state.master_epoch <= self._epochs.last_epoch and self._lease_ms is not None:
             if self._resigns_epoch != state.master_epoch:
                 log.warning(
-                    "an earlier life of this broker was master in epoch %d: the controllers are asked to elect again",
+                    "an earlier run of this broker was master in epoch %d: asking the controllers to elect again",
                     state.master_epoch,
                 )
                 self._resigns_epoch = state.master_epoch
@@ -300,7 +300,7 @@ class ControllerAgent:
         self.replication.become_master(
             state.master_epoch, reason=f"the controllers made it master in epoch {state.master_epoch}"
         )
-        self._master_of_epoch = state.master_epoch  # its beginning is on the disk: a lease may be asked for
+        self._master_of_epoch = state.master_epoch  # its beginning is on the disk: a lease may be requested
         self._beat()
         self._on_role(state.master_epoch)
 
@@ -311,7 +311,7 @@ class ControllerAgent:
         reason = (
             f"broker {state.master_id} is master in epoch {state.master_epoch}"
             if state.master_id
-            else f"nobody is master in epoch {state.master_epoch}"
+            else f"no broker is master in epoch {state.master_epoch}"
         )
         self.replication.become_slave(
             ha, state.master_epoch, master_address=state.master_address, reason=reason
@@ -428,7 +428,7 @@ class ControllerAgent:
             self.mode.lease_until_s = float("-inf")
         if answer.lease_ms and self._is_master and epoch == self._master_of_epoch:
             self._lease_ms = answer.lease_ms
-            # Counted from the moment it was asked for: the controller counts from its answer.
+            # Counted from the moment of the request: the controller counts from its answer.
             self.mode.renew_lease(sent_s + answer.lease_ms / 1000)
         seen = answer.group
         if seen is not None and (seen.master_epoch, seen.master_id) > (
@@ -480,7 +480,7 @@ class ControllerAgent:
             return
         except AerobeeError as error:
             if isinstance(error, ConnectFailed):
-                found.refused()  # it reached no controller: nobody will grant it
+                found.refused()  # it reached no controller: none will grant it
             else:
                 found.unanswered()
             self._say(str(error))

@@ -57,6 +57,6 @@ class ControllerModeCalls:
         return request.reply(body=dumps(body))
 
     def role_changed(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """A hint from whoever sent it; the controllers are asked before anything changes."""
+        """A hint, whoever sent it; this broker asks the controllers before anything changes."""
         self._agent.hint()
         return request.reply()

@@ -24,7 +24,7 @@ MEMBERS_MAX = 1_024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """What the controllers say of this broker's group. `master_id` 0: nobody leads."""
+    """What the controllers say of this broker's group. `master_id` 0: no broker leads."""
 
     master_id: int = 0
     master_address: str = ""
@@ -60,7 +60,7 @@ class ControllerClient:
         return _number(answer, "nextBrokerId")
 
     async def apply_broker_id(self, addresses: tuple[str, ...], broker_id: int, check_code: str) -> None:
-        """Raises RemoteError CONTROLLER_BROKER_ID_INVALID when somebody else has it."""
+        """Raises RemoteError CONTROLLER_BROKER_ID_INVALID when another broker has it."""
         ext = {**self._names(), "appliedBrokerId": str(broker_id), "registerCheckCode": check_code}
         await self._call(addresses, RequestCode.CONTROLLER_APPLY_BROKER_ID, ext)
 
@@ -182,7 +182,7 @@ class ControllerClient:
             self._leader = (answer.ext or {}).get("controllerLeaderAddress", "")
             if self._leader:
                 return self._leader
-        # Whatever became of the questions for the leader, the request itself was sent to nobody.
+        # Whatever became of the questions for the leader, the request itself was not sent.
         raise ConnectFailed(
             str(failure or "the controllers have no leader now"), address=";".join(addresses)
         ) from failure

@@ -1,4 +1,4 @@
-"""What a broker of controller mode keeps beside its log: its id (brokerIdentity) and the epochs of the log (epochFileCheckpoint).
+"""What a broker of controller mode keeps next to its log: its id (brokerIdentity) and the epochs of the log (epochFileCheckpoint).
 
 Each file is replaced as a whole and durable when the call returns. They are written when an id is given or a master changes, on the
 event loop: nothing may be appended before its epoch is on the disk.
@@ -42,11 +42,11 @@ class IdentityFiles:
         return self._read(self._path, cluster, name, is_temporary=False)
 
     def read_temporary(self, cluster: str, name: str) -> HeldId | None:
-        """The id that was asked for. Raises StoreError."""
+        """The id that was requested. Raises StoreError."""
         return self._read(self._temporary_path, cluster, name, is_temporary=True)
 
     def write_temporary(self, held: HeldId) -> None:
-        """Note the id that is being asked for, so that a crash asks for the same again."""
+        """Note the requested id, so that the next start requests the same again."""
         self._write(self._temporary_path, held)
 
     def write(self, held: HeldId) -> None:
@@ -55,7 +55,7 @@ class IdentityFiles:
         self.forget_temporary()
 
     def forget_temporary(self) -> None:
-        """Remove the note of an id that was being asked for."""
+        """Remove the note of a requested id."""
         if self._disk.exists(self._temporary_path):
             self._disk.remove(self._temporary_path)
 
@@ -69,7 +69,7 @@ class IdentityFiles:
         if (held.cluster, held.name) != (cluster, name):
             raise StoreError(
                 f"{path} belongs to broker {held.name} of {held.cluster}, and this one is {name} of {cluster}: give each "
-                "broker a directory of its own, or set brokerName and brokerClusterName back",
+                "broker a separate directory, or set brokerName and brokerClusterName back",
                 path=path,
             )
         return held
@@ -134,16 +134,16 @@ class Epochs:
             self._keep(kept)
 
     def sent(self) -> tuple[EpochEntry, ...]:
-        """What a slave is told: the newest that its buffer has space for."""
+        """What a slave gets: the newest that its buffer has space for."""
         return self.entries[-ENTRIES_MAX:]
 
     def at(self, physical_offset: int) -> tuple[EpochEntry, int] | None:
         """The epoch that a byte belongs to, and where it ends (END_OF_LAST for the last); None before the first."""
-        place = bisect.bisect_right(self.entries, physical_offset, key=lambda each: each.start_offset) - 1
-        if place < 0:
+        index = bisect.bisect_right(self.entries, physical_offset, key=lambda each: each.start_offset) - 1
+        if index < 0:
             return None
-        end = self.entries[place + 1].start_offset if place + 1 < len(self.entries) else END_OF_LAST
-        return self.entries[place], end
+        end = self.entries[index + 1].start_offset if index + 1 < len(self.entries) else END_OF_LAST
+        return self.entries[index], end
 
     def _keep(self, entries: Sequence[EpochEntry]) -> None:
         kept = tuple(entries)

@@ -43,7 +43,7 @@ def make_controller_mode(
     on_cut: Callable[[int], None],
     on_role: Callable[[int], None],
 ) -> ControllerMode:
-    """`on_role` is told a master's epoch whenever a role began, `on_cut` where the log ends when it was cut. Raises StoreError for damaged epochs."""
+    """`on_role` is called with a master's epoch whenever a role began, `on_cut` with the log's end after a cut. Raises StoreError for damaged epochs."""
     store, clock, identity, disk = parts.store, parts.clock, parts.identity, parts.disk
     config = store.config
     epochs = Epochs(disk, config.store_path_epoch_file or config.path("epochFileCheckpoint"))

@@ -38,7 +38,7 @@ def why(error: Exception) -> str:
 
 
 class MasterConnection(asyncio.Protocol, ABC):
-    """One connection to a master. `closed` is done when it is over, with the reason as its exception."""
+    """One connection to a master. `closed` is done when it has ended, with the reason as its exception."""
 
     def __init__(self, owner: Follower) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -6,11 +6,11 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-PARTS_MAX = 512  # the system takes 1024 at once
+PARTS_MAX = 512  # the system takes 1024 in one call
 
 
 def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | memoryview]) -> None:
-    """As transport.write(b"".join(parts)): what a plain socket takes at once is not copied before, the rest is the transport's.
+    """As transport.write(b"".join(parts)): what a plain socket takes immediately is not copied before, the rest is the transport's.
 
     What fails here fails there once more, and is the transport's to tell.
     """

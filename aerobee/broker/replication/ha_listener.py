@@ -1,4 +1,4 @@
-"""The HA port: where slaves connect. It is no listener of clients, and no address that clients are told concerns it."""
+"""The HA port: where slaves connect. It is no listener of clients, and is not advertised to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HaListener:
-    """Bound by open(), before it is known who this broker is; until serve() each connection is closed at once."""
+    """Bound by open(), before it is known who this broker is; until serve() each connection is closed immediately."""
 
     def __init__(self, network: Network, config: StoreConfig) -> None:
         """Only slaves are served that show haSharedKey, and under TLS a certificate, where `config` asks for them.

@@ -79,7 +79,7 @@ class KeyedConnection(asyncio.Protocol):
         self._end_wait()
         inner = self._inner
         if inner is None and not self._is_master:
-            inner = self._make_inner()  # who waits for the connection is told that it is over
+            inner = self._make_inner()  # the caller that waits for the connection learns that it has ended
         if inner is not None:
             inner.connection_lost(exc)
 
@@ -114,7 +114,7 @@ class KeyedNetwork:
     async def create_connection(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> None:
-        """As Network.create_connection; returns before the exchange is over."""
+        """As Network.create_connection; returns before the exchange has ended."""
 
         def make_inner() -> asyncio.Protocol:
             return cast(asyncio.Protocol, factory())

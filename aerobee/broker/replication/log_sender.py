@@ -1,10 +1,10 @@
 """Sending the log to one slave: frames of raw bytes, straight from the mapped files, no matter what messages they hold.
 
-A burst of appends wakes it once. While nobody waits for the slave, what comes within GATHER_S of the last write goes in one
-piece: a write and its acknowledgement cost as much as dozens of messages do. Where somebody waits and the slave has acknowledged
+A burst of appends wakes it once. While no answer waits for the slave, what comes within GATHER_S of the last write goes in one
+piece: a write and its acknowledgement cost as much as dozens of messages do. Where an answer waits and the slave has acknowledged
 everything, bytes leave inside the burst, before its answers are held; else with the loop's next pass, for bursts of other
 connections come in this one. It stops while the slave does not read, lets others have a turn after TURN_BYTES, and has bytes that
-are not in memory read beside the event loop first, so that a slave far behind delays no producer.
+are not in memory read off the event loop first, so that a slave far behind delays no producer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aerobee.store.files.disk import WritableBuffer
 TURN_BYTES = 1 << 20  # sent before others have a turn: about 0.2 ms
 WARM_BYTES = 4 << 20  # brought into memory at a time
 _WRITE_BYTES = 256 << 10  # of frames in one write
-GATHER_S = 0.001  # least time between two writes for which nobody waits
+GATHER_S = 0.001  # least time between two writes for which no answer waits
 GATHER_BYTES = 128 << 10  # and most bytes that wait for it
 
 
@@ -53,7 +53,7 @@ FrameHead = Callable[[int, int], tuple[bytes, int]]
 
 
 class LogSender:
-    """Sends to one transport from `position` on. `on_gone` is told when it has bytes no longer, or cannot read them."""
+    """Sends to one transport from `position` on. `on_gone` is called when it has bytes no longer, or cannot read them."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LogSender:
         is_urgent: Callable[[], bool],
         position: int,
     ) -> None:
-        """`is_urgent`: whether anybody waits for slaves to have what is written. `hot_bytes`: how many of the newest bytes of
+        """`is_urgent`: whether an answer waits for slaves to have what is written. `hot_bytes`: how many of the newest bytes of
         the log count as in memory; `warm` brings others there.
         """
         self.position = position

@@ -1,13 +1,13 @@
-"""What a slave copies beside the log (SlaveSynchronize of RocketMQ).
+"""What a slave copies besides the log (SlaveSynchronize of RocketMQ).
 
 Topics and static topics, groups, offsets, delay levels' offsets, request modes, filters.
 
-Asked for once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
+Requested once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
 that take long the pause is ten times what they took, without what this broker waited for its own log and files: a slow disk
 makes no table older. RocketMQ's slaves ask once a minute: a topic that is made shortly before its master dies does not exist at
 them. Here a slave that becomes master makes those again of which it has messages (broker/state/missed_topics.py).
 
-Offsets are taken when this log has reached the place where the master's ended when it told them. Taken earlier, and with the
+Offsets are taken when this log has reached the offset where the master's ended when it sent them. Taken earlier, and with the
 master lost then, they would lead over messages that this broker gets as the next master.
 
 Timers need no copy: what is delivered stands in the log, and a slave that becomes master reads it there.
@@ -46,10 +46,10 @@ INTERVAL_S = 1.0
 PAUSE_FACTOR = 10  # of what a round took
 REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
-TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: the SQL92 filters are asked for, not the offsets
-LOG_END_FIELD = "aerobeeLogEnd"  # of a table that is told: where the log ended then; RocketMQ does not say it
+TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: requests the SQL92 filters, not the offsets
+LOG_END_FIELD = "aerobeeLogEnd"  # of a copied table: where the log ended then; RocketMQ does not say it
 BEHIND_FIELD = "aerobeeBehind"  # of offsets: their master has not read yet what its log says beyond them
-MARK_FIELD = "aerobeeMark"  # of a table: the same mark, the same content; RocketMQ ignores it
+TOKEN_FIELD = "aerobeeMark"  # of a table: the same token, the same content; RocketMQ ignores it
 
 
 class MetadataSync:
@@ -84,7 +84,7 @@ class MetadataSync:
         self._clock = clock
         self._merge = OffsetMerge()
         self._master = ""
-        self._offsets_mark = ""
+        self._offsets_token = ""
         self._modes_body = b""
         self._connection: object | None = None  # over which the last offsets came
         self._trouble = ""
@@ -92,10 +92,10 @@ class MetadataSync:
 
     async def run(self, master: str) -> None:
         """Copy from the broker at `master` until cancelled."""
-        self._master, self._offsets_mark, self._modes_body, self._filters_body = master, "", b"", b""
+        self._master, self._offsets_token, self._modes_body, self._filters_body = master, "", b"", b""
         self._merge.master_lost()
         self._kinds_settled = self._deletions_settled = False
-        # What comes next may be of another master than what was known of before.
+        # What comes next may be of another master than the former one.
         if self._topics.copied_to is None:
             self._topics.copied(self._store.log.end)
         else:
@@ -122,7 +122,7 @@ class MetadataSync:
     def _master_lost(self) -> None:
         """A lower offset is no reset from here on, and the whole table is wanted: what was committed here is compared with it."""
         self._merge.master_lost()
-        self._offsets_mark = ""
+        self._offsets_token = ""
 
     async def _round(self) -> None:
         await self._copy_topics()
@@ -130,7 +130,7 @@ class MetadataSync:
         await self._copy_groups()
         await self._copy_modes()
         await self._copy_offsets()
-        if self._offsets_mark:  # RocketMQ's masters tell nothing of filters
+        if self._offsets_token:  # RocketMQ's masters tell nothing of filters
             await self._copy_filters()
         self.synced_at_s = self._clock.monotonic()
 
@@ -153,7 +153,7 @@ class MetadataSync:
         asks_end = {LOG_END_FIELD: "true"}
         page = {**_first_page("topicSeq", "maxTopicNum"), **asks_end}
         first = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, page)
-        # A master of before 5 tells no version of mappings: it has none.
+        # A master older than 5.0 sends no version of mappings: it has none.
         same_mappings = _version_of(first, "mappingDataVersion") in (
             self._mappings.data_version,
             DataVersion(),
@@ -203,10 +203,10 @@ class MetadataSync:
         self._deletions_settled = is_whole
 
     def _known_to(self, reply: RemotingCommand, log_end: int) -> int:
-        """Up to which place of the log this table has all topics: where the master's ended then, which this log may not have
+        """Up to which offset of the log this table has all topics: where the master's ended then, which this log may not have
         reached. A new slave gets the messages of topics that were deleted long ago after the table without them.
 
-        Of a master that does not say it: where this log ended when it was asked, at `log_end`.
+        Of a master that does not say it: where this log ended at the request, at `log_end`.
         """
         told = (reply.ext or {}).get(LOG_END_FIELD, "")
         if told.isdecimal() and len(told) < 20:
@@ -243,7 +243,7 @@ class MetadataSync:
             self._master_lost()
         log_end = self._store.log.end
         delays = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
-        reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {MARK_FIELD: self._offsets_mark})
+        reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {TOKEN_FIELD: self._offsets_token})
         if any(BEHIND_FIELD in (each.ext or {}) for each in (delays, reply)):
             return  # what was popped and delivered beyond them would count as not done once this broker is master
         table: list[OffsetAt] | None = None
@@ -261,12 +261,12 @@ class MetadataSync:
         self._schedule.copy_from(levels, log_end)
         connection = self._questions.connection_to(self._master)
         if connection is not self._connection:
-            # A master that was killed and came back at once has the offsets that its file had: that is no reset.
+            # A master that was killed and came back immediately has the offsets that its file had: that is no reset.
             self._master_lost()
             self._connection = connection
         if table is not None:
             await self._take(table, removed)
-            self._offsets_mark = (reply.ext or {}).get(MARK_FIELD, "")
+            self._offsets_token = (reply.ext or {}).get(TOKEN_FIELD, "")
         self._offsets.copied(log_end)
 
     async def _has_reached(self, end: int | None) -> bool:
@@ -329,7 +329,7 @@ class MetadataSync:
             )  # fmt: skip
         else:
             log.info(
-                "the master is told that group %s has consumed %s queue %d up to %d here",
+                "reporting to the master that group %s has consumed %s queue %d up to %d here",
                 each.group, each.topic, each.queue_id, each.offset,
             )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 RocketMQ's slaves put the master's values over their own and keep what the master does not have: a master that returns with an old
 file takes back what consumers have committed at the slave meanwhile, and offsets of deleted topics and groups stay. Here a value
-goes up with the master's, and down only when the master itself, while it was followed without a break, took it back: somebody has
+goes up with the master's, and down only when the master itself, while it was followed without a break, took it back: an operator has
 reset the group. What consumers committed here while the master was away is given to it when it is back, also for groups that it
 has never seen.
 
@@ -30,7 +30,7 @@ class OffsetAt(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """What is to be set here, what the master is to be told, and what it has removed."""
+    """What to set here, what to report to the master, and what it has removed."""
 
     taken: list[OffsetAt]
     given_back: list[OffsetAt]
@@ -75,7 +75,7 @@ class OffsetMerge:
             now[key] = each.offset
             known += mine is not None
             if each.group.startswith(SYSTEM_GROUP_PREFIX):
-                if mine != each.offset:  # the brokers' own progress: nobody commits it here
+                if mine != each.offset:  # the brokers' own progress: no client commits it here
                     taken.append(each)
             elif counts_cut_off:
                 if mine != each.offset:

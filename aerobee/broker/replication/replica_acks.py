@@ -36,7 +36,7 @@ class ReplicaAcks:
         return len(self._waiting)
 
     def when(self, offset: int, callback: Verdict) -> None:
-        """Call back once when the value reaches `offset`, at once if it has, TOO_LATE when it does not in time: ENOUGH when every
+        """Call back once when the value reaches `offset`, immediately if it has, TOO_LATE when it does not in time: ENOUGH when every
         broker that may be the next master has it, HERE when that is not known.
 
         Offsets come in order, as the log grows.
@@ -70,7 +70,7 @@ class ReplicaAcks:
         self.value = self._at_all = offset
 
     def fail(self, verdict: Replicated) -> None:
-        """Answer everybody who waits: the replicas will not confirm it any more."""
+        """Answer every waiter: the replicas will not confirm it any more."""
         waiting, self._waiting = self._waiting, deque()
         for _, _, callback in waiting:
             callback(verdict)

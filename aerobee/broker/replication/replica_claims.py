@@ -93,9 +93,9 @@ class ReplicaClaims:
                 self._decide(slave)
             elif generation >= awaited:
                 del self._unplaced[slave]
-                slave.end(self._stranger(slave))
+                slave.end(self._why_unrecognized(slave))
 
-    def _stranger(self, slave: AutoSwitchSlave) -> str:
+    def _why_unrecognized(self, slave: AutoSwitchSlave) -> str:
         assert self._hosts is not None
         known = self._hosts.known_hosts(slave.broker_id)
         where = f"at {known}" if known else "unknown"

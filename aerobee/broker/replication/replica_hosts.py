@@ -95,4 +95,4 @@ class ReplicaHosts:
 
 
 def _nothing() -> None:
-    """Until somebody waits."""
+    """Until a caller waits."""

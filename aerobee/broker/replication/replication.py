@@ -4,7 +4,7 @@
     slave    a task follows the master, whose address comes from haMasterAddress, a NameServer's answer or the controller
 
 The way that bytes travel is a HaMode: classic_mode.py, or controller mode's. A change of role comes through become_master()
-and become_slave() alone, which tell RoleState last: whoever is told by it finds replication as the role wants it.
+and become_slave() alone, which change RoleState last: its listeners find replication as the role requires it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationState:
-    """What there is to tell about replication now."""
+    """The state of replication now."""
 
     role: Role
     epoch: int
     log_end: int
-    confirmed: int  # enough replicas have the log up to here; 0 where nobody is waited for
+    confirmed: int  # enough replicas have the log up to here; 0 where no replica is waited for
     replicas: tuple[ReplicaState, ...]
     members: frozenset[int]  # the sync state set of a master in controller mode; else empty
     reason: str  # why it has this role
@@ -105,7 +105,7 @@ class Replication:
     ) -> None:
         """Refuse messages and follow the broker whose HA port is at `master_ha_address`; "" waits until it is known.
 
-        `master_address` is where the master answers requests. Called with the addresses of before it changes nothing.
+        `master_address` is where the master answers requests. Called with the same addresses it changes nothing.
         """
         master = MasterAddress(ha=master_ha_address, broker=master_address) if master_ha_address else None
         if not self._is_slave:
@@ -147,7 +147,7 @@ class Replication:
         )
 
     async def stop(self) -> None:
-        """Take no connections, close those there are, follow nobody."""
+        """Take no connections, close the open ones, follow no broker."""
         self._listener.close()
         self._store.on_burst(None)
         self._ack.set_replication(None)
@@ -162,9 +162,9 @@ class Replication:
     def _serve(self, epoch: int) -> None:
         self._is_slave = False
         self._mode.become_master(epoch)
-        # A master that waits for replicas and has none confirms by itself, and at once.
+        # A master that waits for replicas and has none confirms by itself, immediately.
         mode = self._mode
-        # Whose answers wait for replicas is to have them told at once; else a moment later, many bursts as one.
+        # Where answers wait for replicas each burst is reported immediately; else a moment later, many bursts as one.
         self._store.on_burst(mode.on_appended, lambda: mode.waits, lambda: mode.has_replicas)
         self._store.refuse_messages("")
         self._ask_mode()

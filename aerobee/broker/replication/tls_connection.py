@@ -73,7 +73,7 @@ class TlsConnection(asyncio.Protocol):
         self._handshake = asyncio.get_running_loop().create_task(self._begin(plain), name="ha-tls-handshake")
 
     async def handshake(self) -> None:
-        """Return when it is through. Raises OSError when it fails; cancelled, it is over at once, and so is the connection."""
+        """Return when it is through. Raises OSError when it fails; cancelled, it ends immediately, with the connection."""
         assert self._handshake is not None  # connection_made() was called
         await self._handshake
         if self._failure is not None:
@@ -158,7 +158,7 @@ class TlsNetwork:
     async def create_connection(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> None:
-        """As Network.create_connection; returns when the handshake is over. Raises OSError for one that fails, too."""
+        """As Network.create_connection; returns when the handshake has ended. Raises OSError for one that fails, too."""
         made: list[TlsConnection] = []
 
         def make() -> TlsConnection:

@@ -54,7 +54,7 @@ class UnprovenConnections:
         )
 
     def end(self) -> None:
-        """All of them are closed at once: nobody is listened to any more."""
+        """Close all of them: no peer is listened to any more."""
         for transport in list(self._transports):
             transport.abort()
 

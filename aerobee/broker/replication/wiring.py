@@ -37,7 +37,7 @@ def check_roles(config: BrokerConfig, store: StoreConfig) -> None:
         return
     if store.broker_role is BrokerRole.SLAVE and config.broker_id == MASTER_ID:
         raise ConfigError(
-            "brokerRole is SLAVE and brokerId is 0, which is the master's: give each slave of a broker name an id of its own"
+            "brokerRole is SLAVE and brokerId is 0, which is the master's: give each slave of a broker name a separate id"
         )
     if store.broker_role is not BrokerRole.SLAVE and config.broker_id != MASTER_ID:
         raise ConfigError(
@@ -57,7 +57,7 @@ def _check_controller_mode(config: BrokerConfig, store: StoreConfig) -> None:
     if config.enable_slave_acting_master:
         raise ConfigError(
             "enableControllerMode and enableSlaveActingMaster are both true: controllers elect a master that takes messages, so "
-            "nobody acts for one; set one of them"
+            "no slave acts for one; set one of them"
         )
     if store.ha_master_address:
         raise ConfigError(
@@ -70,9 +70,9 @@ def _check_controller_mode(config: BrokerConfig, store: StoreConfig) -> None:
 
 
 async def open_ha_port(listener: HaListener, config: BrokerConfig, store: StoreConfig) -> int:
-    """Bind the HA port; return it, 0 when it could not be had and nobody asked for it. Raises OSError.
+    """Bind the HA port; return it, 0 when it is taken and not configured. Raises OSError.
 
-    A master that nobody replicates starts although something else has the port behind its own.
+    A master without replicas starts although another process has the port behind its own.
     """
     first = config.bound_listeners[0]
     port = store.ha_listen_port or (first.port + 1 if first.port else 0)
@@ -158,7 +158,7 @@ def make_replication(
 
 
 def make_metadata_sync(parts: BrokerParts, modes: RequestModes) -> MetadataSync:
-    """What a slave of either mode copies beside the log."""
+    """What a slave of either mode copies besides the log."""
     return MetadataSync(
         questions=MasterQuestions(parts.client),
         store=parts.store,

@@ -1,8 +1,8 @@
 """Topics of `queue.type=BatchCQ`: a batch is stored as one record, and its queue has one entry for it (BatchConsumeQueue).
 
 The record of a batch has the sysFlag bits INNER_BATCH and NEED_UNWRAP, the batch body as the client sent it, the queue
-offset of its first message, and the properties INNER_NUM (how many), INNER_BASE (the offset again) and a UNIQ_KEY of
-its own. It is pulled as it is stored; clients unwrap it. A single message in such a topic is an ordinary record.
+offset of its first message, and the properties INNER_NUM (how many), INNER_BASE (the offset again) and a separate
+UNIQ_KEY. It is pulled as it is stored; clients unwrap it. A single message in such a topic is an ordinary record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def as_inner_batch(
 def message_of_batch(record: Record, unique_id: str) -> Record | None:
     """The message with this UNIQ_KEY of a record that is a batch; None when it has none. Raises MalformedRecord.
 
-    It has the record's place in the log, as for whoever pulls it.
+    It has the record's offset in the log, as a consumer sees it.
     """
     for piece in batch_pieces(record.body):
         for entry in piece:
@@ -54,9 +54,9 @@ class BatchQueues(Feature):
 
     name = "batch queues"
 
-    def __init__(self, *, topics: TopicTable, mark: Callable[[str, bool], None]) -> None:
-        """`mark(topic, is_batch)` tells the store which kind the topic's new queues have."""
-        self._mark = mark
+    def __init__(self, *, topics: TopicTable, set_kind: Callable[[str, bool], None]) -> None:
+        """`set_kind(topic, is_batch)` tells the store which kind the topic's new queues have."""
+        self._set_kind = set_kind
         self._topics = topics
         topics.on_change(self._changed)
 
@@ -65,4 +65,4 @@ class BatchQueues(Feature):
 
     def _changed(self, configs: Iterable[TopicConfig]) -> None:
         for config in configs:
-            self._mark(config.topic_name, config.is_batch)
+            self._set_kind(config.topic_name, config.is_batch)

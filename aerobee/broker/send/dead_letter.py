@@ -1,11 +1,11 @@
 """What a message that is given back carries along: why it failed, and as a dead letter where it came from.
 
-RocketMQ's brokers leave only RETRY_TOPIC and ORIGIN_MESSAGE_ID (the place in the log of the first record) in a dead letter.
-Here these come with it, so that dead letters can be read and sent again by anybody:
+RocketMQ's brokers leave only RETRY_TOPIC and ORIGIN_MESSAGE_ID (the offset in the log of the first record) in a dead letter.
+Here these come with it, so that dead letters can be read and sent again with any tool:
 
     DLQ_ORIGIN_TOPIC        the topic that it was sent to
     DLQ_ORIGIN_MESSAGE_ID   the id that its producer got (UNIQ_KEY, which it keeps, too)
-    DLQ_REASON              why nobody tries any more
+    DLQ_REASON              why there is no further try
     DLQ_TRIES               how often it was handed to a consumer
     LAST_ERROR              the text of the last error, when the consumer told it; also while it is being retried
 
@@ -48,7 +48,7 @@ def note_death(
     reason: str,
     request: RemotingCommand | None = None,
 ) -> None:
-    """Make `properties` those of a dead letter. `tries` and `reason` are what the broker knows, if nobody says more."""
+    """Make `properties` those of a dead letter. `tries` and `reason` are what the broker knows, unless the request says more."""
     told_tries = _told(request, "deliveryTries")
     if told_tries.isascii() and told_tries.isdigit():
         tries = min(int(told_tries[:12]), TRIES_MAX)

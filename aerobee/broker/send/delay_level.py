@@ -37,7 +37,7 @@ def to_schedule_topic(message: StoredMessage, properties: dict[str, str], level_
 
 
 def replaced(message: StoredMessage, topic: str, queue_id: int, properties: dict[str, str]) -> StoredMessage:
-    """The same message with another place and these properties."""
+    """The same message with another topic and queue and these properties."""
     return StoredMessage(
         topic=topic,
         queue_id=queue_id,

@@ -52,7 +52,7 @@ def _of_segment(segment: Segment, at: int, stop: int, since_ms: int) -> Iterator
             return
         data = segment.file.buffer  # asked again after each pause
         piece_end = min(stop, searched + PIECE_BYTES)
-        hit = data.find(_MARK, searched, min(stop, piece_end + len(_MARK) - 1))
+        hit = data.find(_KEY_PREFIX, searched, min(stop, piece_end + len(_KEY_PREFIX) - 1))
         if hit < 0:
             searched = piece_end
             yield None

@@ -1,6 +1,6 @@
-"""The way of a message that the broker stores for somebody: through the put hooks into the store (PutMessageHook).
+"""How the broker stores a client's message: through the put hooks into the store (PutMessageHook).
 
-A hook gets a checked message that has one of its properties, and returns what is to be stored in its place: the form for the
+A hook gets a checked message that has one of its properties, and returns what to store instead: the form for the
 schedule topic, a half message, a timer message. It raises RemoteError to refuse. Hooks run in the order in which they were
 added, each on what the one before it returned. An ordinary message passes none of them.
 """
@@ -109,7 +109,7 @@ class MessageWriter:
 def append_accepted(
     store: RecordLog, lmqs: LmqDispatch, message: StoredMessage, throttle: LogThrottle
 ) -> AppendResult:
-    """Append a message that names LMQs and has waited, so that its producer was told that it is safe: what cannot enter them any
+    """Append a delayed message that names LMQs. Its producer has its acknowledgement: what cannot enter the LMQs any
     more (there are too many) is in its topic alone. Raises what MessageStore.append raises."""
     text = message.properties
     try:

@@ -2,9 +2,9 @@
 
 Source: ReplyMessageProcessor (RocketMQ). A reply is a message for `<cluster>_REPLY_TOPIC` with MSG_TYPE=reply; its
 REPLY_TO_CLIENT names the client that waits, CORRELATION_ID the request. The broker calls that client over the connection
-of its producer heartbeats and answers the replier with the outcome: code 1 when nobody of that id is connected here or
+of its producer heartbeats and answers the replier with the outcome: code 1 when no client of that id is connected here or
 it did not take the reply within 3 s. With `storeReplyMessageEnable` the reply is stored as well, whatever became of the
-call; only then the answer names a place, else msgId, queueId and queueOffset are 0.
+call; only then the answer names an offset, else msgId, queueId and queueOffset are 0.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class SendBackCalls:
                 topic=properties["RETRY_TOPIC"],
                 message_id=properties.get("UNIQ_KEY", properties["ORIGIN_MESSAGE_ID"]),
                 tries=tries,
-                reason="the consumer asked for it" if level < 0 else tries_failed(tries),
+                reason="the consumer requested it" if level < 0 else tries_failed(tries),
                 request=request,
             )
             topic = self._topics.create_dead_letter_topic(group.group_name)

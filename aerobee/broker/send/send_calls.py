@@ -142,7 +142,7 @@ class SendCalls:
         if outcome.is_repeated:
             ext["duplicate"] = "true"
         if outcome.level is not None:
-            # Beside RocketMQ's fields, which is all that other clients read.
+            # Besides RocketMQ's fields, which is all that other clients read.
             ext[LEVEL_FIELD] = outcome.level.name
             ext["aerobeeEpoch"] = str(self._epoch())
             ext["aerobeeOffset"] = str(append.end)

@@ -45,7 +45,7 @@ class FirstSend:
 
 
 class AlreadyStored(Exception):
-    """A send is answered with the place of an earlier one."""
+    """A send is answered with the queue offset of an earlier one."""
 
     def __init__(self, first: FirstSend) -> None:
         super().__init__("stored already")
@@ -120,7 +120,7 @@ class SendDuplicates:
         real_topic = record.properties.get("REAL_TOPIC")
         if real_topic is not None:
             # In a system topic: where the message was put first. In an ordinary one: what was delivered from there.
-            if not _is_waiting_place(topic):
+            if not _is_waiting_topic(topic):
                 return
             topic = real_topic
             text = record.properties.get("REAL_QID", "")
@@ -162,5 +162,5 @@ def _counts(topic: str, properties: Mapping[str, str], sys_flag: int) -> bool:
     return not is_transaction and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
-def _is_waiting_place(topic: str) -> bool:
+def _is_waiting_topic(topic: str) -> bool:
     return topic in (HALF_TOPIC, OP_TOPIC, "SCHEDULE_TOPIC_XXXX") or topic.startswith("rmq_sys_")

@@ -18,7 +18,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
 VERSION_WITH_MAX_RECONSUME = 121  # clients from 3.4.9 on: their maxReconsumeTimes counts
-_LETTERS = tuple("abcdefghijklm")
+_SHORT_NAMES = tuple("abcdefghijklm")
 _NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
     "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
@@ -57,15 +57,27 @@ class SendHeader:
 
 def parse_send_header(request: RemotingCommand) -> SendHeader:
     """Read the fields of a send request. Raises MalformedFrame for one that is missing or not a number."""
-    group, topic, template, wish, queue, sys_flag, born, flag, properties, tries, unit, tries_max, batch = (
-        _NAMES if request.code in LONG_NAMED else _LETTERS
-    )
+    (
+        group,
+        topic,
+        template,
+        template_queues,
+        queue,
+        sys_flag,
+        born,
+        flag,
+        properties,
+        tries,
+        unit,
+        tries_max,
+        batch,
+    ) = _NAMES if request.code in LONG_NAMED else _SHORT_NAMES
     text = request.text(properties, "")
     header = SendHeader(
         producer_group=request.text(group, ""),
         topic=request.text(topic),
         default_topic=request.text(template, ""),
-        default_topic_queue_nums=request.int32(wish, 4),
+        default_topic_queue_nums=request.int32(template_queues, 4),
         queue_id=request.int32(queue),
         sys_flag=request.int32(sys_flag, 0),
         born_timestamp=request.integer(born, 0),
@@ -115,7 +127,7 @@ def batch_pieces(body: bytes) -> Iterator[list[BatchEntry]]:
 
 
 def takes_turns(body: bytes) -> bool:
-    """Whether a batch holds more than one piece. False for one that cannot be cut: it is refused at once."""
+    """Whether a batch holds more than one piece. False for one that cannot be cut: it is refused immediately."""
     if len(body) <= min(ENTRIES_PER_TURN * BATCH_ENTRY_BYTES_MIN, PROPERTIES_PER_TURN):
         return False
     try:

@@ -143,7 +143,7 @@ class SendService:
         """Store one message or batch, readable on return. Raises RemoteError (a refusal) and StoreError; both are counted.
 
         `header` is changed on the way: topic and queue become those where the message lies. Its topic exists, or is one that
-        cannot be made: needs_topic() is asked before.
+        cannot be made: needs_topic() is called before.
         """
         config = self._live.value
         started = self._clock.monotonic()
@@ -240,7 +240,7 @@ class SendService:
             raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)
 
     def _find_topic(self, header: SendHeader, sender: Peer, config: BrokerConfig) -> TopicConfig:
-        """Return the topic's config; pick a queue where none is asked for. Raises RemoteError."""
+        """Return the topic's config; pick a queue where the request names none. Raises RemoteError."""
         name = header.topic
         if header.topic_fault:
             raise RemoteError(ResponseCode.INVALID_PARAMETER, header.topic_fault)
@@ -448,7 +448,7 @@ class SendService:
     async def _write_in_turns(
         self, form: _Form, header: SendHeader, body: bytes, sender: Peer
     ) -> SendOutcome:
-        """Store the pieces of a batch, each as a batch of its own, while the broker takes messages for the topic."""
+        """Store the pieces of a batch, each as a separate batch, while the broker takes messages for the topic."""
         born_host = pack_host(*sender.host_port)
         appends: list[AppendResult] = []
         try:

@@ -29,7 +29,7 @@ def number(text: str | None) -> int | None:
     return int(text) if digits.isascii() and digits.isdigit() else None
 
 
-def wished_time(properties: Mapping[str, str], now_ms: int) -> int | None:
+def requested_time(properties: Mapping[str, str], now_ms: int) -> int | None:
     """When the message wants to be delivered, ms since the epoch; None when it says nothing.
 
     Raises ValueError, naming the property, for a wish that is not a number.

@@ -6,8 +6,8 @@ settings. Core.
     replicated           two copies at least have it: survives the loss of the machine
     flushed+replicated   both
 
-A send asks by the property ACK_LEVEL of its message, a topic by its attribute ack.level; the send counts more. A batch is asked for
-by its topic.
+A send requests it by the property ACK_LEVEL of its message, a topic by its attribute ack.level; the send counts more. For a batch
+its topic's attribute counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a broker does now and then, and what it does beside serving: timers and tasks with one owner, who ends them."""
+"""What a broker does besides serving: timers and tasks with one owner, who ends them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Background:
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
 
     def every(self, name: str, interval_s: Callable[[], float], work: Callable[[], None]) -> None:
-        """Do `work` again and again until stop(). The interval is asked each time; a failure is logged."""
+        """Do `work` again and again until stop(). The interval is read each time; a failure is logged."""
 
         def tick() -> None:
             self._timers[name] = self._clock.call_later(interval_s(), tick)
@@ -53,7 +53,7 @@ _UNDER_WAY: set[asyncio.Future[Any]] = set()  # held here until they end
 
 
 async def shield(work: Coroutine[Any, Any, T]) -> T:
-    """Await what must not be left half done when the peer that asked for it goes: the waiting ends then, the work does not."""
+    """Await work that must be finished even when the peer that requested it goes: the waiting ends then, the work does not."""
     task = asyncio.ensure_future(work)
     _UNDER_WAY.add(task)
     task.add_done_callback(_ended)
@@ -63,4 +63,4 @@ async def shield(work: Coroutine[Any, Any, T]) -> T:
 def _ended(task: asyncio.Future[Any]) -> None:
     _UNDER_WAY.discard(task)
     if not task.cancelled() and task.exception() is not None:
-        log.warning("a change that was asked for has failed: %s", task.exception())
+        log.warning("a requested change has failed: %s", task.exception())

@@ -93,14 +93,14 @@ class BrokerConfig(MetricsConfig):
     bind_address: str = "0.0.0.0"  # of the first listener; 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both
     listen_port: int = 10_911  # of clients; the second port is 2 below, replication 1 above
     listeners: str = ""  # name://host:port,…; replaces bindAddress and listenPort
-    advertised_listeners: str = ""  # name://host:port,…; what clients of each listener are told
+    advertised_listeners: str = ""  # name://host:port,…; the address that each listener advertises
     enable_vip_listener: bool | None = None  # listenPort - 2; None: on, but no failure when it is taken
     namesrv_addr: str = ""  # host:port of the NameServers, several with ;
     region_id: str = "DefaultRegion"  # told to producers, who put it into messages
     broker_permission: int = PERM_READ | PERM_WRITE  # 2: takes sends, 4: takes pulls, 6: both
     start_accept_send_request_time_stamp: int = 0  # ms since 1970 before which sends are refused; 0: none is
     server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
-    server_connections_max: int = 0  # one more is closed at once; 0: half of the process's file limit
+    server_connections_max: int = 0  # one more is closed immediately; 0: half of the process's file limit
     tls_handshake_timeout_millis: int = 10_000  # then a connection without a finished handshake is closed
     frame_receive_timeout_millis: int = 30_000  # for a frame that has begun, and 1 s more for each 8 KiB
     # topics and groups
@@ -125,7 +125,7 @@ class BrokerConfig(MetricsConfig):
     compressed_register: bool = False  # the table of topics is sent compressed
     enable_split_registration: bool = False  # parts of splitRegistrationSize; above 2,000 topics in any case
     split_registration_size: int = 800  # topics of one request
-    # A topic that was made or changed is told by REGISTER_TOPIC_IN_NAMESRV (217), not by a registration of the broker.
+    # A new or changed topic is registered by REGISTER_TOPIC_IN_NAMESRV (217), not by a registration of the broker.
     enable_single_topic_register: bool = (
         False  # a topic that changes is registered by itself, not with the whole table
     )
@@ -152,7 +152,7 @@ class BrokerConfig(MetricsConfig):
         2_147_483_647  # of brokers that have equally much, the smallest becomes master
     )
     sync_controller_metadata_period: int = (
-        10_000  # between questions who is master; hints are asked about at once
+        10_000  # between questions who is master; hints cause one immediately
     )
     check_sync_state_set_period: int = 5_000  # ms between two looks at who is in sync, in controller mode
     # pulling
@@ -173,10 +173,10 @@ class BrokerConfig(MetricsConfig):
     use_server_side_reset_offset: bool = (
         True  # a reset of offsets is kept here and handed out with pulls, so that members need not be online
     )
-    notify_consumer_ids_changed_enable: bool = True  # members of a group are told when one comes or goes
+    notify_consumer_ids_changed_enable: bool = True  # members of a group are notified when one comes or goes
     estimate_accumulation: bool = True  # of the lag of groups with a filter: what the filter takes (208)
     reject_pull_consumer_enable: bool = (
-        False  # pulls only of members of groups that are pushed to, and of their own
+        False  # pulls only of members of groups that are pushed to, for their group
     )
     # clients
     channel_expired_timeout: int = 120_000  # ms without a heartbeat after which a client is forgotten
@@ -184,7 +184,7 @@ class BrokerConfig(MetricsConfig):
     server_load_balancer_enable: bool = (
         True  # QUERY_ASSIGNMENT gives each member its share; false: all queues, and members share them out
     )
-    default_message_request_mode: str = "PULL"  # of groups without a choice of their own: PULL or POP
+    default_message_request_mode: str = "PULL"  # of groups that have not chosen: PULL or POP
     default_pop_share_queue_num: int = (
         -1
     )  # with POP: next members whose shares a member reads, too; -1: any queue
@@ -204,14 +204,14 @@ class BrokerConfig(MetricsConfig):
     enable_pop_buffer_merge: bool = (
         False  # acknowledgements that come soon are matched in memory, before anything is written
     )
-    # An ordered pop that waits is served when the invisible time of what others hold is over; else at its deadline.
+    # An ordered pop that waits is served when the invisible time of what others hold has expired; else at its deadline.
     enable_notify_after_pop_order_lock_release: bool = (
-        True  # who waits for an ordered queue is told when it is free
+        True  # pops that wait for an ordered queue are notified when it is free
     )
     # transactions, replies, recall
     reject_transaction_message: bool = False  # half messages are refused
-    transaction_time_out: int = 6_000  # ms after which a half message without a decision is asked about
-    transaction_check_max: int = 15  # times that its producer is asked; then it goes to a topic of its own
+    transaction_time_out: int = 6_000  # ms after which a half message without a decision is checked
+    transaction_check_max: int = 15  # checks at its producer; then it goes to a separate topic
     transaction_check_interval: int = 60_000  # RocketMQ since 5.2: 30_000
     transaction_op_msg_max_size: int = 4_096  # bytes of decisions that are written as one record
     # RocketMQ: 3_000. A RocketMQ that continues after a crash knows of no decision that has no op record.
@@ -243,7 +243,7 @@ class BrokerConfig(MetricsConfig):
     client_members_max: int = 200_000  # memberships of all connections, of consumers and of producers
     subscription_group_nums_max: int = 20_000  # groups that there are when another one is made
     topic_nums_max: int = 50_000  # topics that there are when another one is made
-    auto_create_topic_nums_max: int = 5_000  # the same for one that a send makes: each is written at once
+    auto_create_topic_nums_max: int = 5_000  # the same for one that a send makes: each is written immediately
     topic_queue_nums_max: int = 4_096  # queues of one topic
     orderly_locks_max: int = 100_000  # queues that ordered consumers hold, of all groups
     consumer_offset_nums_max: int = 1_000_000  # committed offsets, one a group, topic and queue
@@ -391,7 +391,7 @@ def _between(key: str, value: int, low: int, high: int) -> None:
 
 
 class LiveConfig:
-    """The settings in force. A change at run time swaps the whole object; parts that care are told."""
+    """The settings in force. A change at run time swaps the whole object; the parts that subscribed are notified."""
 
     def __init__(self, value: BrokerConfig) -> None:
         self.value = value

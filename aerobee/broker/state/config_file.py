@@ -81,7 +81,7 @@ class ConfigFile:
             await self._writer.written(self.path)
 
     async def run(self, work: Callable[[], None]) -> None:
-        """Run `work`, which writes this file, beside the event loop, in its turn. Raises StoreError."""
+        """Run `work`, which writes this file, off the event loop, in its turn. Raises StoreError."""
         if self._writer is None:
             await asyncio.to_thread(work)
         else:

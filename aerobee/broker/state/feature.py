@@ -3,7 +3,7 @@
 features.py makes them; broker.py calls them at the right time:
 
     load()        the store is open, nothing is served yet
-    handlers() and put_hook are asked once, then
+    handlers() and put_hook are read once, then
     start()       the ports are open; only at a broker that takes messages (a master)
     follow()      at a broker that copies a master's log, from its start or its resignation on
     take_over()   that broker becomes master; start() follows (leading.py)
@@ -24,7 +24,7 @@ from aerobee.store.log.stored_message import StoredMessage
 class PutHook(NamedTuple):
     """Gives messages another form before they are stored: those that have one of the properties `names`.
 
-    `form` gets a checked message and its properties, decoded, and returns what is to be stored in its place; one that changes
+    `form` gets a checked message and its properties, decoded, and returns what to store instead; one that changes
     the properties returns a message with the new text. Raises RemoteError to refuse.
     """
 

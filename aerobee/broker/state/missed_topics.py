@@ -1,7 +1,7 @@
-"""Topics of messages that came from a master which was lost before its table of topics was copied again: nobody could read what
+"""Topics of messages that came from a master which was lost before its table of topics was copied again: no consumer could read what
 it had acknowledged.
 
-Which they are says TopicTable.copied_to: of each message before that place of the log the topic is known or was deleted. Slaves
+Which they are says TopicTable.copied_to: of each message before that offset of the log the topic is known or was deleted. Slaves
 of RocketMQ's masters keep the queues of deleted topics; ours tell what was deleted where (TopicTable.deleted).
 """
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def make_missed_topics(topics: TopicTable, mappings: QueueMappings, store: MessageStore) -> None:
     """Make such topics again, and such queues of topics that are known, and give every queue the kind of its topic; a broker that
-    copied from nobody makes none.
+    copied from no master makes none.
 
     A topic gets the queues up to the last that has messages: how many there were is not known. A sender to one behind them is
     refused and asks for the route. A topic with batches has `queue.type=BatchCQ`; that of single messages alone does not show.

@@ -1,6 +1,6 @@
 """Calls to other brokers by their names: a logical queue may have parts that lie there.
 
-Addresses come from the nameservers' cluster info (106), are kept for 30 s, and are asked for again after a failure.
+Addresses come from the nameservers' cluster info (106), are kept for 30 s, and are requested again after a failure.
 Source: BrokerOuterAPI.getRpcClient and ClientMetadata (RocketMQ).
 """
 

@@ -106,7 +106,7 @@ class ProducerRegistry:
         self._drop_id(left.client_id, peer)
 
     def connection_closed(self, peer: Peer) -> None:
-        """Forget everybody who was behind a connection, of very many groups in slices."""
+        """Forget every producer behind a connection, of very many groups in slices."""
         self._closed.add(peer)
 
     def _leave_one(self, peer: Peer) -> bool:
@@ -143,7 +143,7 @@ class ProducerRegistry:
         return self._groups_of.get(peer, set())
 
     def members(self, group: str) -> list[ClientChannel]:
-        """The group's members; empty when nobody of it is connected."""
+        """The group's members; empty when none of it is connected."""
         return list(self._groups.get(group, {}).values())
 
     def groups(self) -> dict[str, list[ClientChannel]]:
@@ -171,7 +171,7 @@ class ProducerRegistry:
                 self._shared.add(client_id)
                 log.warning(
                     "clients at %s and %s have one client id, %.200r: replies to requests of the one may go to the other. Give each "
-                    "client an instance name of its own (instanceName; ClientConfig.instance)",
+                    "client a separate instance name (instanceName; ClientConfig.instance)",
                     peer.address, holder.address, client_id,
                 )  # fmt: skip
             self._former[client_id] = holder

@@ -78,7 +78,7 @@ class QueueMappings:
             await self._write(table, version)
 
     def infos(self, topics: Iterable[str]) -> dict[str, Any]:
-        """What nameservers are told of these topics; only the static ones are in it."""
+        """What the registration says of these topics; only the static ones are in it."""
         if not self.by_topic:
             return {}
         return {topic: self.by_topic[topic].to_info() for topic in topics if topic in self.by_topic}

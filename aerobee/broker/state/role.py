@@ -1,4 +1,4 @@
-"""What this broker may do: the one object that everybody asks, and that tells who keeps an answer.
+"""What this broker may do: the one object that all parts read, and that notifies those that cache it.
 
 A broker starts as its configuration says: with id 0 and another brokerRole than SLAVE it is a master. Replication changes the
 role while it runs.
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 class Role(Enum):
     """MASTER takes and serves everything. SLAVE copies a master and serves reads. ACTING is a slave that, its master being
     gone, serves what a master does but takes no messages of clients (RocketMQ's acting master). FENCED was a master: another
-    one has taken over, or nobody knows whether; it neither takes nor decides anything.
+    one has taken over, or that is unknown; it neither takes nor decides anything.
     """
 
     MASTER = "master"
@@ -34,7 +34,7 @@ class RoleState:
     """The role now, with the epoch in which it began, and the reason in words. Belongs to the event loop."""
 
     def __init__(self, role: Role, reason: str, *, epoch: int = 0, is_provisional: bool = False) -> None:
-        """`is_provisional`: somebody else is asked yet which role it is; what they say first is no change to warn of."""
+        """`is_provisional`: another party still decides the role; its first answer is no change to warn of."""
         self.epoch = epoch
         self._is_provisional = is_provisional
         self._listeners: list[Callable[[RoleState], None]] = []
@@ -56,9 +56,9 @@ class RoleState:
     def change(
         self, role: Role, reason: str, *, epoch: int | None = None, is_provisional: bool = False
     ) -> None:
-        """Take another role; who listens is told after it has changed. Raises ValueError for an epoch that goes back.
+        """Take another role; listeners are notified after it has changed. Raises ValueError for an epoch that goes back.
 
-        `is_provisional`: nobody has said it yet, as for RoleState().
+        `is_provisional`: it is not decided yet, as for RoleState().
         """
         if epoch is not None and epoch < self.epoch:
             raise ValueError(f"the epoch went from {self.epoch} back to {epoch}")
@@ -83,7 +83,7 @@ class RoleState:
 
 
 def first_role(config: BrokerConfig, identity: BrokerIdentity, broker_role: BrokerRole) -> RoleState:
-    """The role of a broker that starts; in controller mode the controllers change it when they are asked."""
+    """The role of a broker that starts; in controller mode the controllers change it when they answer."""
     if config.enable_controller_mode:
         return RoleState(Role.SLAVE, "the controllers have not said who is master", is_provisional=True)
     return configured_role(identity, broker_role)

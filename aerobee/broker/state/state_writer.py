@@ -1,8 +1,8 @@
 """The threads that write a broker's small files, so that the event loop never waits for the disk.
 
-One for what requests wait for, one for what nobody waits for, so that a large file of offsets on a slow disk keeps no
+One for what requests wait for, one for the rest, so that a large file of offsets on a slow disk keeps no
 administrator waiting. What always holds: each of the two works in the order in which work was given. A file belongs to one of
-them. Of a file that nobody waits for only the newest content is written, what waits meanwhile is replaced; what the disk
+them. Of a file that no request waits for only the newest content is written, what waits meanwhile is replaced; what the disk
 refuses is tried again (retry) until it is taken or newer content is. RocketMQ writes these files in the threads that change
 them (ConfigManager.persist).
 """
@@ -37,7 +37,7 @@ class StateWriter:
     """Runs blocking work in two threads. Any thread may call, but for write(), which belongs to the event loop."""
 
     def __init__(self, executor: Executor | None = None) -> None:
-        """`executor` runs one piece of work at a time, of both kinds; threads of its own when none is given."""
+        """`executor` runs one piece of work at a time, of both kinds; own threads when none is given."""
         self._executor = executor or _own_thread("aerobee-config")
         self._urgent = executor or _own_thread("aerobee-config-requests")
         self._lock = threading.Lock()

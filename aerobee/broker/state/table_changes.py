@@ -1,10 +1,10 @@
 """Changes of a table that is replaced whole, never changed itself: in its file first, then in memory.
 
-    change(apply)   queued; the next write holds all that are queued; then they are in memory, and each is told
+    change(apply)   queued; the next write holds all that are queued; then they are in memory, and each caller is notified
     write_soon()    memory is ahead already; the file follows
 
-What always holds: one write at a time, and what is written last is what memory holds; a change that is told as made is
-durable; changes are told in the order in which they were asked for. A write that fails fails all changes that it held,
+What always holds: one write at a time, and what is written last is what memory holds; a change that is reported as made is
+durable; changes are reported in the order of their requests. A write that fails fails all changes that it held,
 and memory stays as it is.
 """
 
@@ -52,18 +52,16 @@ class _Change(Generic[T, N]):
         try:
             self.told(error)
         except Exception:
-            log.exception(
-                "somebody who waited for a change of a table failed"
-            )  # its own fault, not the others'
+            log.exception("a callback for a change of a table failed")  # its own fault, not the others'
 
 
 class TableChanges(Generic[T, N]):
-    """Belongs to the event loop. Without `run` a table has no file: changes are made at once."""
+    """Belongs to the event loop. Without `run` a table has no file: changes are made immediately."""
 
     def __init__(
         self, table: Table[T, N], *, run: Callable[[Callable[[], None]], Awaitable[None]] | None, what: str
     ) -> None:
-        """`run` runs blocking work beside the loop; `what` names the table in the log."""
+        """`run` runs blocking work off the event loop; `what` names the table in the log."""
         self._table = table
         self._run = run
         self._what = what
@@ -116,7 +114,7 @@ class TableChanges(Generic[T, N]):
             self.write_soon()
 
     async def settled(self) -> None:
-        """Return when everything that was asked for is written or refused."""
+        """Return when every requested change is written or refused."""
         while self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -178,7 +176,7 @@ class TableChanges(Generic[T, N]):
         if value is not before:
             now = table.current()
             if any(mine is not theirs for mine, theirs in zip(now, before, strict=True)):
-                # Memory went ahead while the file was written; that has a write of its own, which comes next.
+                # Memory went ahead while the file was written; that has a separate write, which comes next.
                 again, changes = _applied(now, changes)
                 value = now if again is now else table.sealed(again)
                 self._is_dirty = True
@@ -194,7 +192,7 @@ class TableChanges(Generic[T, N]):
 
 
 def _applied(value: T, changes: list[_Change[T, N]]) -> tuple[T, list[_Change[T, N]]]:
-    """`value` with all changes that can be made, and these; the others are told why not."""
+    """`value` with all changes that can be made, and these; the others get the reason."""
     made = []
     for change in changes:
         try:

@@ -8,9 +8,9 @@ A slave's has `aerobeeCopiedTo` besides (copied()), and where topics were delete
 a topic may be created again, and its queues and offsets before that are not those of the new one. RocketMQ ignores both.
 
 What always holds: the data version grows with every change, for a nameserver ignores a registration whose version
-it has already; the file is written beside the event loop (table_changes.py). What somebody asks for, an administrator or
-the first send to a new topic, is on disk before anybody is told of it. A topic that the broker makes for itself is there
-at once and its file follows; a start makes it again when it finds messages of it (adopt).
+it has already; the file is written off the event loop (table_changes.py). What an administrator requests, or
+the first send to a new topic, is on disk before it is answered or announced. A topic that the broker makes for itself is there
+immediately and its file follows; a start makes it again when it finds messages of it (adopt).
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ RETRY_QUEUE_PERM = PERM_READ | PERM_WRITE
 COPIED_TO_FIELD = "aerobeeCopiedTo"
 DELETED_FIELD = "aerobeeDeleted"
 DELETED_MAX = 10_000  # deletions that are remembered, the newest: replicas hear of them within seconds
-PLACE_INTERVAL_S = 60.0  # that place is in the file of a slave at the latest so long after it has moved
+COPIED_TO_INTERVAL_S = 60.0  # copied_to is in the file of a slave at the latest so long after it has moved
 
 
 def takes_client_sends(topic: str) -> bool:
     """Whether clients may send to `topic`: not to what the broker keeps its own state in, nor to dead letters.
 
-    Wider than TopicValidator.isNotAllowedSendTopic (RocketMQ), which lets anybody write timer and revive records.
+    Wider than TopicValidator.isNotAllowedSendTopic (RocketMQ), which lets any client write timer and revive records.
     """
     return not (
         topic in NOT_SENDABLE
@@ -89,7 +89,7 @@ class TopicTable:
     """Topic name -> TopicConfig. Belongs to the event loop; no method but save(), load() and create_system_topics() blocks.
 
     `topics` may be read directly and is never assigned to from outside. The watchers (registration, the fast path) are
-    told of each change with the configs that changed.
+    called at each change with the configs that changed.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class TopicTable:
         fallback: Callable[[str], TopicConfig | None] | None = None,
         log_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`bounds` say how many topics requests may make; without them as many as they like. `fallback` is asked for
+        """`bounds` say how many topics requests may make; without them as many as they like. `fallback` is called for
         topics that are not in the table: those that need no creation. `log_end` is where the commit log ends now.
         """
         self._log_end = log_end
@@ -115,7 +115,7 @@ class TopicTable:
         self.topics: dict[str, TopicConfig] = {}
         # The topic of each message before this offset of the log is here or was deleted. None: of all messages.
         self.copied_to: int | None = None
-        self._place_due_s = clock.monotonic() + PLACE_INTERVAL_S
+        self._copied_to_due_s = clock.monotonic() + COPIED_TO_INTERVAL_S
         self._fallback = fallback
         self.data_version = DataVersion(state_version=0, timestamp=clock.now_ms(), counter=0)
         self._changes: TableChanges[_Value, tuple[TopicConfig, ...]] = TableChanges(
@@ -130,7 +130,7 @@ class TopicTable:
         return config if config is not None or self._fallback is None else self._fallback(topic)
 
     def is_system(self, topic: str) -> bool:
-        """True for topics that the broker makes for itself and that nobody may delete."""
+        """True for topics that the broker makes for itself and that no client may delete."""
         return topic in self._system or topic.startswith(SYSTEM_PREFIX)
 
     def is_own(self, topic: str) -> bool:
@@ -162,8 +162,8 @@ class TopicTable:
 
     def create_then(self, config: TopicConfig, told: Told) -> None:
         """Create a topic, unless it is there by then, and call `told`: with None when it is there and durable, otherwise
-        with the UsageError, RemoteError or StoreError. Calls come in the order of the creations, and at once after the
-        table has the topic, so that whoever asked first sends first. Its name was checked.
+        with the UsageError, RemoteError or StoreError. Calls come in the order of the creations, right after the
+        table has the topic, so that the first request sends first. Its name was checked.
         """
         put = self._putting((config,), key="autoCreateTopicNumsMax")
 
@@ -173,7 +173,7 @@ class TopicTable:
         self._changes.change_then(create, (config,), told)
 
     def put(self, config: TopicConfig) -> TopicConfig:
-        """Create or replace a topic, in memory at once; the file follows. Raises UsageError for an illegal name."""
+        """Create or replace a topic, in memory immediately; the file follows. Raises UsageError for an illegal name."""
         self.put_all((config,))
         return config
 
@@ -202,19 +202,19 @@ class TopicTable:
 
         Raises StoreError; all of them are kept then.
         """
-        doomed = [topic for topic in topics if topic in self.topics]
+        known = [topic for topic in topics if topic in self.topics]
 
         def delete(value: _Value) -> _Value:
-            left = {name: config for name, config in value[0].items() if name not in doomed}
+            left = {name: config for name, config in value[0].items() if name not in known}
             if len(left) == len(value[0]):
                 return value
             return left, value[1], self._with_deleted(value[2], value[0].keys() - left.keys())
 
         await self._changes.change(delete, ())
-        return doomed
+        return known
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic, in memory at once; the file follows. Returns whether it existed."""
+        """Forget a topic, in memory immediately; the file follows. Returns whether it existed."""
         if topic not in self.topics:
             return False
         self.deleted = self._with_deleted(self.deleted, (topic,))
@@ -238,7 +238,7 @@ class TopicTable:
 
         `allow` is autoCreateTopicEnable: when off, none of the broker's own topics is a template; one that an operator
         made with the inherit bit still is. Source: TopicConfigManager.createTopicInSendMessageMethod, which looks at
-        TBW102 only, so that the topics of the broker's and the cluster's name stay open to anybody.
+        TBW102 only, so that the topics of the broker's and the cluster's name stay open to any client.
         """
         model = self.topics.get(template)
         if model is None or not model.perm & PERM_INHERIT or (self.is_own(template) and not allow):
@@ -256,7 +256,7 @@ class TopicTable:
     def create_internal(
         self, topic: str, *, queue_nums: int = 1, perm: int = RETRY_QUEUE_PERM, unit_flag: int = 0
     ) -> TopicConfig:
-        """Return the topic, created if it is not there. For topics that the broker itself needs; no bound is asked.
+        """Return the topic, created if it is not there. For topics that the broker itself needs; no bound applies.
 
         The file follows; one that the disk does not take lives in memory, as groups do (group_table.py).
         """
@@ -315,7 +315,7 @@ class TopicTable:
             return queue_id
         return queue_id % max(1, config.write_queue_nums or config.read_queue_nums)
 
-    def mark_order_topics(self, order_table: Mapping[str, str]) -> None:
+    def set_order_topics(self, order_table: Mapping[str, str]) -> None:
         """Set `order` on the topics that a nameserver's order configuration names. No new data version.
 
         Source: TopicConfigManager.updateOrderTopicConfig, which changes the version; here the nameserver, which
@@ -389,7 +389,7 @@ class TopicTable:
         """Make topics that a master made shortly before it was lost, and of which there are messages; the file follows.
         Topics of `batch_topics`, also known ones, get batch queues.
 
-        Returns the names of the new ones. No bound is asked; a name that is not legal is left out.
+        Returns the names of the new ones. No bound applies; a name that is not legal is left out.
         """
         made = []
         retyped = [
@@ -413,11 +413,11 @@ class TopicTable:
         """The table is what a master's was when its log ended at `log_offset` or behind it. None: it is this broker's own."""
         now = self._clock.monotonic()
         is_other = (log_offset is None) != (self.copied_to is None)
-        is_old = log_offset != self.copied_to and now >= self._place_due_s
+        is_old = log_offset != self.copied_to and now >= self._copied_to_due_s
         self.copied_to = log_offset
         if is_other or is_old:
             # The file must not stay far behind: what a master delivers late to a topic that it has deleted counts as missed.
-            self._place_due_s = now + PLACE_INTERVAL_S
+            self._copied_to_due_s = now + COPIED_TO_INTERVAL_S
             self._changes.write_soon()
 
     def log_cut(self, log_offset: int) -> None:
@@ -437,7 +437,7 @@ class TopicTable:
         version: DataVersion,
         deleted: Mapping[str, int] | None = None,
     ) -> None:
-        """Have a master's table, with its version, in memory at once: what is not in it goes. The file follows.
+        """Have a master's table, with its version, in memory immediately: what is not in it goes. The file follows.
 
         `deleted` is the master's; None: it does not tell, and what is known here is kept.
         """
@@ -462,7 +462,7 @@ class TopicTable:
                 self.data_version = DataVersion.from_dict(tree["dataVersion"])
         except (ValueError, TypeError, KeyError, AttributeError, WireError) as error:
             raise StoreError(f"config/topics.json is not a topic table: {error}") from error
-        self.copied_to = _place_of(tree.get(COPIED_TO_FIELD))
+        self.copied_to = _log_offset_of(tree.get(COPIED_TO_FIELD))
         self.deleted = deletions_of(tree.get(DELETED_FIELD)) or {}
 
     def save(self) -> None:
@@ -475,7 +475,7 @@ class TopicTable:
         self._changes.retry()
 
     async def settled(self) -> None:
-        """Return when everything that was asked for is in the file, or refused."""
+        """Return when every requested change is in the file, or refused."""
         await self._changes.settled()
 
     @property
@@ -523,7 +523,7 @@ class TopicTable:
     def _with_deleted(self, deleted: Mapping[str, int], topics: Iterable[str]) -> dict[str, int]:
         """The deletions with those of `topics`, the newest last."""
         end, names = self._log_end(), set(topics)
-        kept = {topic: place for topic, place in deleted.items() if topic not in names}
+        kept = {topic: offset for topic, offset in deleted.items() if topic not in names}
         found = {**kept, **dict.fromkeys(sorted(names), end)}
         return dict(islice(found.items(), max(0, len(found) - DELETED_MAX), None))
 
@@ -564,12 +564,12 @@ def deletions_of(value: object) -> dict[str, int] | None:
     return found
 
 
-def _place_of(value: object) -> int | None:
-    """What a file says as `aerobeeCopiedTo`; what cannot be a place of a log is passed over: no start fails for it."""
+def _log_offset_of(value: object) -> int | None:
+    """What a file says as `aerobeeCopiedTo`; what cannot be an offset of a log is passed over: no start fails for it."""
     if value is None or (type(value) is int and 0 <= value < 1 << 63):
         return value
     log.warning(
-        "config/topics.json: %s is %.40r, no place of a log; it is passed over", COPIED_TO_FIELD, value
+        "config/topics.json: %s is %.40r, no offset of a log; it is passed over", COPIED_TO_FIELD, value
     )
     return None
 

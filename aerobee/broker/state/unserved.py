@@ -90,11 +90,13 @@ class UnservedKinds:
         def guarded(peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
             if not reasons or name not in reasons:
                 return handler(peer, request)
-            return self._later(name, handler, peer, request)
+            return self._serve_deferred(name, handler, peer, request)
 
         return guarded
 
-    async def _later(self, name: str, handler: Handler, peer: Peer, request: RemotingCommand) -> Reply:
+    async def _serve_deferred(
+        self, name: str, handler: Handler, peer: Peer, request: RemotingCommand
+    ) -> Reply:
         """Serve it when the feature has started, or refuse."""
         try:
             async with asyncio.timeout(WAIT_S):

@@ -8,7 +8,7 @@
 In the hours of `deleteWhen`, each five minutes. What a group committed at a broker whose part is gone is not looked for any
 more, as in RocketMQ.
 
-Source: TopicQueueMappingCleanService (RocketMQ). Difference: a mapping that changed while other brokers were asked is left
+Source: TopicQueueMappingCleanService (RocketMQ). Difference: a mapping that changed while this broker queried others is left
 for the next round; RocketMQ overwrites it.
 """
 

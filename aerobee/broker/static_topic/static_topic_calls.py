@@ -1,14 +1,14 @@
 """Requests that name a logical queue: sends, pulls, offsets; and UPDATE_AND_CREATE_STATIC_TOPIC 513, which makes the mapping.
 
 Stands before the handlers of the physical queues. A request for another topic, or one with `lo=false` (it was forwarded
-to this broker, or asks for the physical queue), continues to them at once. One for a logical queue is answered
+to this broker, or names the physical queue), continues to them directly. One for a logical queue is answered
 NOT_LEADER_FOR_QUEUE unless this broker leads it; the leader translates queue and offsets, asks the broker that has the part
 in question, and translates the answer back.
 
 Source: rewriteRequestForStaticTopic in SendMessageProcessor, PullMessageProcessor, ConsumerManageProcessor and
 AdminBrokerProcessor (RocketMQ). Differences: offsets by time (29) come from the first part that has a message of that time
 or later, where RocketMQ lets a later part override an earlier one, and gives 0 when nothing was found here; the earliest
-store time (32) and the end (30) are asked of the part's own queue; a send without a queue takes one that this broker leads.
+store time (32) and the end (30) come from the part's physical queue; a send without a queue takes one that this broker leads.
 """
 
 from __future__ import annotations

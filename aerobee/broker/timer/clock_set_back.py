@@ -80,7 +80,7 @@ class ClockSetBack:
         self.moved_count = 0
 
     def start(self, newest_stored_ms: int) -> None:
-        """The timer starts: its clock may have been set back while nobody looked."""
+        """The timer starts: its clock may have been set back before."""
         slot = self._slots.slot
         self._is_noticed = self._clock.now_ms() + NOTICE_MS < max(
             newest_stored_ms, slot.time_ms if slot is not None else 0

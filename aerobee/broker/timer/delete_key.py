@@ -24,7 +24,7 @@ def waiting_key(properties: Mapping[str, str]) -> str:
 
 
 def waiting_keys(properties: Mapping[str, str], physical_offset: int) -> tuple[str, str]:
-    """The keys by which a waiting message is taken back: of all that have its topic and id, of its own record."""
+    """The keys by which a waiting message is taken back: of all that have its topic and id, and of its record alone."""
     return waiting_key(properties), _record_key(properties.get(REAL_TOPIC, ""), str(physical_offset))
 
 

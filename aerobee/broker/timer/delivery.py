@@ -84,7 +84,7 @@ class TimerDelivery:
         is_wanted: Callable[[str, bytes], bool],
         is_settled: Callable[[int], bool] = lambda physical_offset: False,
     ) -> None:
-        """Leave out messages for `topic` that are due and that nobody wants: is_settled(physical offset) is asked
+        """Leave out due messages for `topic` that no group needs: is_settled(physical offset) is called
         first, before the message is read, then is_wanted(tag, body).
         """
         self._filters[topic] = is_wanted
@@ -95,7 +95,7 @@ class TimerDelivery:
         self._running = True
         if self._files.wheel.exists:
             now = self._clock.now_ms()
-            self._slots.enter(self._progress.read_time or self._slots.floor(now))
+            self._slots.enter(self._progress.read_time or self._slots.slot_start(now))
             self._set_back.start(newest_stored_ms)
             self.wake(now)
 
@@ -229,7 +229,7 @@ class TimerDelivery:
         if is_wanted is not None and not is_wanted(properties.get("TAGS", ""), message.body):
             progress.count_unwanted(topic, 1, now)
             return
-        enqueued = self._slots.floor(message.store_timestamp)
+        enqueued = self._slots.slot_start(message.store_timestamp)
         added = f"{TIMER_ENQUEUE_MS}\x01{enqueued}\x02{TIMER_DEQUEUE_MS}\x01{now}\x02"
         try:
             topic, size = self._redelivery.deliver(message, added.encode())

@@ -86,7 +86,7 @@ class TimerEnqueue:
             self._enqueue()
 
     def _want(self, delay_s: float = 0.0, pause_s: float = 0.0) -> None:
-        """`pause_s` of the delay is given up when somebody asks for less."""
+        """`pause_s` of the delay is given up when a caller needs a shorter one."""
         if self._timer is None:
             self._timer = self._clock.call_later(delay_s, self._enqueue)
         elif pause_s < self._pause_s:
@@ -130,7 +130,7 @@ class TimerEnqueue:
                     self._enqueue_one(entry[0], entry[1])
                 except StoreError as error:
                     if not self._is_full:
-                        log.error("timer messages wait for their place in the wheel: %s; trying again", error)
+                        log.error("timer messages wait for their slot in the wheel: %s; trying again", error)
                     self._is_full, self.trouble = True, str(error)
                     self._want(ERROR_PAUSE_S)
                     return

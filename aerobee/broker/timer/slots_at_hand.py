@@ -77,7 +77,7 @@ class TimerMessages:
 
 
 class SlotsAtHand:
-    """`slot` is delivered now, None before enter(); its successor is made ready beside it."""
+    """`slot` is delivered now, None before enter(); its successor is prepared meanwhile."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class SlotsAtHand:
         """What an earlier run had at hand is looked at again."""
         self.slot = self._next = None
 
-    def floor(self, time_ms: int) -> int:
+    def slot_start(self, time_ms: int) -> int:
         """The beginning of the slot of a time."""
         return time_ms - time_ms % self._precision_ms
 
@@ -149,22 +149,22 @@ class SlotsAtHand:
         nothing is put where another time's messages still wait.
         """
         if self.slot is None:
-            self.enter(self.floor(now))
+            self.enter(self.slot_start(now))
         files, read_time = self._files, self._progress.read_time
         window = files.window_ms
-        write_time = max(self.floor(now), read_time)
-        time_ms = max(self.floor(out_ms), read_time)
+        write_time = max(self.slot_start(now), read_time)
+        time_ms = max(self.slot_start(out_ms), read_time)
         if time_ms - write_time >= window:
             magic |= ROLL
             rest = time_ms - write_time - window
-            time_ms = self.floor(write_time + (window // 2 if rest < window // 3 else window))
+            time_ms = self.slot_start(write_time + (window // 2 if rest < window // 3 else window))
         if time_ms - read_time >= files.span_ms and not files.wheel.is_free(time_ms, read_time):
             time_ms, magic = self._free_slot(time_ms, write_time + self._precision_ms, magic)
         delay = max(-_DELAY_MAX, min(_DELAY_MAX, time_ms - write_time))
         return TimerUnit(-1, magic, time_ms - delay, delay, physical_offset, size, topic_hash, due_ms)
 
     def _free_slot(self, time_ms: int, soon_ms: int, magic: int) -> tuple[int, int]:
-        """Where a message waits whose slot's place is taken: on the way, to be stored again, or, when it is due or no place
+        """Where a message waits whose slot is taken: on the way, to be stored again, or, when it is due or no slot
         is free, in the slot at hand. Returns the slot's time and the unit's magic.
         """
         wheel, read_time = self._files.wheel, self._progress.read_time
@@ -174,7 +174,7 @@ class SlotsAtHand:
         return read_time, magic
 
     def moved(self, time_ms: int, units: Iterable[TimerUnit]) -> None:
-        """These units left the slot of a time, not the one at hand, for those of their own times."""
+        """These units left the slot of a time, not the one at hand, for the slots of their times."""
         following = self._next
         if following is not None and following.time_ms == time_ms:
             self._next = self._open(time_ms)
@@ -190,10 +190,10 @@ class SlotsAtHand:
         """The first slot from a time on that was ever used, or an empty one before it, after a look at SLOTS_PER_LOOK; the
         present one when none is before it.
         """
-        wheel, present = self._files.wheel, self.floor(now_ms)
+        wheel, present = self._files.wheel, self.slot_start(now_ms)
         if present - time_ms < self._files.span_ms:
             found = wheel.first_used(time_ms, SLOTS_PER_LOOK)
-        else:  # nobody looked for longer than the wheel reaches
+        else:  # the last look is longer ago than the wheel reaches
             found = min((slot.time_ms for slot in wheel.slots() if slot.time_ms >= time_ms), default=present)
         return max(time_ms, min(present, found))
 

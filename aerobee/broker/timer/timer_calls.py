@@ -13,7 +13,7 @@ by due time:
 `pending` counts what waits for all topics; `isWhole` is false when more than `maxNum` match.
 
 AEROBEE_RESCHEDULE_TIMER 910371: ext `recallHandle`, `deliverMs`. The answer's ext has `recallHandle`, the new one, and
-`msgId`; when the new time is not ahead the message is delivered at once and there is no handle.
+`msgId`; when the new time is not ahead the message is delivered immediately and there is no handle.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class Timers(Feature):
         )
         registry.gauges(
             "timer_message_snapshot",
-            "In the wheel, due before so many seconds have passed and not before the next smaller bound; of a day",
+            "Messages in the wheel, due within this number of seconds but not within the next smaller bound; up to a day",
             lambda: self._snapshot.read() if self._has_run else [],
             labels=("timer_bound_s",),
             blocks=lambda: self._snapshot.blocks() if self._has_run else (),
@@ -287,7 +287,7 @@ class Timers(Feature):
     def set_filter(
         self, topic: str, is_wanted: Callable[[str, bytes], bool], is_settled: Callable[[int], bool]
     ) -> None:
-        """Leave out messages for `topic` that are due and that nobody wants: is_settled(physical offset) is asked
+        """Leave out due messages for `topic` that no group needs: is_settled(physical offset) is called
         first, before the message is read, then is_wanted(tag, body).
         """
         self._service.set_filter(topic, is_wanted, is_settled)

@@ -34,7 +34,7 @@ _NOT_FOR_THE_TIMER = frozenset({WHEEL_TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDUL
 
 
 class TimerHook:
-    """Called with each message that is stored for somebody."""
+    """Called with each message of a client that is stored."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class TimerHook:
             )
         now = self._clock.now_ms()
         try:
-            deliver_ms = wished_time(properties, now)
+            deliver_ms = requested_time(properties, now)
         except ValueError as error:
             raise _illegal(str(error)) from error
         assert deliver_ms is not None

@@ -153,7 +153,7 @@ class TimerProgress:
             self.pending.add(topic, -count, now_ms)
 
     def count_unwanted(self, topic: str, count: int, now_ms: int) -> None:
-        """So many messages were due that nobody wants any more."""
+        """Count due messages that no group needs any more."""
         self.dequeued += count
         self.pending.add(topic, -count, now_ms)
 
@@ -187,7 +187,7 @@ class TimerProgress:
         return physical_offset in self._handled
 
     def take_handled(self, physical_offset: int) -> bool:
-        """Whether an earlier run delivered it; then its unit is gone now, and nobody asks again."""
+        """Whether an earlier run delivered it; then its unit is gone, and there is no second call."""
         if physical_offset not in self._handled:
             return False
         self._handled.discard(physical_offset)
@@ -198,5 +198,5 @@ class TimerProgress:
         self._handled_until = min(self._handled_until, self.read_time)
 
     def without_handled(self, physical_offsets: set[int]) -> set[int]:
-        """Those that nobody delivered yet."""
+        """Those that are not delivered yet."""
         return physical_offsets - self._handled

@@ -100,15 +100,15 @@ class WaitingSlot:
         return taken
 
     def put_back(self, keys: list[int]) -> None:
-        """What take_due() gave and nobody delivered."""
+        """Put back what take_due() gave and was not delivered."""
         for key in keys:
             heapq.heappush(self._heap, key)
 
     def waiting_after(self, now_ms: int) -> list[tuple[int, int]]:
         """Due time, ms, and physical offset of what waits for longer than now; 0 for what is to be stored again."""
         limit = (now_ms + 1) << OFFSET_BITS
-        later = [(key >> OFFSET_BITS, key & OFFSET_MASK) for key in self._heap if key >= limit]
-        return later + [(0, physical_offset) for physical_offset in self.rolls]
+        rest = [(key >> OFFSET_BITS, key & OFFSET_MASK) for key in self._heap if key >= limit]
+        return rest + [(0, physical_offset) for physical_offset in self.rolls]
 
     def move(self, new_dues: Mapping[int, int]) -> int:
         """Let messages be due at other times, ms, by their physical offsets; those that do not wait any more are left

@@ -27,7 +27,7 @@ class WheelSnapshot:
         self._clock = clock
 
     def read(self) -> list[tuple[Labels, Value]]:
-        """By bound, all at once."""
+        """By bound, in one read."""
         blocks = list(self.blocks())
         return [pair for block in blocks for pair in zip(block.labels(), block.values(), strict=True)]
 
@@ -47,5 +47,5 @@ class WheelSnapshot:
 
 def _of_bound(bound_s: int, count: int) -> SampleBlock:
     labels: tuple[Labels, ...] = ((str(bound_s),),)
-    place = ("timer_message_snapshot", bound_s)
-    return SampleBlock(place, count, place, lambda: labels, lambda: (count,))
+    key = ("timer_message_snapshot", bound_s)
+    return SampleBlock(key, count, key, lambda: labels, lambda: (count,))

@@ -1,7 +1,7 @@
 """CHECK_TRANSACTION_STATE 39: asks producers what became of their open transactions, and gives up after a while.
 
-Follows TransactionalMessageCheckService and AbstractTransactionalMessageCheckListener of RocketMQ. A transaction is asked
-about when its immunity is over (transactionTimeOut, or what its sender wished), then every transactionCheckInterval, up
+Follows TransactionalMessageCheckService and AbstractTransactionalMessageCheckListener of RocketMQ. A transaction is checked
+when its immunity has expired (transactionTimeOut, or its sender's value), then every transactionCheckInterval, up
 to transactionCheckMax times; then it goes to TRANS_CHECK_MAX_TIME_TOPIC, as one does that is older than the log is kept.
 
 Differences from RocketMQ: one timer stands at the next due time instead of a pass over the queue, so the first check is
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from aerobee.broker.parts.parts import MaySend, anybody_may_send
+from aerobee.broker.parts.parts import MaySend, any_client_may_send
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.producer_registry import ProducerRegistry
@@ -38,7 +38,7 @@ HOUR_MS = 3_600_000
 
 
 class Checker:
-    """Sends checks when they are due. `sent_count`; `unsent_count`: nobody of the group was connected."""
+    """Sends checks when they are due. `sent_count`; `unsent_count`: no producer of the group was connected."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Checker:
         config: StoreConfig,
         identity: BrokerIdentity,
         clock: Clock,
-        may_send: MaySend = anybody_may_send,
+        may_send: MaySend = any_client_may_send,
     ) -> None:
         self._transaction_store = transaction_store
         self._may_send = may_send
@@ -70,7 +70,7 @@ class Checker:
         self._arm()
 
     def stop(self) -> None:
-        """Ask nobody any more."""
+        """Send no more checks."""
         self._running = False
         self._disarm()
 
@@ -149,7 +149,7 @@ class Checker:
                 self._transaction_store.table.put_off(transaction, now_ms + ERROR_PAUSE_MS)
         for group, count in unsent.items():
             log.warning(
-                "%d open transactions wait for producer group %s: nobody of it, and with the permission, is connected",
+                "%d open transactions wait for producer group %s: no producer of it with the permission is connected",
                 count,
                 group,
             )

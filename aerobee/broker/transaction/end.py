@@ -67,7 +67,7 @@ class EndTransactionCalls:
         return {RequestCode.END_TRANSACTION: self.end}
 
     def end(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """Carry out a decision. No reply to "unknown": the transaction stays open and is asked about later."""
+        """Carry out a decision. No reply to "unknown": the transaction stays open and is checked later."""
         if not self._role.takes_writes:
             return request.reply(
                 ResponseCode.SLAVE_NOT_AVAILABLE,
@@ -107,7 +107,7 @@ class EndTransactionCalls:
         )
 
     def _decide(self, peer: Peer, request: RemotingCommand, outcome: Outcome) -> AppendResult | None:
-        """Return the committed message's place, None when nothing was stored. Raises RemoteError, StoreError."""
+        """Return the committed message's offsets, None when nothing was stored. Raises RemoteError, StoreError."""
         transaction_store = self._transaction_store
         queue_offset = request.integer("tranStateTableOffset")
         physical_offset = request.integer("commitLogOffset")
@@ -152,7 +152,7 @@ class EndTransactionCalls:
         return half
 
     def _check_time(self, request: RemotingCommand, transaction: OpenTransaction) -> None:
-        """A producer that asked for more time and used it up is to wait for the check."""
+        """A producer that requested more time and used it up must wait for the check."""
         limit_ms = max(transaction.immunity_ms or 0, self._live.value.transaction_time_out)
         elapsed_ms = self._clock.now_ms() - transaction.stored_ms
         if elapsed_ms > limit_ms and not request.boolean("fromTransactionCheck", False):
@@ -169,7 +169,7 @@ class EndTransactionCalls:
             self.repeated_count += 1
             return None
         if before is Outcome.GIVEN_UP:
-            # Nobody decided it: the broker gave up asking, and here is the answer after all.
+            # It was never decided: the broker gave up checking, and this is the late answer.
             if outcome is Outcome.COMMITTED:
                 return self._transaction_store.commit_given_up(half)
             self._transaction_store.table.remember(half.key, outcome)
@@ -197,13 +197,17 @@ class EndTransactionCalls:
 
 
 def _check_id(request: RemotingCommand, transaction_id: str) -> None:
-    """Refuse a request that names another transaction: after a power loss another message can be at its place.
+    """Refuse a request that names another transaction: after a power loss another message can have its offset.
 
     A client may name it by the offset message id instead, which ends with the offset that it gives as well.
     """
     named = [text for name in ("transactionId", "msgId") if (text := request.field(name))]
-    place = f"{request.integer('commitLogOffset'):016X}"
-    if named and transaction_id not in named and not any(text.upper().endswith(place) for text in named):
+    offset_text = f"{request.integer('commitLogOffset'):016X}"
+    if (
+        named
+        and transaction_id not in named
+        and not any(text.upper().endswith(offset_text) for text in named)
+    ):
         raise _not_found(request)
 
 

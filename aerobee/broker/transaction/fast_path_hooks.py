@@ -1,4 +1,4 @@
-"""What the fast path asks and tells about transactions, and about messages for later, which it serves beside them.
+"""The hooks of the fast path for transactions and for delayed messages.
 
 Which transactions are open stays in the transaction table, for checks, operators and recovery work on it; the fast path
 looks into it, and tells of each transaction that a frame begins or decides as soon as its record is in the log.
@@ -18,7 +18,7 @@ from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC
 
 
 class TransactionFastPath:
-    """seam.TransactionHooks. `opened` is told of the first transaction that begins in a burst: the first to be asked about."""
+    """seam.TransactionHooks. `opened` is called with the first transaction of a burst: the first to be checked."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class TransactionFastPath:
             (group, unique_key), topic, queue_offset, physical_offset, stored_ms=stored_ms
         )
         transaction.size = size
-        transaction.marks = (keys, tag)
+        transaction.keys_and_tag = (keys, tag)
         transaction = self._transaction_store.prepared(transaction)
         if self._first is None:
             self._first = transaction

@@ -131,7 +131,7 @@ def read_half(record: Record) -> HalfMessage:
         topic,
         queue_id,
         properties.get(PRODUCER_GROUP, ""),
-        # Without an id, which no client leaves out, it is a transaction of its own.
+        # Without an id, which no client leaves out, it is a separate transaction.
         properties.get(UNIQUE_KEY) or properties.get(TRANSACTION_ID) or f"at-{record.physical_offset}",
         number(properties.get(CHECK_TIMES), 0),
         immunity_ms(properties),

@@ -31,7 +31,7 @@ class TransactionMetrics:
         self.data_version = DataVersion(0, clock.now_ms(), 0)
 
     def load(self) -> None:
-        """Read the topics and the version that the file names; the counts are made again. A damaged file begins again, too."""
+        """Read the topics and the version that the file names; the counts are recomputed. A damaged file begins again, too."""
         tree = self._file.read_statistics() if self._file is not None else None
         if tree is None:
             return
@@ -52,7 +52,7 @@ class TransactionMetrics:
         )
 
     def write_soon(self, counts: Mapping[str, int]) -> None:
-        """Replace the file, beside the event loop."""
+        """Replace the file, off the event loop."""
         if self._file is not None:
             self._file.write_soon(lambda: self.write(counts))
 

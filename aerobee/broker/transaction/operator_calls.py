@@ -275,14 +275,14 @@ class TransactionOperatorCalls:
                 "cannot be read any more: it can only be rolled back",
             )
         if action == "commit":
-            return _place(half, self._transaction_store.commit(transaction))
+            return _offsets_of(half, self._transaction_store.commit(transaction))
         return self._ask_now(transaction, half)
 
     def _ask_now(self, transaction: OpenTransaction, half: HalfMessage) -> dict[str, str]:
         if not self._checker.ask(transaction, half):
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
-                f"nobody of producer group {transaction.group} who may send to {transaction.topic} is connected to broker "
+                f"no producer of group {transaction.group} that may send to {transaction.topic} is connected to broker "
                 f"{self._identity.name}: start a producer of that group, or decide the transaction yourself",
             )
         return {"outcome": "asked", "checks": str(transaction.checks)}
@@ -300,7 +300,7 @@ class TransactionOperatorCalls:
         if outcome is not Outcome.GIVEN_UP:
             raise _refused(half, f"was {outcome.value} already")
         if action == "commit":
-            return _place(half, self._transaction_store.commit_given_up(half))
+            return _offsets_of(half, self._transaction_store.commit_given_up(half))
         if action == "rollback":
             self._transaction_store.table.remember(half.key, Outcome.ROLLED_BACK)
             return {"outcome": Outcome.ROLLED_BACK.value}
@@ -315,7 +315,7 @@ def _refused(half: HalfMessage, why: str) -> RemoteError:
     )
 
 
-def _place(half: HalfMessage, result: AppendResult) -> dict[str, str]:
+def _offsets_of(half: HalfMessage, result: AppendResult) -> dict[str, str]:
     return {
         "outcome": Outcome.COMMITTED.value,
         "topic": half.topic,

@@ -5,12 +5,12 @@ committed. Here it is done once, at the start:
 
 1. The op records from the op offset on name half messages that are decided.
 2. Every other half message from the half offset on is open, if none of these says otherwise:
-   - the log holds its committed message behind the place up to which the op records are known to be complete: a crash
+   - the log holds its committed message behind the offset up to which the op records are known to be complete: a crash
      took the op record
    - it is a copy made for a check, and the index has its committed message: RocketMQ made the copy before it wrote
      the op record
 3. A copy that was made for a check belongs to its transaction. A half message that was sent after the decision about
-   an earlier one of the same id is a transaction of its own.
+   an earlier one of the same id is a separate transaction.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from aerobee.property_names import PRODUCER_GROUP
 
 log = logging.getLogger(__name__)
 
-# RocketMQ writes op records beside its commits: one may miss a decision that was made just before it.
+# RocketMQ writes op records apart from its commits: one may miss a decision that was made just before it.
 OP_RECORDS_BACK = 4
 RECORDS_PER_STEP = 256
 SCAN_BYTES_PER_STEP = 1 << 20
 
-Place = tuple[int, int]  # physical offset, size
+Extent = tuple[int, int]  # physical offset, size
 
 
 class ReadQueue(Protocol):
@@ -83,27 +83,27 @@ def recover(source: Source, *, interval_ms: int, was_committed: Callable[[HalfMe
 
 def recovering(
     source: Source, *, interval_ms: int, was_committed: Callable[[HalfMessage], bool]
-) -> Generator[list[Place], None, Recovered]:
-    """As recover(), in steps of some milliseconds: each yields the places of the log, (physical offset, size), that the next step
+) -> Generator[list[Extent], None, Recovered]:
+    """As recover(), in steps of some milliseconds: each yields the extents of the log, (physical offset, size), that the next step
     reads. Nothing is decided or prepared meanwhile."""
-    half_floor, half_end = _range(source.half_queue, source.half_offset)
-    op_floor, op_end = _range(source.op_queue, source.op_offset)
-    table = TransactionTable(floor=half_floor, end=half_end, op_floor=op_floor)
+    half_start, half_end = _range(source.half_queue, source.half_offset)
+    op_start, op_end = _range(source.op_queue, source.op_offset)
+    table = TransactionTable(start=half_start, end=half_end, op_start=op_start)
     decided: set[int] = set()
-    for first in range(op_floor, op_end, RECORDS_PER_STEP):
+    for first in range(op_start, op_end, RECORDS_PER_STEP):
         some = range(first, min(op_end, first + RECORDS_PER_STEP))
-        yield _places(source.op_queue, some)
+        yield _extents(source.op_queue, some)
         for op_offset in some:
             offsets = _read_ops(source, op_offset)
             table.op_written(op_offset, offsets)
-            decided.update(offset for offset in offsets if offset >= half_floor)
+            decided.update(offset for offset in offsets if offset >= half_start)
     halves: list[HalfMessage] = []
-    for first in range(half_floor, half_end, RECORDS_PER_STEP):
+    for first in range(half_start, half_end, RECORDS_PER_STEP):
         undecided = [
             each for each in range(first, min(half_end, first + RECORDS_PER_STEP)) if each not in decided
         ]
         if undecided:
-            yield _places(source.half_queue, undecided)
+            yield _extents(source.half_queue, undecided)
         halves += [half for offset in undecided if (half := _read_half(source, offset))]
     if not halves:
         return Recovered(table, 0, 0)
@@ -139,7 +139,7 @@ def _take_all(items: deque[tuple[int, Key]], steps: Generator[tuple[int, Key], N
             return value
 
 
-def _places(queue: ReadQueue | None, offsets: Iterable[int]) -> list[Place]:
+def _extents(queue: ReadQueue | None, offsets: Iterable[int]) -> list[Extent]:
     """Where the records of these queue offsets lie."""
     assert queue is not None
     return [(entry[0], entry[1]) for offset in offsets if (entry := queue.entry(offset)) is not None]

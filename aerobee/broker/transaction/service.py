@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class _Rules(TypedDict):
-    """What recover() takes beside its source."""
+    """What recover() takes besides its source."""
 
     interval_ms: int
     was_committed: Callable[[HalfMessage], bool]
@@ -168,7 +168,9 @@ class Transactions(Feature):
             "transactions_rolled_back", "Rolled back", lambda: [((), transaction_store.rolled_back_count)]
         )
         registry.counter(
-            "transactions_given_up", "Asked for in vain", lambda: [((), transaction_store.given_up_count)]
+            "transactions_given_up",
+            "Transactions given up after the last check",
+            lambda: [((), transaction_store.given_up_count)],
         )
 
     def _oldest_ms(self) -> int:
@@ -262,11 +264,11 @@ class Transactions(Feature):
         steps = recovering(self._source(), **self._rules())
         while True:
             try:
-                places = next(steps)
+                extents = next(steps)
             except StopIteration as end:
                 self._use(end.value)
                 return
-            await self._store.warm_records(places)
+            await self._store.warm_records(extents)
             await asyncio.sleep(0)
 
     def start(self) -> None:
@@ -283,7 +285,7 @@ class Transactions(Feature):
     def resign(self) -> None:
         self.stop()
         # Another broker decides from here on; what was open here may be decided, or cut off.
-        self.transaction_store.go_on_with(TransactionTable())
+        self.transaction_store.resume_with(TransactionTable())
         self._has_table = False
         self._term += 1
         self._saved_progress = (-1, -1)
@@ -339,7 +341,7 @@ class Transactions(Feature):
         for transaction in list(found.table.by_key.values()):
             if transaction.physical_offset in self._escaped:
                 found.table.decided(transaction, Outcome.ROLLED_BACK)  # here: another broker asks about it
-        self.transaction_store.go_on_with(found.table)
+        self.transaction_store.resume_with(found.table)
         self._is_loaded = self._has_table = True
         if found.table.by_key or found.found_commits:
             log.info(

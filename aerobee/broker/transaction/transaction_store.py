@@ -1,7 +1,7 @@
-"""What decisions do to the store: commit, rollback, a copy for a check, giving up, and the op records. No IO of its own.
+"""What decisions do to the store: commit, rollback, a copy for a check, giving up, and the op records. No IO.
 
 Follows TransactionalMessageBridge of RocketMQ. Each method appends and then changes the table with nothing in between,
-so that the two agree whenever somebody looks:
+so that the two agree at every read:
 
     commit     the message itself first: it is the proof. A crash before its op record loses nothing, for a start looks
                for such messages (recovery.py)
@@ -124,7 +124,7 @@ class TransactionStore:
 
     # --- reading
 
-    def go_on_with(self, table: TransactionTable) -> None:
+    def resume_with(self, table: TransactionTable) -> None:
         """Take over what recovery found, before anything is served."""
         self.table = table
 
@@ -145,7 +145,7 @@ class TransactionStore:
         return kept
 
     def half_at(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:
-        """The half message at a place in the log, None when there is none (any more) or its record makes no sense."""
+        """The half message at an offset of the log, None when there is none (any more) or its record makes no sense."""
         # Also one that is not durable yet: store.read_record() would not show it, and its producer may end it already.
         commit_log = self._store.log
         if not commit_log.min_offset <= physical_offset <= commit_log.end - RECORD_BYTES_MIN:
@@ -163,7 +163,7 @@ class TransactionStore:
             return None
 
     def named_half(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:
-        """As half_at, at a place that a request names: None for one that stands in the body of somebody's message."""
+        """As half_at, at an offset that a request names: None for one that stands in the body of another message."""
         half = self.half_at(physical_offset, topics)
         if half is None:
             return None
@@ -192,7 +192,7 @@ class TransactionStore:
             try:
                 copy = read_half(record)
             except MalformedRecord:
-                continue  # not one of ours: anybody may have written to this topic through RocketMQ
+                continue  # not one of Aerobee's: any client may have written to this topic through RocketMQ
             if copy.transaction_id == transaction_id and group in (None, copy.group):
                 return copy
         return None

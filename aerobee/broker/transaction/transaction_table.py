@@ -11,7 +11,7 @@ decision closes all of them. A half message that arrives after the decision begi
                    |
                    +-- due() says when to ask; asked() or put_off() says what came of it
 
-What always holds: every open copy is at or behind `floor`; a copy below it is decided for ever.
+What always holds: every open copy is at or behind `start`; a copy below it is decided for ever.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Outcome(Enum):
 class OpenTransaction:
     """One that is not decided. `queue_offset` and `physical_offset` are those of its newest copy.
 
-    `stored_ms` is when its first copy was stored, as far as that is known; `immunity_ms` how long its sender wants not to
-    be asked, None for the broker's own time; `due_ms` when to ask next, None: when the broker's own immunity is over.
+    `stored_ms` is when its first copy was stored, as far as that is known; `immunity_ms` for how long its sender wants
+    no check, None for the broker's setting; `due_ms` when to check next, None: when the broker's immunity has expired.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class OpenTransaction:
         "first_offset",
         "immunity_ms",
         "key",
-        "marks",
+        "keys_and_tag",
         "older",
         "physical_offset",
         "queue_offset",
@@ -71,7 +71,7 @@ class OpenTransaction:
         immunity_ms: int | None = None,
         due_ms: int | None = None,
     ) -> None:
-        """Without `due_ms` it is due when its immunity is over."""
+        """Without `due_ms` it is due when its immunity has expired."""
         self.key = key
         self.topic = topic
         self.queue_offset = queue_offset
@@ -84,8 +84,8 @@ class OpenTransaction:
         self.due_ms = stored_ms + immunity_ms if due_ms is None and immunity_ms is not None else due_ms
         # What the hot path knows of the newest copy: bytes of its record (0: unknown), KEYS and TAGS.
         self.size = 0
-        self.marks: tuple[str, str] | None = None
-        self.asked_ms = 0  # when it was asked about last by this process
+        self.keys_and_tag: tuple[str, str] | None = None
+        self.asked_ms = 0  # when this process last sent a check
         self.older: tuple[int, ...] = ()  # queue offsets of its other copies
 
     @property
@@ -107,16 +107,16 @@ class OpenTransaction:
 class TransactionTable:
     """The open transactions of one half queue. Times in ms; nothing here reads a clock."""
 
-    def __init__(self, *, floor: int = 0, end: int = 0, op_floor: int = 0) -> None:
+    def __init__(self, *, start: int = 0, end: int = 0, op_start: int = 0) -> None:
         """Begin at a half-queue offset below which everything is decided, the queue's end, and an op-queue offset."""
         self.open: dict[int, OpenTransaction] = {}  # by the queue offset of each copy
         self.by_key: dict[Key, OpenTransaction] = {}
         self.counts: dict[str, int] = {}  # topic -> open transactions
         self.outcomes: OrderedDict[Key, Outcome] = OrderedDict()
         self.ops: list[int] = []  # half-queue offsets that are decided and not written yet
-        self._next = max(floor, end)  # the half queue's end, as far as we know
-        self._floor = floor
-        self._op_floor = op_floor
+        self._next = max(start, end)  # the half queue's end, as far as we know
+        self._start = start
+        self._op_start = op_start
         self._op_records: deque[tuple[int, int]] = deque()  # op-queue offset, largest half offset in it
         self._fresh: deque[OpenTransaction] = deque()  # those with the broker's own immunity, oldest first
         self._due: list[tuple[int, int, OpenTransaction]] = []  # heap of (due, order of entry) for all others
@@ -218,7 +218,7 @@ class TransactionTable:
         return taken
 
     def next_due_ms(self, immunity_ms: int) -> int | None:
-        """When the next one is to be asked about; None when nobody is."""
+        """When the next check is due; None when there is none."""
         self._drop_outdated()
         times = [self._fresh[0].stored_ms + immunity_ms] if self._fresh else []
         if self._due:
@@ -285,15 +285,15 @@ class TransactionTable:
 
     def progress(self) -> tuple[int, int]:
         """Return (half-queue offset, op-queue offset) from which a start reads on: nothing below them is needed."""
-        floor, end, is_open = self._floor, self._next, self.open
+        start, end, is_open = self._start, self._next, self.open
         if not is_open:
-            floor = end
-        while floor < end and floor not in is_open:
-            floor += 1
-        self._floor = floor
+            start = end
+        while start < end and start not in is_open:
+            start += 1
+        self._start = start
         records = self._op_records
-        while records and records[0][1] < floor:
-            self._op_floor = records.popleft()[0] + 1
+        while records and records[0][1] < start:
+            self._op_start = records.popleft()[0] + 1
         if records:
-            self._op_floor = records[0][0]
-        return floor, self._op_floor
+            self._op_start = records[0][0]
+        return start, self._op_start

@@ -137,11 +137,11 @@ def test_where_the_broker_shares_out_each_client_has_queues(members: Members) ->
     group = members.registry.group(GROUP)
     assert group is not None
     positions = [
-        group.ids.place_of(client_id, peer, group.client_ids())  # type: ignore[arg-type]
+        group.ids.position_of(client_id, peer, group.client_ids())  # type: ignore[arg-type]
         for client_id, peer in ((ID, members.first), (ID, members.second), ("zzz", members.other))
     ]
     assert positions == [(0, 3), (1, 3), (2, 3)]
-    assert group.ids.place_of("unknown", members.first, group.client_ids()) is None  # type: ignore[arg-type]
+    assert group.ids.position_of("unknown", members.first, group.client_ids()) is None  # type: ignore[arg-type]
 
 
 def test_members_of_a_broadcasting_group_may_share_an_id() -> None:

@@ -28,7 +28,7 @@ def comparisons(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count[0] += 1
         return self is other
 
-    for kind in (PendingPull, _Place):
+    for kind in (PendingPull, _GroupCalls):
         identity_hash = object.__hash__
         monkeypatch.setattr(kind, "__eq__", compared, raising=False)
         monkeypatch.setattr(kind, "__hash__", identity_hash, raising=False)

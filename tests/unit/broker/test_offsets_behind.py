@@ -16,7 +16,7 @@ from aerobee.remoting.command import RemotingCommand
 def _calls(role: Role, unserved: UnservedKinds) -> SlaveCalls:
     return SlaveCalls(
         offsets=SimpleNamespace(  # type: ignore[arg-type]
-            change_mark="1",
+            change_token="1",
             to_dict=lambda: {
                 "dataVersion": {},
                 "groupTopicMap": {},

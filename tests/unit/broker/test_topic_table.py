@@ -180,7 +180,7 @@ async def test_an_order_configuration_changes_no_version(tmp_path: Path) -> None
     topics = table(tmp_path / "topics.json")
     await topics.put_async((TopicConfig("TopicA"),))
     version = topics.data_version
-    topics.mark_order_topics({"TopicA": "broker-a:4", "Unknown": "x:1"})
+    topics.set_order_topics({"TopicA": "broker-a:4", "Unknown": "x:1"})
     assert topics.topics["TopicA"].order
     assert topics.data_version == version
 
