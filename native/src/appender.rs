@@ -1,9 +1,9 @@
-//! Appender: the one place that writes a record, its queue entry, its index entries and the log's end, as
+//! Appender: the only code here that writes a record, its queue entry, its index entries and the log's end, as
 //! aerobee/store/append/log_appender.py does for the Python code.
 //!
 //! A burst works on copies of the numbers that the Python objects hold (the log's end, a queue's next offset, ...).
 //! `settle` writes them into the objects before any call that may look at them, and at the burst's end. The order of an
-//! append: space in queue, index and log; the record; the log's end; the queue entry; index entries; those who wait are told.
+//! append: space in queue, index and log; the record; the log's end; the queue entry; index entries; listeners are notified.
 //! Nothing can fail for a peer's reasons after the first byte.
 
 use pyo3::exceptions::{PyAssertionError, PyBufferError, PyValueError};
@@ -31,8 +31,8 @@ pub struct Appender {
     index_files: Option<Py<PyList>>, // None: the index is off
     index: Index,
     queue_type: Py<PyAny>,
-    waiting: Py<PyAny>, // queues at which somebody waits
-    /// Python was called that may have left work for the event loop, or somebody waiting; whoever asks sets it back.
+    waiting: Py<PyAny>, // queues at which a consumer waits
+    /// Python was called and may have left work for the event loop, or a waiter; the reader of this flag resets it.
     pub has_called: bool,
     // Of the run that is appended: its records and its queue entries.
     run: Vec<u8>,
@@ -212,7 +212,7 @@ impl Appender {
         Ok(Placed { queue_offset: first, physical_offset: offset, size: self.run.len() })
     }
 
-    /// Whether somebody is to be told of each message of the queue: a run of several must come one by one then.
+    /// Whether a listener needs each message of the queue: a run of several must come one by one then.
     pub fn is_awaited(&mut self, writing: &mut Writing<'_>, queue: usize) -> PyResult<bool> {
         Ok(self.live(writing, queue)?.notify)
     }
@@ -475,7 +475,7 @@ impl Appender {
             self.errors.check(py, made)?;
         }
         if !index.getattr(intern!(py, "is_enabled")).and_then(|is| is.is_truthy()).map_err(Stop::Fault)? {
-            self.index_files = None; // it was let go of
+            self.index_files = None; // the index was disabled
         }
         self.load_index_room(py, true)
     }
@@ -510,7 +510,7 @@ fn check(holds: bool, what: &'static str) -> PyResult<()> {
     if holds { Ok(()) } else { Err(PyAssertionError::new_err(what)) }
 }
 
-/// Whether a record says that it has this size and that it is this message of its queue, at this place of the log.
+/// Whether a record says that it has this size and that it is this message of its queue, at this offset of the log.
 fn names(record: &[u8], size: i32, queue_offset: i64, physical_offset: i64) -> bool {
     record.get(..4) == Some(size.to_be_bytes().as_slice())
         && record.get(QUEUE_OFFSET_AT..QUEUE_OFFSET_AT + 8) == Some(queue_offset.to_be_bytes().as_slice())

@@ -363,7 +363,7 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// The id that names the record's place: upper-case hex of store host and physical offset.
+    /// The id that names the record's offset: upper-case hex of store host and physical offset.
     fn place<'b>(&self, out: &'b mut [u8; 32]) -> &'b [u8] {
         for (pair, byte) in out.chunks_exact_mut(2).zip(self.store_host.iter().chain(self.physical_offset)) {
             pair[0] = HEX_UPPER[usize::from(byte >> 4)];

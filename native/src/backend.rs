@@ -150,7 +150,7 @@ impl Backend {
         self.forgets_grants.store(true, Ordering::Release);
     }
 
-    /// Serve ordinary frames from `position` on. `host` is whom a guard asks, "" for nobody.
+    /// Serve ordinary frames from `position` on. `host` is whom a guard checks, "" for a peer that is not checked.
     #[pyo3(signature = (data, position, born_host, now_ms, takes_sends, takes_pulls, host=None))]
     #[allow(clippy::too_many_arguments)]
     fn burst(
@@ -271,7 +271,7 @@ impl State {
         });
         self.shared.keep(replies);
         let result = Py::new(py, result?)?;
-        // What comes from nobody are pulls that waited: how long is no latency.
+        // Frames without a host are pulls that waited: how long is no latency.
         if !burst.writing.born_host.is_empty() {
             self.took(py, began.elapsed(), burst.requests_before, &burst.pulled)?;
         } else {
@@ -301,7 +301,7 @@ impl State {
     }
 
     /// Cut frames and serve each; return the first position that was not served, whether a whole frame stands there, and
-    /// what failed. A frame that failed counts as used: nobody may serve it again.
+    /// what failed. A frame that failed counts as used: no handler may serve it again.
     pub fn frames(&mut self, burst: &mut Burst<'_>, data: &[u8], position: usize) -> (usize, bool, Option<PyErr>) {
         if self.guard.is_some() && !matches!(burst.asked, Asked::Nothing) {
             return self.guarded_frames(burst, data, position);

@@ -90,7 +90,7 @@ fn store(shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> O
         start = *end;
         (message, own)
     });
-    // Who waits looks at the newest message that it is told of.
+    // A listener looks only at the newest message that it is called with.
     let queue_offset = if appender.is_awaited(&mut burst.writing, queue).map_err(Stop::Fault)? {
         let mut first = None;
         for (message, hashes) in run {

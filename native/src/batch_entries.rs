@@ -28,7 +28,7 @@ fn beyond() -> PyErr {
     PyBufferError::new_err("a row lies beyond its column")
 }
 
-/// The 32 bits at place `index`.
+/// The 32 bits at `index`.
 fn offset_at(offsets: &View, index: i64) -> PyResult<i64> {
     let bytes = index.checked_mul(4).and_then(|at| offsets.read::<4>(at)).ok_or_else(beyond)?;
     Ok(i64::from(i32::from_le_bytes(bytes)))

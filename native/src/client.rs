@@ -1,4 +1,4 @@
-//! What a client spends its time on beside calls: ids, frames of sends, and answers to them (client_reply.rs).
+//! What a client spends its time on besides calls: ids, frames of sends, and answers to them (client_reply.rs).
 //!
 //! aerobee/client/base/unique_id.py and send_header.py are the reference implementation, tests/unit/client/test_client_codec.py holds both to
 //! it. Whatever is not ordinary is left to the reference implementation, which knows every case and raises what is to be raised.
@@ -179,7 +179,7 @@ impl SendTemplate {
     }
 }
 
-/// What a message without properties of its own says, when it asks for nothing but a tag and keys.
+/// The parts of a message without user properties, which has nothing but a tag and keys.
 struct Parts<'py> {
     flag: i64,
     waits: bool,

@@ -1,4 +1,4 @@
-//! Answers to sends, a whole read at once. aerobee/client/session/send_replies.py is the reference implementation: it says which answers are
+//! Answers to sends, a whole read in one call. aerobee/client/session/send_replies.py is the reference implementation: it says which answers are
 //! ordinary. This one takes fewer, those written without blanks and escapes as brokers do; what it leaves goes the usual
 //! way and ends the same.
 
@@ -215,7 +215,7 @@ impl<'a> Fields<'a> {
                 "MSG_REGION" => fields.region = value,
                 "TRACE_ON" => fields.trace_on = value,
                 "duplicate" => fields.is_duplicate = true,
-                "aerobeeAck" => return None, // a level that was asked for by name: rare, and has fields of its own
+                "aerobeeAck" => return None, // a level that the send requested: rare, and has extra fields
                 _ => {}
             }
             if !reader.goes_on()? {

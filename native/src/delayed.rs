@@ -35,7 +35,7 @@ struct Turn {
     is_allowed: bool,
     /// Precision and longest delay, ms; None: timer messages are for the handlers.
     timer_limits: Option<(i64, i64)>,
-    /// Levels whose delivery was told of their messages: once is enough, for those of a level are all due at the same time.
+    /// Levels whose delivery was notified: once is enough, for those of a level are all due at the same time.
     told_levels: u128,
     told_timer: bool,
 }

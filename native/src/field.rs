@@ -75,8 +75,8 @@ pub trait FieldSink<'a> {
     /// What came of this header is void.
     fn clear_header(&mut self);
 
-    /// A field whose name is a letter from a to z.
-    fn take_letter(&mut self, letter: u8, value: Value<'a>);
+    /// A field whose name is one of `a` to `z`.
+    fn take_short(&mut self, name: u8, value: Value<'a>);
 
     /// Any field; `known` is what its name is known as.
     fn take(&mut self, name: &[u8], known: Option<Name>, value: Value<'a>);
@@ -89,7 +89,7 @@ pub struct Fields<'a> {
 
 /// All fields of some headers in their order, those of equal names, too.
 pub struct AllFields<'a> {
-    /// A letter from a to z is itself, another name stands behind its length: headers have the same names in the same order
+    /// A name of one character, `a` to `z`, is itself; another name stands behind its length: headers have the same names in the same order
     /// when these bytes are the same.
     names: Vec<u8>,
     values: Vec<Value<'a>>,
@@ -104,7 +104,7 @@ pub struct Kept {
     values: Range<usize>,
 }
 
-const LONG_NAME: u8 = u8::MAX; // instead of a length that is not less than the letters: it follows in eight bytes
+const LONG_NAME: u8 = u8::MAX; // instead of a length that is not below the codes of `a` to `z`: it follows in eight bytes
 /// What `AllFields` keep memory for.
 const NAME_BYTES_KEPT: usize = 1 << 14;
 const VALUES_KEPT: usize = 1 << 11;
@@ -131,7 +131,7 @@ impl<'a> FieldSink<'a> for Fields<'a> {
     }
 
     #[inline(always)]
-    fn take_letter(&mut self, letter: u8, value: Value<'a>) {
+    fn take_short(&mut self, name: u8, value: Value<'a>) {
         if let Some(known) = Name::of_letter(letter) {
             self.set(known, value);
         }
@@ -189,7 +189,7 @@ impl<'a> FieldSink<'a> for AllFields<'a> {
     }
 
     #[inline(always)]
-    fn take_letter(&mut self, letter: u8, value: Value<'a>) {
+    fn take_short(&mut self, name: u8, value: Value<'a>) {
         self.names.push(letter);
         self.values.push(value);
     }

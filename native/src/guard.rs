@@ -1,7 +1,7 @@
 //! Who may have a frame served: aerobee/broker/fastpath/guard.py is the reference implementation.
 //!
-//! A grant is asked for once for a host, an access key and the names that a request needs permission for, and kept until users
-//! or permissions change; what it allows is asked behind the first right signature. Each frame's signature is verified:
+//! A grant is looked up once for a host, an access key and the names that a request needs permission for, and kept until users
+//! or permissions change; what it allows is looked up behind the first right signature. Each frame's signature is verified:
 //! HMAC-SHA1 over the values of all its fields and its body. Those of some frames may be verified before the first of them is
 //! served (look_ahead.rs), with grants that are known; what was found out is void as soon as grants are forgotten.
 
@@ -27,14 +27,14 @@ const TEXT_CHARS_MAX: usize = 512;
 const CONTENT_BYTES_KEPT: usize = 1 << 16;
 const AHEAD_FRAME_BYTES_MAX: usize = 16 * 1024; // a longer frame is verified when it is served
 
-/// What is asked of a peer.
+/// What a peer has to prove.
 #[derive(Clone)]
 pub enum Asked {
     /// Nothing.
     Nothing,
     /// Signatures, of whom comes from there.
     Host(Arc<str>),
-    /// Nobody knows who it is.
+    /// Its host is unknown.
     Unknown,
 }
 
@@ -97,7 +97,7 @@ impl Guard {
         Ok(Self { find_grant, guarded: known, grants, orders: FieldOrders::default(), contents: Contents::default() })
     }
 
-    /// Verify the signatures of at most `LANES` frames of one peer with the grants that are known. Asks nobody.
+    /// Verify the signatures of at most `LANES` frames of one peer with the grants that are known. Calls no Python code.
     pub fn verify<'a>(&mut self, asked: &Asked, frames: &mut [Shown<'a>], all: &AllFields<'a>) {
         let Asked::Host(host) = asked else { return };
         self.grants.forget_if_told();
@@ -131,7 +131,7 @@ impl Guard {
         }
     }
 
-    /// Let a frame through, or leave it to the handlers. `called` is set when Python was asked. `fields` become the frame's.
+    /// Let a frame through, or leave it to the handlers. `called` is set when Python was called. `fields` become the frame's.
     #[allow(clippy::too_many_arguments)]
     pub fn admit<'a>(
         &mut self,
@@ -270,7 +270,7 @@ fn ordinary<'g>(guarded: &'g [Guarded], order: &FieldOrder, shown: &Shown<'_>, v
     Ok(guarded)
 }
 
-/// What a grant is known by beside the code and the host: the access key, and what permission is needed for.
+/// What a grant is known by besides the code and the host: the access key, and what permission is needed for.
 fn named<'v>(values: &[Value<'v>], order: &FieldOrder, guarded: &Guarded) -> impl Iterator<Item = Value<'v>> + Clone {
     let access_key = order.access_key.map_or(Value::Missing, |number| values[number]);
     std::iter::once(access_key).chain(guarded.names.iter().map(|(name, _)| order.value(values, *name)))
@@ -300,7 +300,7 @@ fn check(contents: &mut Contents, key: Option<Key>, shown: &Shown<'_>, values: &
     if contents.verify().all(|is_signed| is_signed) { Ok(()) } else { Err(Stop::Slow) }
 }
 
-/// Who asks, and the key that has to have signed it.
+/// The user of a request, and the key that has to have signed it.
 fn ask<'py, 'v>(
     find_grant: &Py<PyAny>,
     py: Python<'py>,

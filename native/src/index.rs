@@ -19,7 +19,7 @@ pub struct Index {
 }
 
 /// The open file's numbers after the last burst. They are read again when the file is another one or has another count:
-/// then somebody else has written to it.
+/// then Python code has written to it.
 struct OpenFile {
     file: Py<PyAny>,
     count: i64,
@@ -76,7 +76,7 @@ impl Index {
         self.write_all(files, &[], now_ms)
     }
 
-    /// As write(), each entry with a store time of its own.
+    /// As write(), each entry with its store time.
     pub fn write_timed(&mut self, files: Option<&Bound<'_, PyList>>, times: &[i64]) -> PyResult<()> {
         debug_assert_eq!(times.len(), self.entries.len());
         self.write_all(files, times, times.last().copied().unwrap_or(0))

@@ -8,7 +8,7 @@ use crate::json_text::{hex4, plain_until};
 
 const DEPTH_MAX: usize = 1024;
 
-/// What a header says beside its fields.
+/// What a header says besides its fields.
 pub struct JsonHeader<'a> {
     pub code: Value<'a>,
     pub flag: Value<'a>,
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
         if self.next()? != b'"' {
             return None;
         }
-        // Most names are one letter; a quote behind a byte that is no special one closes it.
+        // Most names have one character; a quote behind a byte that is no special one closes it.
         let name = match self.bytes.get(self.at..self.at + 2) {
             Some([b'a'..=b'z', b'"']) => {
                 self.at += 2;
@@ -130,10 +130,10 @@ impl<'a> Reader<'a> {
         }
         loop {
             // What nearly every field of a send is: `"x":"text"`.
-            if let Some([b'"', letter @ b'a'..=b'z', b'"', b':', b'"']) = self.bytes.get(self.at..self.at + 5) {
+            if let Some([b'"', name @ b'a'..=b'z', b'"', b':', b'"']) = self.bytes.get(self.at..self.at + 5) {
                 self.at += 5;
                 let value = self.string()?;
-                fields.take_letter(*letter, value);
+                fields.take_short(*name, value);
             } else {
                 let name = self.name()?;
                 let value = self.value(2)?;
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
         Some(value)
     }
 
-    /// An array or object that nobody needs: checked without recursion, so that depth costs no stack.
+    /// An array or object that no handler needs: checked without recursion, so that depth costs no stack.
     fn container(&mut self, depth: usize) -> Option<()> {
         let mut open: Vec<u8> = Vec::new();
         loop {

@@ -33,7 +33,7 @@ mod raw_appender;
 mod segment;
 mod filter;
 
-// The fast path: what families share, the families, and who asks them.
+// The fast path: what the frame handlers share, the handlers, and their caller.
 mod handed_out;
 mod latency;
 mod requests;

@@ -9,7 +9,7 @@ use crate::guard::{Asked, Guard, Shown};
 use crate::json_header;
 use crate::sha1_lanes::LANES;
 
-/// All frames that are looked at together, beside the first, have so many bytes.
+/// Maximum bytes of the frames that are looked at together, besides the first.
 const BYTES_MAX: usize = 256 * 1024;
 
 /// A whole frame. `body_at` may lie behind its end: then it is none.
@@ -75,7 +75,7 @@ impl<'a> Ahead<'a> {
         Some((shown, &self.all))
     }
 
-    /// The last frame was left to others, or the burst is over.
+    /// The last frame was left to others, or the burst has ended.
     pub fn done(mut self, reach: &mut Reach) {
         self.learn();
         *reach = Reach { count: self.reach, frames: emptied(self.frames), all: self.all.emptied() };

@@ -14,7 +14,7 @@ pub enum Stop {
 
 pub type Outcome<T> = Result<T, Stop>;
 
-/// Errors of the store, beside those that the reference implementation takes for "not ordinary".
+/// Errors of the store, besides those that the reference implementation takes for "not ordinary".
 pub struct Errors {
     store_error: Py<PyAny>,
 }
@@ -39,7 +39,7 @@ impl Errors {
     }
 }
 
-/// Log the failure of a callback that is told of what was written. What was written stays: `what` is told too late or not at
+/// Log the failure of a callback for what was written. What was written stays: `what` is notified too late or not at
 /// all, which is all that may follow from it. What is no error of the program, such as an interrupt, goes through.
 pub fn note_failed_callback(py: Python<'_>, error: PyErr, what: &str) -> PyResult<()> {
     if !error.is_instance_of::<pyo3::exceptions::PyException>(py) {

@@ -62,7 +62,7 @@ enum Read {
     FallBackToHandler,
 }
 
-/// What a read found; the records are in a buffer beside it.
+/// What a read found; the records are in a separate buffer.
 struct Found {
     next_offset: i64,
     count: i64,
@@ -326,7 +326,7 @@ fn write_head(head: &mut Vec<u8>, authorization: &Authorization, request: &Reque
     }
 }
 
-/// Whether the first record asked for is so hot that nobody need ask whether it is in memory.
+/// Whether the first requested record is so hot that it is surely in memory.
 fn is_hot(entry: &[u8], log_end: i64, limits: &Limits) -> bool {
     entry.first_chunk::<8>().is_some_and(|offset| log_end - i64::from_be_bytes(*offset) <= limits.hot_read_bytes)
 }

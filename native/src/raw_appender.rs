@@ -2,7 +2,7 @@
 //! aerobee/store/append/raw_appender.py is the reference implementation; what is not ordinary is left to it, from its first record on.
 //!
 //! The order is the reference implementation's: records are read and judged; space in the index, the queues and the log; the bytes; the
-//! log's end; queue entries; index entries; who waits is told. Nothing can fail for a master's reasons after the first byte.
+//! log's end; queue entries; index entries; listeners are notified. Nothing can fail for a master's reasons after the first byte.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -73,7 +73,7 @@ struct PlannedQueue {
     count: usize,
 }
 
-/// What consumers are told: messages of a queue up to this offset, which have this code.
+/// A notice for consumers: messages of a queue up to this offset, which have this code.
 struct Note {
     queue: usize,
     end: i64,
@@ -404,7 +404,7 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// The record at the start of `bytes`; None for what is not whole, no record of that place, or for the reference implementation.
+    /// The record at the start of `bytes`; None for what is not whole, no record of that offset, or for the reference implementation.
     fn cut(bytes: &'a [u8], physical_offset: i64) -> Option<Self> {
         let size = usize::try_from(word(bytes, 0)?).ok()?;
         let bytes = bytes.get(..size).filter(|bytes| bytes.len() >= RECORD_BYTES_MIN)?;

@@ -68,7 +68,7 @@ impl Requests {
         }
     }
 
-    /// What was answered since the last call is counted by somebody else.
+    /// The Python code counts what was answered since the last call.
     pub fn forget(&mut self) {
         self.answered = [0; ROWS];
         self.is_any = false;

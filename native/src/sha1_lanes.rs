@@ -78,7 +78,7 @@ mod avx512 {
             for at in done..end {
                 // Lanes that are empty continue with anything: their states are not looked at any more.
                 let blocks = from_fn(|lane| texts.get(lane).and_then(|text| text.blocks.get(at)).unwrap_or(&[0; BLOCK_BYTES]));
-                // SAFETY: that the processor has these instructions was asked above.
+                // SAFETY: that the processor has these instructions was checked above.
                 unsafe { compress_all(&mut states, &blocks) };
             }
             done = end;

@@ -141,7 +141,7 @@ pub struct Scratch {
     replies: Vec<u8>,
 }
 
-/// What the backend is told about the broker.
+/// What the backend knows of the broker.
 pub struct Identity {
     pub own_properties: Vec<u8>,
     pub reply_fields: Vec<u8>,
@@ -232,7 +232,7 @@ impl Shared {
         })
     }
 
-    /// Whether messages may be appended here: nobody else has taken over. Asked before each turn.
+    /// Whether messages may be appended here: no other broker has taken over. Read before each turn.
     pub fn may_append(&self) -> bool {
         self.permit(FENCE_AT) == 0
     }
@@ -398,7 +398,7 @@ fn decimal_digits(value: i64) -> usize {
     value.checked_ilog10().map_or(1, |digits| digits as usize + 1)
 }
 
-/// The sixteen upper-case hex digits of a number: all of them at once, four bits in each byte.
+/// The sixteen upper-case hex digits of a number: all of them in one step, four bits in each byte.
 fn hex_of(value: i64) -> [u8; 16] {
     let half = |word: u32| {
         let mut nibbles = u64::from(word);

@@ -1,4 +1,4 @@
-//! Signatures of frames: HMAC-SHA1 (RFC 2104), of many frames at once, as Base64. aerobee/remoting/signature.py says over what.
+//! Signatures of frames: HMAC-SHA1 (RFC 2104), of many frames in parallel, as Base64. aerobee/remoting/signature.py says over which bytes.
 //!
 //! Of a secret only the two states are kept that every signature with it begins with.
 
@@ -35,7 +35,7 @@ impl Key {
     }
 }
 
-/// What signatures are over, one content behind the other, each in whole blocks with SHA-1's padding.
+/// The signed bytes, one content behind the other, each in whole blocks with SHA-1's padding.
 #[derive(Default)]
 pub struct Contents {
     bytes: Vec<u8>,
@@ -78,7 +78,7 @@ impl Contents {
         // The hash began with a block of the key.
         let bits = 8 * (BLOCK_BYTES + self.bytes.len() - start + body.len()) as u64;
         if body.len() > COPIED_BYTES_MAX {
-            // What needs no place here, which is most of a long body, goes into the key's state at once.
+            // What needs no space here, which is most of a long body, goes straight into the key's state.
             let (head, rest) = body.split_at((self.bytes.len() - start).next_multiple_of(BLOCK_BYTES) + start - self.bytes.len());
             self.bytes.extend_from_slice(head);
             let (blocks, tail) = rest.as_chunks();

@@ -3,7 +3,7 @@
 //! One epoll holds all connections, and other descriptors when it is the event loop's own (native_loop.py); on any other
 //! loop its descriptor is watched. `run` waits, reads, serves and sends, turn after turn, without the interpreter. What the
 //! fast path cannot serve, the first bytes of a connection, ends and errors go to the connection's transport
-//! (aerobee/remoting/direct.py), which is told about by an event; so does everything of a connection while the transport has
+//! (aerobee/remoting/direct.py), by an event; so does everything of a connection while the transport has
 //! not said `serve`. All turns of a run share one burst: its numbers are read and written into Python's objects once.
 //!
 //! What always holds: a message's bytes are in the log's and the queue's files before its reply leaves. Whatever Python
@@ -183,7 +183,7 @@ impl Sockets {
         send_some(socket, data).map_err(system_error)
     }
 
-    /// Have `wait` tell of a descriptor of somebody else; mask 0: no longer.
+    /// Have `wait` report a descriptor that Python owns; mask 0: no longer.
     fn watch_other(&self, descriptor: RawFd, mask: u32) -> PyResult<()> {
         let token = u64::try_from(descriptor).map_err(|_| unknown())?;
         let other = borrow(descriptor);
@@ -217,10 +217,10 @@ impl Sockets {
     }
 
     /// Wait, read, serve what the backend can, and send, turn after turn, until something is left for Python or `timeout_s`
-    /// is over (below 0: never), after `turn_count_max` turns at the latest, and `linger_s` after the first turn (below 0:
+    /// has passed (below 0: never), after `turn_count_max` turns at the latest, and `linger_s` after the first turn (below 0:
     /// not). native_loop.py says what it returns.
     ///
-    /// The numbers stay here from turn to turn: nobody in Python looks at them meanwhile, for whatever is left for the event
+    /// The numbers stay here from turn to turn: no Python code reads them meanwhile, for whatever is left for the event
     /// loop (`loop_ready`, what it is to run; `loop_timers`, whose number changes with each new one) ends the run. Other
     /// threads run while this one waits. Without a backend everything goes to the transports. `now_ms` gives the time, None:
     /// the system's.
@@ -283,7 +283,7 @@ impl Sockets {
             pulled.append((connection, [result.result(py)?]))?;
         }
         if let Err(error) = outcome {
-            // What is found out so far is to be told all the same: bytes were read, replies have left.
+            // What is known so far is reported all the same: bytes were read, replies have left.
             for (token, ..) in std::mem::take(&mut run.outgoing) {
                 self.tell(&run, token, FAULT, error.clone_ref(py).into_value(py).into_any())?;
             }
@@ -304,7 +304,7 @@ impl Sockets {
     }
 }
 
-/// When a `run` ends that nothing else has ended. `linger` counts from its first turn: somebody is to be told of what was stored.
+/// When a `run` ends that nothing else has ended. `linger` counts from its first turn: a replica waits for what was stored.
 struct Bounds {
     deadline: Option<Instant>,
     turn_count_max: usize,
@@ -435,7 +435,7 @@ impl Sockets {
             let timeout_s = deadline.map_or(-1.0, |deadline| deadline.saturating_duration_since(Instant::now()).as_secs_f64());
             run.others = self.find_ready(py, timeout_s, ready)?;
             if ready.is_empty() {
-                return Ok(()); // the time is over, a signal has come, or others have something
+                return Ok(()); // the time has passed, a signal has come, or others have something
             }
             let began = Instant::now();
             run.turn_count += 1;
@@ -680,7 +680,7 @@ fn send_some(socket: &Socket, data: &[u8]) -> Result<usize, Errno> {
 
 #[allow(unsafe_code)]
 fn own(descriptor: RawFd) -> OwnedFd {
-    // SAFETY: the caller gives an open descriptor away that nobody else closes (socket.detach()).
+    // SAFETY: the caller gives an open descriptor away that no other code closes (socket.detach()).
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 

@@ -40,7 +40,7 @@ pub struct Properties<'a> {
 }
 
 impl Properties<'_> {
-    /// Whether the sender leaves it to the broker when it is answered; WAIT=false asks for an answer at once.
+    /// Whether the broker chooses when to answer the sender; WAIT=false requests an immediate answer.
     pub fn waits(&self) -> bool {
         self.wait.is_none_or(|wait| wait.eq_ignore_ascii_case(b"true"))
     }

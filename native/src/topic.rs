@@ -126,14 +126,14 @@ pub struct Queue {
     pub live: Option<LiveQueue>,
 }
 
-/// A queue as a burst sees it; settled into the Python object before anybody else looks.
+/// A queue as a burst sees it; settled into the Python object before Python code reads it.
 pub struct LiveQueue {
     pub max_offset: i64,
     pub room: i64,
     pub base: i64,
     pub window: Window,
     pub is_dirty: bool,
-    /// Somebody is to be told of each message.
+    /// A listener needs each message.
     pub notify: bool,
     pub is_changed: bool,
 }
@@ -152,7 +152,7 @@ impl LiveQueue {
         })
     }
 
-    /// Write what changed into the Python object. Messages that nobody is told of become readable by it.
+    /// Write what changed into the Python object. Messages without a listener become readable by it.
     pub fn settle(&mut self, py: Python<'_>, queue: &Py<PyAny>) -> PyResult<()> {
         if self.is_changed {
             self.is_changed = false;

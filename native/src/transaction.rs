@@ -1,7 +1,7 @@
 //! Transactions: half messages (310) and one-way END_TRANSACTION (37) (aerobee/broker/fastpath/transaction.py is the
 //! definition).
 //!
-//! Which transactions are open is known to Python (the transaction table). It is asked here, and told of what a frame
+//! Which transactions are open is known to Python (the transaction table). This file reads it, and reports what a frame
 //! began or decided as soon as the record is in the log, so that the next frame of the burst finds it.
 
 use std::collections::HashSet;
@@ -44,7 +44,7 @@ struct Turn {
     is_changed: bool,
 }
 
-/// What the properties of a half message say beside what is read of every message; of equal names the last counts.
+/// What the properties of a half message say besides what is read of every message; of equal names the last counts.
 #[derive(Default)]
 struct HalfProperties<'a> {
     is_half: bool,
@@ -334,7 +334,7 @@ impl Transactions {
     }
 }
 
-/// Where `part` stands in `text`; an empty place when there is none.
+/// Where `part` stands in `text`; an empty range when there is none.
 fn span(text: &[u8], part: Option<&[u8]>) -> (usize, usize) {
     part.map_or((0, 0), |part| {
         let start = part.as_ptr() as usize - text.as_ptr() as usize;

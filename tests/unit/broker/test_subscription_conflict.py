@@ -57,7 +57,7 @@ def test_a_conflict_names_both_clients_once(caplog: pytest.LogCaptureFixture) ->
             assert beat(clients, second, "c2", T="B", U="*").code == 0
     said = [record.getMessage() for record in caplog.records if "differ" in record.getMessage()]
     assert len(said) == 2, "each member once"
-    assert "client c2 asks for B, client c1 for A" in said[0]
+    assert "client c2 subscribes to B, client c1 to A" in said[0]
     group = clients.consumers.group("g")
     assert group is not None
     assert [(c.topic, c.client_id, c.other_client_id) for c in group.conflicts] == [("T", "c2", "c1")]
