@@ -14,7 +14,7 @@ use crate::field::{Fields, Name};
 use crate::filter::Filter;
 use crate::outcome::{Errors, Outcome, Stop};
 
-const SQL_MARK: u8 = 0; // in front of a request's SQL92 expression, as in fastpath/pull.py
+const SQL_PREFIX: u8 = 0; // in front of a request's SQL92 expression, as in fastpath/pull.py
 const AUTHORIZATIONS_MAX: usize = 4096;
 
 /// One way to pull that is allowed (Authorization of fastpath/pull.py).

@@ -1,10 +1,10 @@
 //! Batches (320): several messages for one queue, stored back to back in one file (aerobee/broker/fastpath/batch.py is the
 //! definition).
 
-use crate::constants::{BATCH_ENTRY_HEAD_BYTES, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_BATCH_MESSAGE};
+use crate::constants::{BATCH_ENTRY_HEAD_BYTES, ELIGIBLE_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_BATCH_MESSAGE};
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
-use crate::shared::{Answer, Burst, FrameHandler, Gate, LETTERS, Request, Shared};
+use crate::shared::{Answer, Burst, FrameHandler, Gate, SHORT_NAMES, Request, Shared};
 use crate::text::{is_alphanumeric, read_properties};
 
 const ENTRY_BYTES_MIN: usize = BATCH_ENTRY_HEAD_BYTES + 2;

@@ -68,6 +68,6 @@ constants! {
     PULL_COUNT_MAX: i64 = 1024;
     HOLD_MS_MAX: i64 = 300_000;
     RESULT_BYTES_MAX: i64 = 128 << 20;
-    ORDINARY_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
+    ELIGIBLE_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
     REPLY_BYTES_MAX: usize = 1 << 20;
 }

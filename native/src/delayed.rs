@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::constants::{ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2};
+use crate::constants::{ELIGIBLE_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2};
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::record::Message;
-use crate::shared::{Answer, Burst, FrameHandler, Form, Gate, LETTERS, Request, Shared};
+use crate::shared::{Answer, Burst, FrameHandler, Form, Gate, SHORT_NAMES, Request, Shared};
 use crate::text::{NameSet, is_alphanumeric, read_properties};
 
 /// The family. Its hooks are DelayHooks of aerobee/broker/fastpath/seam.py.

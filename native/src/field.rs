@@ -132,7 +132,7 @@ impl<'a> FieldSink<'a> for Fields<'a> {
 
     #[inline(always)]
     fn take_short(&mut self, name: u8, value: Value<'a>) {
-        if let Some(known) = Name::of_letter(letter) {
+        if let Some(known) = Name::of_letter(name) {
             self.set(known, value);
         }
     }
@@ -190,7 +190,7 @@ impl<'a> FieldSink<'a> for AllFields<'a> {
 
     #[inline(always)]
     fn take_short(&mut self, name: u8, value: Value<'a>) {
-        self.names.push(letter);
+        self.names.push(name);
         self.values.push(value);
     }
 

@@ -25,7 +25,7 @@ use crate::topic::LiveQueue;
 use crate::window::Window;
 
 const BLANK_BYTES: i64 = 8; // kept free at the end of each file
-const LEVEL_DIGITS_MAX: usize = 9; // more of them are for the definition
+const LEVEL_DIGITS_MAX: usize = 9; // more of them are for the reference implementation
 
 /// Copies one log.
 #[pyclass(frozen, module = "aerobee_native")]

@@ -7,7 +7,7 @@ use crate::constants::{
 };
 use crate::outcome::{Outcome, Stop};
 
-/// What a record has beside hosts, body, topic and properties.
+/// What a record has besides hosts, body, topic and properties.
 const FIXED_BYTES: usize = 72 + 2;
 
 /// One message to be laid out. Numbers were read, but may not fit their fields.
@@ -52,7 +52,7 @@ pub fn lay_out(out: &mut Vec<u8>, site: &Site<'_>, message: &Message<'_>) -> Out
     let born_timestamp = i64::try_from(message.born_timestamp).map_err(|_| Stop::Slow)?;
     out.reserve(size);
     let start = out.len();
-    // What has its place in every record, in one piece.
+    // The fixed fields of every record, in one piece.
     let mut head = [0; BORN_TIMESTAMP_AT + 8];
     head[..MAGIC_AT].copy_from_slice(&total.to_be_bytes());
     head[MAGIC_AT..BODY_CRC_AT].copy_from_slice(&MAGIC_V1.to_be_bytes());

@@ -1,10 +1,10 @@
 //! Sends of one message (10, 310): from the header's fields to the record, its entries and the reply
 //! (aerobee/broker/fastpath/send.py is the reference implementation).
 
-use crate::constants::{ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE, SEND_MESSAGE_V2};
+use crate::constants::{ELIGIBLE_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE, SEND_MESSAGE_V2};
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
-use crate::shared::{Answer, Burst, FrameHandler, Gate, LETTERS, Request, Shared, WORDS};
+use crate::shared::{Answer, Burst, FrameHandler, Gate, SHORT_NAMES, Request, Shared, WORDS};
 use crate::text::{is_alphanumeric, read_properties};
 
 

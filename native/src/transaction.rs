@@ -11,13 +11,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use crate::constants::{
-    END_TRANSACTION, FLAG_ONEWAY, HALF_TOPIC, HEAD_BYTES, ORDINARY_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2,
+    END_TRANSACTION, FLAG_ONEWAY, HALF_TOPIC, HEAD_BYTES, ELIGIBLE_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2,
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK,
 };
 use crate::field::{Name, Value};
 use crate::outcome::{Outcome, Stop};
 use crate::record::{Message, Record};
-use crate::shared::{Answer, Burst, FrameHandler, Form, Gate, LETTERS, Request, Shared};
+use crate::shared::{Answer, Burst, FrameHandler, Form, Gate, SHORT_NAMES, Request, Shared};
 use crate::text::{NameSet, Properties, is_alphanumeric, read_properties};
 use crate::topic::{Queue, Topic};
 
@@ -164,7 +164,7 @@ impl Transactions {
             || pairs.delay
             || !own.is_half
             || own.has_immunity
-            || sys_flag & !(ORDINARY_SYS_FLAG | TRANSACTION_PREPARED) != 0
+            || sys_flag & !(ELIGIBLE_SYS_FLAG | TRANSACTION_PREPARED) != 0
         {
             return Err(Stop::Slow);
         }

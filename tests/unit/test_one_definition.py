@@ -164,7 +164,7 @@ def test_the_native_module_repeats_the_python_constants() -> None:
         "BATCH_ENTRY_HEAD_BYTES": BATCH_ENTRY_HEAD.size,
         "QUEUE_ENTRY_BYTES": consume_queue.ENTRY_BYTES,
         "FILLER_SIZE": consume_queue.FILLER_SIZE,
-        "ORDINARY_SYS_FLAG": request.ORDINARY_SYS_FLAG,
+        "ELIGIBLE_SYS_FLAG": request.ELIGIBLE_SYS_FLAG,
         "REPLY_BYTES_MAX": request.REPLY_BYTES_MAX,
         "FRAME_BYTES_MAX": frame.FRAME_BYTES_MAX,
         "RESULT_BYTES_MAX": RESULT_BYTES_MAX,

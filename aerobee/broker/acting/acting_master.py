@@ -23,7 +23,7 @@ from aerobee.broker.acting.pops import ActingPops
 from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, ConsumerOffsets, removed_of
 from aerobee.broker.delay.escaped import EscapedDeliveries, parse_sources
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.replication.metadata_sync import MARK_FIELD, offsets_of
+from aerobee.broker.replication.metadata_sync import TOKEN_FIELD, offsets_of
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.role import Role, RoleState

@@ -28,9 +28,7 @@ from aerobee.store.message_store import MessageStore
 if TYPE_CHECKING:
     from aerobee.broker.fastpath.guard import Guard
 
-POP_START = (
-    b'{"code":200'  # how the headers of these requests begin, as everybody writes them who sorts the names
-)
+POP_START = b'{"code":200'  # how the headers of these requests begin, as every client writes them that sorts the names
 _WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _POP, _ACK = RequestCode.POP_MESSAGE.value, RequestCode.ACK_MESSAGE.value

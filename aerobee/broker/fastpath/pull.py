@@ -34,7 +34,7 @@ from aerobee.remoting.protocol import (
 from aerobee.store.log.stored_message import GetStatus
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
-AUTHORIZATIONS_MAX = 4096  # beyond it all are asked again: their keys hold texts of peers
+AUTHORIZATIONS_MAX = 4096  # beyond it all are looked up again: their keys hold texts of peers
 SQL_EXPRESSION = "SQL92"
 SQL_PREFIX = "\x00"  # in front of a request's expression of SQL92 in an AuthorizationKey
 _TAG_EXPRESSIONS = ("TAG", "")

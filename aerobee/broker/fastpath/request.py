@@ -11,7 +11,7 @@ from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull
 from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, PROPERTY_SEPARATOR
 from aerobee.remoting.command import RemotingCommand
 
-ORDINARY_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
+ELIGIBLE_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
 NOT_BATCH = frozenset({"false", "0", 0})
 # What reading a frame that is not ordinary raises.

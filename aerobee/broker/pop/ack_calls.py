@@ -40,7 +40,7 @@ from aerobee.store.files.config import StoreConfig
 
 BITS_BYTES_MAX = 64  # of one entry of a batch: 512 messages
 BATCH_MAX = 4_096  # entries of one batch
-HANDLE_AHEAD_MS_MAX = 2 * INVISIBLE_MS_MAX  # of a handle's end: with room for a clock that was put back
+HANDLE_AHEAD_MS_MAX = 2 * INVISIBLE_MS_MAX  # of a handle's end: with space for a clock that was put back
 _KNOWN_CHARS_MAX = HANDLE_CHARS_MAX - 24  # of a handle without its last token, a number
 
 

@@ -30,7 +30,7 @@ from aerobee.remoting.frame import decode_frame
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.request_stats import RequestStats
 
-HELD_MAX = 200_000  # beyond it a pull is answered at once; each takes about 1 KiB with its request
+HELD_MAX = 200_000  # beyond it a pull is answered immediately; each takes about 1 KiB with its request
 FRAMES_BYTES_MAX = 256 << 20  # the same, for all their requests together
 RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others have their turn in between
 

@@ -20,7 +20,7 @@ from aerobee.errors import MalformedFrame, MalformedRecord
 from aerobee.message import Record, decode_record
 from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.files.disk import Disk
-from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.source_pointer import source_pointer
 from aerobee.system_names import SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class CutProgress:
             if (point := _check_point(record)) is not None:
                 self._hand_out_again(point)
             self.revivals.add(record, log_offset)
-            source = delivery_mark(record.prepared_transaction_offset)  # its own inverse
+            source = source_pointer(record.prepared_transaction_offset)  # its own inverse
             if 0 <= source < log_offset:
                 self._deliver_again(source)
         yield from self.revivals.lowering()

@@ -2,9 +2,9 @@
 
 A check point in the revive topic is dealt with when its unacknowledged messages were copied to the group's retry topic. The offset of
 CID_RMQ_SYS_REVIVE_GROUP moves past it, and both are separate records: a cut may take the copy and leave the check point. Then the offset
-must not stay past it, or nobody hands these messages out again. The check point is found by going back in the revive queues from where
+must not stay past it, or no broker hands these messages out again. The check point is found by going back in the revive queues from where
 they are settled. What is read there a second time does no harm: acknowledgements lie behind their check point, and copies that were left name
-their source (delivery_mark.py).
+their source (source_pointer.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aerobee.broker.pop.retry import retry_topic_of
 from aerobee.broker.pop.revive_log import REVIVE_QUEUES
 from aerobee.errors import MalformedFrame, MalformedRecord
 from aerobee.message import RETRY_PREFIX, Record, decode_record, decode_records
-from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.log.stored_message import GetResult
 from aerobee.system_names import REVIVE_GROUP
 
@@ -57,10 +57,10 @@ class CutRevivals:
 
     def add(self, record: Record, log_offset: int) -> None:
         """Note a record that was cut off, if it is such a copy of a message that is left before `log_offset`."""
-        place = delivery_mark(record.prepared_transaction_offset)  # its own inverse
-        if not (record.topic.startswith(RETRY_PREFIX) and 0 <= place < log_offset):
+        source_offset = source_pointer(record.prepared_transaction_offset)  # its own inverse
+        if not (record.topic.startswith(RETRY_PREFIX) and 0 <= source_offset < log_offset):
             return
-        data = self.store.read_record(place)
+        data = self.store.read_record(source_offset)
         try:
             source = decode_record(data, check_crc=False) if data is not None else None
         except MalformedRecord:
@@ -119,7 +119,7 @@ class CutRevivals:
             end = begin
 
     def _records(self, queue_id: int, at: int, end: int) -> list[Record]:
-        """One read may give less than is asked for: it ends with a file, or is large."""
+        """One read may give less than requested: it ends with a file, or is large."""
         records: list[Record] = []
         while at < end:
             result = self.store.get_messages(self.topic, queue_id, at, count_max=end - at)

@@ -22,7 +22,7 @@ PIECE_BYTES = 4 << 20  # of the log, searched between two pauses: about a millis
 STEPS_PER_PIECE = 4_096  # records
 RECORDS_PER_PIECE = 64  # with a key
 _SYS_FLAG, _SYS_FLAG_AT = head_struct("sys_flag"), field_at("sys_flag")
-_MARK = f"{DEDUP_KEY}\x01".encode()
+_KEY_PREFIX = f"{DEDUP_KEY}\x01".encode()
 _SIZE_AND_MAGIC = head_struct("size", "magic")
 
 
@@ -88,8 +88,8 @@ def _of_segment(segment: Segment, at: int, stop: int, since_ms: int) -> Iterator
 def _stored_ms(data: WritableBuffer, at: int) -> int:
     """The store time of the record at `at`."""
     (sys_flag,) = _SYS_FLAG.unpack_from(data, at + _SYS_FLAG_AT)
-    place = at + FIXED_HEAD.size + (HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES)
-    return int.from_bytes(data[place : place + 8], "big")
+    position = at + FIXED_HEAD.size + (HOST_V6_BYTES if sys_flag & BORN_HOST_V6 else HOST_V4_BYTES)
+    return int.from_bytes(data[position : position + 8], "big")
 
 
 def window_start(log_files: CommitLog, begin_ms: int) -> int:

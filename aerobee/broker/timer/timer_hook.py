@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 
 from aerobee.broker.send.delay_level import delay_level, replaced
-from aerobee.broker.send.timer_properties import slot_time, wished_time
+from aerobee.broker.send.timer_properties import requested_time, slot_time
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError
 from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK

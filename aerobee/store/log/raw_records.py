@@ -38,8 +38,8 @@ def cut_raw(data: bytes, physical_offset: int, *, check_crc: bool) -> RawRun:
         record_offset = physical_offset + at
         size = int.from_bytes(data[at : at + 4], "big")
         if not WORD_BYTES <= size <= end - at:
-            raise RecordInvalid(f"the size field at {place} says {size}, {end - at} bytes are left")
-        scan = scan_record(data[at : at + size], place, check_crc=check_crc)
+            raise RecordInvalid(f"the size field at {record_offset} says {size}, {end - at} bytes are left")
+        scan = scan_record(data[at : at + size], record_offset, check_crc=check_crc)
         if scan.kind is ScanKind.BLANK and at + size == end:
             return RawRun(records, physical_offset + end, True)
         if scan.record is None:

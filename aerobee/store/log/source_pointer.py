@@ -5,7 +5,7 @@ of the delivery has in its field prepared_transaction_offset
 
     -1 - physical offset of the record that waited
 
-which RocketMQ leaves 0 there and does not read; offsets of half messages, which it does read, are never negative. So
+RocketMQ leaves 0 there and does not read it; offsets of half messages, which it does read, are never negative. So
 the log itself tells what was delivered, and after a crash nothing is delivered twice however old the saved position is.
 """
 
@@ -16,7 +16,7 @@ from aerobee.record_head import field_at, head_struct
 from aerobee.store.log.commit_log import CommitLog
 
 _HEAD = head_struct("size", "magic", "sys_flag")
-_MARK, _MARK_AT = head_struct("prepared_transaction_offset"), field_at("prepared_transaction_offset")
+_POINTER, _POINTER_AT = head_struct("prepared_transaction_offset"), field_at("prepared_transaction_offset")
 
 
 def source_pointer(source_offset: int) -> int:

@@ -22,12 +22,12 @@ from aerobee.store.queue.extended_queue import BitmapAccept, ExtendedQueue
 
 RESULT_BYTES_MAX = 128 * 1024 * 1024
 _SIZE = head_struct("size")
-_OWN_PLACE = head_struct("size", "physical_offset")
+_OWN_EXTENT = head_struct("size", "physical_offset")
 _OWN_OFFSET, _OWN_OFFSET_AT = head_struct("physical_offset"), field_at("physical_offset")
 _HEAD_BYTES_MIN = field_end("physical_offset")  # what is read of a record here
 _SYS_FLAG_AT = field_at("sys_flag")
 _LAYOUTS_KEPT = 64
-_OWN_PLACE_FORMAT = format_of("size", "physical_offset")
+_OWN_EXTENT_FORMAT = format_of("size", "physical_offset")
 _STORE_TIME_AT = field_at("store_timestamp")  # with an IPv4 born host; 12 more with IPv6
 
 AnyQueue = ConsumeQueue | BatchConsumeQueue
@@ -115,9 +115,9 @@ def _entry_extents(count: int) -> struct.Struct:
 
 
 @lru_cache(_LAYOUTS_KEPT)
-def _own_places(count: int, size: int) -> struct.Struct:
+def _own_extents(count: int, size: int) -> struct.Struct:
     """What so many records of one size, back to back, say: each its size and its physical offset."""
-    return struct.Struct(f">{f'{_OWN_PLACE_FORMAT}{size - _HEAD_BYTES_MIN}x' * count}")
+    return struct.Struct(f">{f'{_OWN_EXTENT_FORMAT}{size - _HEAD_BYTES_MIN}x' * count}")
 
 
 @lru_cache(_LAYOUTS_KEPT)
@@ -285,8 +285,8 @@ class MessageReader:
                         at += 1
                         continue
                     base, end, buffer = segment.base, segment.end, segment.file.buffer
-                place = physical_offset - base
-                record = bytes(buffer[place : place + size])
+                position = physical_offset - base
+                record = bytes(buffer[position : position + size])
                 if len(record) != size or size < _HEAD_BYTES_MIN or check(record) != (size, physical_offset):
                     if self._mend(queue, at):
                         break

@@ -25,7 +25,7 @@ from aerobee.store.queue.queue_table import AnyQueue
 # takes more, that many, as far as RUN_BYTES_MAX.
 COUNT_MAX, BYTES_MAX = 256, 1 << 20
 GAP_BYTES_MAX = 64 << 10  # between records of a queue lie those of others: read, too, when they are no more
-STEP_BYTES_MAX = 1 << 20  # read at once
+STEP_BYTES_MAX = 1 << 20  # of one read
 NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
 # One look covers that many messages and reads of a consumer that reads on: a look costs as much as a read.
 LOOK_ENTRIES, LOOK_READS, LOOK_BYTES_MAX = 512, 32, 4 << 20

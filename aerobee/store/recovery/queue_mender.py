@@ -19,7 +19,7 @@ from aerobee.store.queue.queue_table import AnyQueue, QueueTable
 
 SEARCH_BYTES_MAX = 64 << 20  # of the log, a quarter of a second: more is for `aerobee store repair`
 _NEIGHBOURS_MAX = 4_096  # damaged entries in a row
-_NOTES_MAX = 10_000  # places that are remembered, to be said once
+_NOTES_MAX = 10_000  # entries that are remembered, to be logged once
 _HEAD = head_struct("size", "magic", "queue_id", "queue_offset", "physical_offset")
 _logger = logging.getLogger(__name__)
 

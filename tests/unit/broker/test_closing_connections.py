@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from aerobee.broker.pop.pending_pops import PendingPop, PendingPops, _Place
+from aerobee.broker.pop.pending_pops import PendingPop, PendingPops, _GroupCalls
 from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.state.closed_peers import LEAVING_AT_ONCE, ClosedPeers
 from aerobee.clock import ManualClock

@@ -14,7 +14,7 @@ from aerobee.broker.replication.cut_revivals import CutRevivals
 from aerobee.clock import ManualClock
 from aerobee.message import encode_properties, encode_record, pack_host
 from aerobee.simulation.simulated_disk import SimulatedDisk
-from aerobee.store.log.delivery_mark import delivery_mark
+from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.log.stored_message import GetResult, GetStatus
 from aerobee.system_names import REVIVE_GROUP, SCHEDULE_TOPIC
 
@@ -206,7 +206,7 @@ def test_a_check_point_whose_copies_were_cut_off_is_dealt_with_again() -> None:
         record(b"x", topic="%RETRY%g_t", transaction_offset=delivery_mark(offset)) for offset in (100, 200)
     ]
     elsewhere = record(
-        b"x", topic="%RETRY%g_t", transaction_offset=delivery_mark(START + 9)
+        b"x", topic="%RETRY%g_t", transaction_offset=source_pointer(START + 9)
     )  # its message was cut off, too
     assert settled(left, {0: 290, 1: 290}) == {0: 290, 1: 290}
     assert settled(left, {0: 290, 1: 290}, elsewhere) == {0: 290, 1: 290}
@@ -219,4 +219,4 @@ def test_a_message_of_a_retry_topic_is_copied_again_there() -> None:
     left = LeftLog(
         {0: [check_point(0, 7, topic)]}, {100: record(b"x", topic=topic, queue_id=3, queue_offset=7)}
     )
-    assert settled(left, {0: 0}, record(b"x", topic=topic, transaction_offset=delivery_mark(100))) == {}
+    assert settled(left, {0: 0}, record(b"x", topic=topic, transaction_offset=source_pointer(100))) == {}
