@@ -393,7 +393,7 @@ async def test_a_controller_with_an_empty_disk_waits_until_it_is_added_again(tmp
         shutil.rmtree(lost.config.directory)
         again = await stack.enter_async_context(Controller(lost.config))
         await wait_until(
-            lambda: again.status.is_stranger, "it is notified that it is another one", timeout_s=60
+            lambda: again.status.is_unrecognized, "it is notified that it is another one", timeout_s=60
         )
         assert f"remove-controller {name}" in again.health.reasons()["member"]
         assert GROUP not in again.state.groups

@@ -203,7 +203,7 @@ def test_a_check_point_whose_copies_were_cut_off_is_dealt_with_again() -> None:
     left.revive[0][200] = check_point(200, 20)  # handed out again: the newest one counts
     left.revive[0][150] = check_point(150, 21)
     copies = [
-        record(b"x", topic="%RETRY%g_t", transaction_offset=delivery_mark(offset)) for offset in (100, 200)
+        record(b"x", topic="%RETRY%g_t", transaction_offset=source_pointer(offset)) for offset in (100, 200)
     ]
     elsewhere = record(
         b"x", topic="%RETRY%g_t", transaction_offset=source_pointer(START + 9)

@@ -48,10 +48,10 @@ def test_a_record_that_would_not_continue_the_log_is_not_written(
 ) -> None:
     """The assertion before a write: an offset that leaves a hole."""
     use_backend(backend, monkeypatch)
-    sending, position_of = Sending(tmp_path), CommitLog.place
+    sending, position_of = Sending(tmp_path), CommitLog.reserve
     try:
         with monkeypatch.context() as broken:
-            broken.setattr(CommitLog, "place", lambda log, size: position_of(log, size) + 8)
+            broken.setattr(CommitLog, "reserve", lambda log, size: position_of(log, size) + 8)
             with pytest.raises(StoreError, match=r"the record at 8 was not finished: AssertionError"):
                 sending.fast_path.burst(FakePeer(), send_frame(), 0)  # type: ignore[arg-type]
         assert sending.store.log.end == 0
