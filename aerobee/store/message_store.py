@@ -40,6 +40,7 @@ from aerobee.store.recovery.log_cut import LogCut, last_record
 from aerobee.store.recovery.queue_mender import QueueMender
 from aerobee.store.recovery.recovery_report import RecoveryReport
 from aerobee.store.store_files import StoreFiles
+from aerobee.store.store_parts import StoreParts
 from aerobee.store.upkeep.log_cleaner import LogCleaner
 from aerobee.store.upkeep.queue_upkeep import QueueUpkeep
 from aerobee.thread_pool import start_threads
@@ -49,7 +50,7 @@ _THREADS = 4
 _QUEUES_PER_TURN = 16  # of a deletion, some milliseconds
 
 
-class MessageStore:
+class MessageStore(StoreParts):
     """Single writer: every method belongs to the event loop's thread, but load(), which blocks and runs before.
 
     What appends many records of a burst uses `appender` (log_appender.py) itself, and at the end calls its
@@ -127,7 +128,6 @@ class MessageStore:
         self._cuts = asyncio.Lock()
         self._is_ending = False
         self._removed_queues: list[AnyQueue] = []  # of deleted topics, whose files are not gone yet
-        self._name_parts()
 
     def _make_appenders(self, clock: Clock, store_host: Callable[[], bytes], *, holds: bool) -> None:
         files = self._files
@@ -146,35 +146,6 @@ class MessageStore:
         self.raw_appender = RawAppender(
             self.appender, files.table, self.visibility, check_open=self.writability.check_open
         )
-
-    def _name_parts(self) -> None:
-        """What the parts do, under the store's own name: what users need of the whole is one object."""
-        appender, durability, reads = self.appender, self.durability, self.reads
-        self.check_writable, self.check_open = self.writability.check_writable, self.writability.check_open
-        self.refuse_messages = self.writability.refuse_messages
-        self.store_time_now = appender.store_time_now
-        self.announce = appender.announce
-        self.on_arrival = self.visibility.on_arrival
-        self.queue = self._files.table.any
-        self.set_bitmap = self._files.table.set_bitmap
-        self.settle_kinds = self._files.table.settle_kinds
-        self.flushed = durability.flushed
-        self.want_flush = durability.want_flush
-        self.burst_done, self.on_burst = durability.burst_done, durability.on_burst
-        self.wait_durable = durability.wait
-        self.wait_flushed = durability.wait_flushed
-        self.flush_now = durability.flush_now
-        self.flush_queues_now = self._checkpointing.flush_queues_now
-        self.get_messages, self.get_messages_cold = reads.get_messages, reads.get_messages_cold
-        self.is_cold = reads.is_cold
-        self.read_record, self.read_record_cold = reads.read_record, reads.read_record_cold
-        self.named_record, self.has_entry = reads.named_record, reads.has_entry
-        self.warm_records = reads.warm_records
-        self.min_offset, self.max_offset = reads.min_offset, reads.max_offset
-        self.offset_by_time = reads.offset_by_time
-        self.store_time, self.earliest_store_time = reads.store_time, reads.earliest_store_time
-        self.query, self.query_cold = self.keys.query, self.keys.query_cold
-        self.disk_ratios = self._files.disk_ratios
 
     # -- life
 
@@ -357,77 +328,10 @@ class MessageStore:
         self.burst_done()
         return result
 
-    @property
-    def wants_each_burst(self) -> bool:
-        """Whether burst_done() has to be called for each burst: for the group commit, or those who send the log on."""
-        return self.durability.wants_each_burst
-
-    @property
-    def wants_bursts(self) -> bool:
-        """Whether the caller may report several bursts as one, but only shortly after the first: a replica copies the log."""
-        return self.durability.wants_bursts
-
-    def next_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message gets, whether or not consumers see the ones before it."""
-        queue = self.queues.get((topic, queue_id))
-        return queue.max_offset if queue is not None else 0
-
     def set_batch_topic(self, topic: str, is_batch: bool) -> None:
         """Make new queues of the topic batch queues (`queue.type=BatchCQ`), or ordinary ones."""
         topics = self._files.table.batch_topics
         (topics.add if is_batch else topics.discard)(topic)
-
-    # -- state of the parts
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether a sender's message would be taken now."""
-        return self.writability.is_writable
-
-    @property
-    def store_host(self) -> bytes:
-        """Packed: the address that records name."""
-        return self.appender.store_host
-
-    @property
-    def last_store_timestamp(self) -> int:
-        """Store time of the newest record, ms."""
-        return self.appender.last_store_timestamp
-
-    @property
-    def last_record_offset(self) -> int:
-        """Where the newest record begins; -1 when there is none."""
-        return self.appender.last_record_offset
-
-    @property
-    def appended(self) -> int:
-        """The log's end, bytes."""
-        return self.log.end
-
-    @property
-    def readable_offset(self) -> int:
-        """As Durability.readable_offset."""
-        return self.durability.readable_offset
-
-    @property
-    def holds_answers(self) -> bool:
-        """As Durability.holds_answers."""
-        return self.durability.holds_answers
-
-    @property
-    def unflushed_bytes(self) -> int:
-        """As Durability.unflushed_bytes."""
-        return self.durability.unflushed_bytes
-
-    @property
-    def min_physical_offset(self) -> int:
-        """Where the log begins: what lay before it is deleted."""
-        return self.log.min_offset
-
-    @property
-    def max_physical_offset(self) -> int:
-        """The log's end, bytes."""
-        return self.log.end
 
     # -- deleting
 

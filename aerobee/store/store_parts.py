@@ -223,9 +223,9 @@ class StoreParts:
         """As StoreReads.has_entry."""
         return self.reads.has_entry(topic, queue_id, queue_offset, physical_offset, size)
 
-    async def warm_records(self, places: Sequence[tuple[int, int]]) -> None:
+    async def warm_records(self, extents: Sequence[tuple[int, int]]) -> None:
         """As StoreReads.warm_records."""
-        await self.reads.warm_records(places)
+        await self.reads.warm_records(extents)
 
     def query(
         self,

@@ -18,7 +18,7 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.queue_table import AnyQueue
 
 # Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
-FAST_PATH_VERSION = 23
+FAST_PATH_VERSION = 24
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_PREFIX in front) or None for the group's, its version
 AuthorizationKey = tuple[int, str, str, str | None, int]
