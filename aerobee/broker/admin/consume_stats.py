@@ -169,7 +169,7 @@ class ConsumeStatsCalls:
         return config.read_queue_nums if config is not None else 0
 
     def _check_count(self, count: int, instead: str) -> None:
-        """Raises RemoteError for an answer that no frame has room for."""
+        """Raises RemoteError for an answer that no frame has space for."""
         if count > QUEUES_MAX:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,

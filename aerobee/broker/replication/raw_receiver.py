@@ -16,7 +16,7 @@ from aerobee.record_head import RECORD_BYTES_MIN
 from aerobee.store.log.raw_records import RECORD_BYTES_MAX, WORD_BYTES
 from aerobee.store.message_store import MessageStore
 
-LOG_OFFSET_MAX = 1 << 62  # where an empty log may begin: what comes behind it has room in 64 bits
+LOG_OFFSET_MAX = 1 << 62  # where an empty log may begin: what comes behind it has space in 64 bits
 
 
 class RawReceiver:

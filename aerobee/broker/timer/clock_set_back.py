@@ -94,7 +94,7 @@ class ClockSetBack:
             self.suspect_until = self._progress.log_end()
 
     def stop(self) -> None:
-        """What is not done is begun anew by start()."""
+        """What is not done is begun again by start()."""
         self._listing, self._found = None, []
         self._left, self._at_hand, self._new_dues = [], [], {}
         self._is_slot_due = self._has_listed = False

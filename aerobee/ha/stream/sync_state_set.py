@@ -3,10 +3,10 @@
 Follows AutoSwitchHAService of RocketMQ. The set is the controller's: the master asks for a change and acts by the answer.
 What always holds, and what breaking it cost RocketMQ messages:
 
-- Everybody in the set has everything up to the confirm offset. A replica is asked in only when it has that, and what
-  this master itself wrote first; from that moment it counts, whatever becomes of the asking.
-- While a change is asked for, both sets count. An answer that was lost may have been a yes, and may become one later: what
-  was asked for counts until the controller names a newer set, because a request with an older set's epoch is refused then.
+- Every member of the set has everything up to the confirm offset. The master requests a replica's entry only when it has that, and what
+  this master itself wrote first; from that moment it counts, whatever becomes of the request.
+- While a change is requested, both sets count. An answer that was lost may have been a yes, and may become one later: the
+  requested set counts until the controller names a newer set, because a request with an older set's epoch is refused then.
   When nothing else brings a newer set, the master asks for the present one under a new epoch.
 - The confirm offset never goes back.
 - A member that reports less than the confirm offset lost what it had: the master removes it immediately.
@@ -78,7 +78,7 @@ class SyncStateSet:
     ) -> None:
         """A slave has everything before `offset`; this master's log ends at `own_end`.
 
-        `may_confirm` false: another broker may be master, so the confirm offset, which slaves are told, stays.
+        `may_confirm` false: another broker may be master, so the confirm offset, which slaves receive, stays.
         """
         replica = self._replicas.get(broker_id)
         if replica is None:
@@ -121,7 +121,7 @@ class SyncStateSet:
     def wanted(self, now_ms: float, *, may_renew: bool = False) -> frozenset[int] | None:
         """The set to ask the controller for; None when it is right as it is, or an answer is due.
 
-        `may_renew`: the controllers give the present set a new epoch. It is asked for while replicas outside of it count, because a
+        `may_renew`: the controllers give the present set a new epoch. It is requested while replicas outside of it count, because a
         request for them was not answered: one that left would hold the confirm offset until it is back.
         """
         if self._asked is not None:

@@ -25,7 +25,7 @@ from aerobee.store.queue.queue_files import FilePool, QueueFile, QueueFileList
 ENTRY = struct.Struct(">qiq")
 ENTRY_BYTES = QUEUE_ENTRY_BYTES
 FILLER_SIZE = 0x7FFFFFFF
-# Of the messages of a queue: the places of their entries in bytes, and of whole files behind them, have room in 64 bits.
+# Of the messages of a queue: the positions of their entries in bytes, and of whole files behind them, fit 64 bits.
 QUEUE_OFFSET_MAX = 1 << 56
 FILLER = ENTRY.pack(0, FILLER_SIZE, 0)
 _LOOK_BYTES = 1 << 20

@@ -248,7 +248,7 @@ class QueueTable:
         """Give a record of the log its queue entry, unless it has it. Returns what happened:
 
         "present", "added", "began" (added to a queue that had none, and it is not its first message), "mended" (another entry stood there), "gap" (entries before it are missing, so the queue
-        must be built again from an older place; a batch queue takes it with `after_gap`), "other" (the entry of another
+        must be rebuilt from an older offset; a batch queue takes it with `after_gap`), "other" (the entry of another
         record stands there), or "unnamed" (its topic or queue id cannot be a directory, or no queue goes that far: no queue is made). Raises
         StoreFull.
         """
