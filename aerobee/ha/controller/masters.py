@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from itertools import islice
 
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, NotLeader, QuorumBusy
@@ -36,7 +37,9 @@ from aerobee.remoting.peer import Peer
 
 NOTICE_TIMEOUT_S = 3.0
 RETRY_S = 0.3  # between attempts of one election
-GROUP_TASKS_MAX = 1_024  # elections and notices under way; what does not fit is found by the next look
+GROUP_TASKS_MAX = (
+    1_024  # elections and notices under way; elections that do not fit begin when one of them ends
+)
 # Broker ids whose heartbeats one connection may bring: a broker has one, a process of many brokers some dozens. Its end costs that much.
 KEYS_OF_PEER_MAX = 256
 GROUPS_A_TURN = 256  # looked at before other tasks get their event loop iteration
@@ -79,7 +82,9 @@ class Masters:
         self._locks: dict[str, asyncio.Lock] = {}
         self._wanted: set[str] = set()  # groups whose master is being looked for
         self._changed_ms: dict[str, float] = {}  # when each group's master last changed, as seen here
+        self._deferred: OrderedSet[str] = OrderedSet()  # groups whose election had no room
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
+        self._is_stopped = False
         self._throttle = LogThrottle(log, clock.monotonic)
 
     def start(self) -> None:
@@ -87,6 +92,7 @@ class Masters:
         self._spawn(self._look_for_masterless(), "controller-scan-masters")
 
     async def stop(self) -> None:
+        self._is_stopped = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -238,6 +244,16 @@ class Masters:
         if len(self._tasks) < GROUP_TASKS_MAX:
             self._wanted.add(broker_name)
             self._spawn(self._find_master(broker_name), f"controller-elect-{broker_name}")
+        else:
+            self._deferred.add(broker_name)
+
+    def _consider_deferred(self) -> None:
+        """Begin elections that had no room. What is left is considered when another task ends, and by the next look."""
+        for broker_name in list(islice(self._deferred, GROUPS_A_TURN)):
+            if len(self._tasks) >= GROUP_TASKS_MAX:
+                return
+            self._deferred.discard(broker_name)
+            self.consider(broker_name)
 
     def _needs_master(self, broker_name: str) -> bool:
         group = self._state.groups.get(broker_name)
@@ -444,3 +460,5 @@ class Masters:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a fault in %s", task.get_name(), exc_info=error)
+        if self._deferred and not self._is_stopped:
+            self._consider_deferred()

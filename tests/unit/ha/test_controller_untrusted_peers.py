@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,3 +190,35 @@ def test_the_state_of_a_quorum_is_bounded_and_shows_groups_with_a_master_first()
     assert sum(len(group.replicas) for group in shown) <= BROKERS_SHOWN_MAX
     assert (len(shown), left_out) == (8, 5)
     assert _shown([real]) == ([real], 0)
+
+
+async def test_elections_without_room_begin_when_another_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masters that all fail together, some of them thought out, keep no group waiting until the next look."""
+    masters = Heard(tmp_path, 1).masters
+    begun: list[str] = []
+    goes_on = asyncio.Event()
+
+    async def find_master(self: Masters, broker_name: str) -> None:
+        begun.append(broker_name)
+        await goes_on.wait()
+        self._wanted.discard(broker_name)
+
+    monkeypatch.setattr(masters_module, "GROUP_TASKS_MAX", 2)
+    monkeypatch.setattr(Masters, "_find_master", find_master)
+    monkeypatch.setattr(Masters, "_needs_master", lambda self, broker_name: True)
+    monkeypatch.setattr(masters._raft, "status", RaftStatus(is_serving=True))
+    names = [f"n{number}" for number in range(7)]
+    for name in names:
+        masters.consider(name)
+    await asyncio.sleep(0)
+    assert begun == names[:2]
+    goes_on.set()
+    await wait_until(lambda: begun == names, "all of them begin")
+    await wait_until(lambda: not masters._tasks)
+    goes_on.clear()
+    for name in names:
+        masters.consider(name)
+    await masters.stop()
+    assert not masters._tasks, "none begins any more"
