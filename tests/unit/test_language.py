@@ -44,7 +44,7 @@ UNFINISHED: tuple[str, ...] = (
     "tests/integration/test_acting_master.py",
     "tests/simulation",
     "tests/unit/broker/test_unfinished_record.py",
-    "tests/unit/floor0/test_message.py",
+    "tests/unit/test_message.py",
     "tests/unit/store/test_json_file.py",
 )
 

@@ -12,7 +12,7 @@ from aerobee.errors import ConfigError, UsageError
 from aerobee.host_port import bare_host, is_loopback, join_address, split_address
 from tests.sources import tree_of
 
-PACKAGE = Path(__file__).resolve().parents[3] / "aerobee"
+PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from aerobee.broker.filter.record_test import compile_test
 from aerobee.broker.filter.sql92 import DEPTH_MAX, compile_filter
 from aerobee.message import decode_properties, encode_record, pack_host
 from tests.fuzz import sql92_against_sqlite as fuzz
-from tests.unit.filter.rows import ROW
+from tests.unit.broker.filter.rows import ROW
 
 try:
     from aerobee_native import RecordFilter

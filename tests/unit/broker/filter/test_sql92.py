@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aerobee.broker.filter.sql92 import DEPTH_MAX, FilterSyntaxError, compile_filter
 from tests.fuzz import sql92_against_sqlite as fuzz
-from tests.unit.filter.rows import ROW
+from tests.unit.broker.filter.rows import ROW
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DELETE, UNIT_BYTES, UNITS_PER_STEP, TimerLog, TimerUnit
 from aerobee.store.timer.timer_wheel import TimerWheel
 
-DATA = Path(__file__).parents[2] / "data" / "store"
+DATA = Path(__file__).parents[3] / "data" / "store"
 BASE_MS = 1_700_000_000_000
 
 
