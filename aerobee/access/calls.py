@@ -1,7 +1,7 @@
 """Users and permissions over the wire: requests 3001 to 3010.
 
-Source: CreateUserRequestHeader and its siblings, AdminBrokerProcessor (RocketMQ 5.5.0). What is answered with success is durable.
-Passwords are never answered, where RocketMQ shows them.
+Source: CreateUserRequestHeader and related headers, AdminBrokerProcessor (RocketMQ 5.5.0). A successful change is durable.
+Replies never contain passwords, unlike RocketMQ's.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 
 
 class AccessCalls:
-    """Serves them at a server whose users are `users`. Where access control is off they are refused: no_users.py."""
+    """Serves these requests at a server with the table `users`. Without access control no_users.py refuses them."""
 
     def __init__(self, users: Users) -> None:
         self._users = users
         self._one_at_a_time = asyncio.Lock()
 
     def handlers(self) -> Mapping[int, Handler]:
-        """By request code."""
+        """Handlers by request code."""
         return {
             RequestCode.AUTH_CREATE_USER: self._checked(self.create_user),
             RequestCode.AUTH_UPDATE_USER: self._checked(self.update_user),
@@ -43,7 +43,7 @@ class AccessCalls:
         }
 
     def create_user(self, users: Users, request: RemotingCommand) -> Reply:
-        """3001. A user who is there already is refused."""
+        """3001. Refuses an existing user."""
         name = request.text("username")
         if name in users.users:
             raise UsageError(f"The user {name} already exists; update it instead")
@@ -51,7 +51,7 @@ class AccessCalls:
         return request.reply()
 
     def update_user(self, users: Users, request: RemotingCommand) -> Reply:
-        """3002: password, type or status; what is not said stays."""
+        """3002: changes password, type or status; absent fields stay unchanged."""
         name = request.text("username")
         before = users.users.get(name)
         if before is None:
@@ -65,18 +65,18 @@ class AccessCalls:
         return request.reply()
 
     def get_user(self, users: Users, request: RemotingCommand) -> Reply:
-        """3004. No body when there is no such user."""
+        """3004. No body for an unknown user."""
         found = users.users.get(request.text("username"))
         return request.reply(body=fastjson.dumps(found.to_info()) if found else b"")
 
     def list_users(self, users: Users, request: RemotingCommand) -> Reply:
-        """3005, those whose name holds `filter`."""
+        """3005: users whose name contains `filter`."""
         wanted = request.field("filter") or ""
         found = [user.to_info() for name, user in sorted(users.users.items()) if wanted in name]
         return request.reply(body=fastjson.dumps(found) if found else b"")
 
     def put_acl(self, users: Users, request: RemotingCommand) -> Reply:
-        """3006 and 3007: entries join those of the subject; one of the same resource replaces what was said."""
+        """3006 and 3007: adds entries to the subject; an entry replaces the previous one of the same resource."""
         said = acl_from_info(_body(request), checked_subject(request.text("subject")))
         acl = users.copy_of(said.subject)
         for kind, entries in said.policies.items():
@@ -101,7 +101,7 @@ class AccessCalls:
         return request.reply()
 
     def get_acl(self, users: Users, request: RemotingCommand) -> Reply:
-        """3009. No body when nothing is said of the subject."""
+        """3009. No body for a subject without permissions."""
         found = users.acls.get(checked_subject(request.text("subject")))
         return request.reply(body=fastjson.dumps(found.to_info()) if found else b"")
 

@@ -4,7 +4,7 @@
 1.0 or 2.0: each request must be signed by a user with the permission for it. A refusal is NO_PERMISSION (16) and names
 user, request and address.
 
-Who decides at a closed gate: keepers.py.
+keepers.py implements the decisions of a closed gate.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Grant:
     authorize: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def allows(self) -> bool:
-        """Whether he may make it. Who has not signed is not told, and costs nothing: ask behind his signature."""
+        """Whether the user may make the request. Call it after the signature check: unsigned requests must not learn the answer."""
         try:
             self.authorize()
         except AerobeeError:
@@ -46,16 +46,16 @@ class UserRefused(RemoteError):
 
 
 class Keeper(Protocol):
-    """One way to decide: it names the user of a request, and raises RemoteError for what he may not do."""
+    """One access control: it finds the user of a request, and raises RemoteError for a missing permission."""
 
     def check(self, request: RemotingCommand, host: str) -> str: ...
 
     def grant(self, request: RemotingCommand, host: str) -> Grant:
-        """What check() asks first; the signature and the permission are left to the caller. Raises RemoteError."""
+        """The first step of check(); the caller checks signature and permission. Raises RemoteError."""
         ...
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """`callback` is called behind each change of users or permissions, from any thread."""
+        """`callback` is called after each change of users or permissions, from any thread."""
         ...
 
 
@@ -65,7 +65,7 @@ def is_of_this_machine(peer: Peer, request: RemotingCommand) -> bool:
 
 
 class Gate:
-    """What stands before the handlers of one server."""
+    """The access check before the handlers of one server."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Gate:
         return self._keeper is not None
 
     def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same handlers behind the gate. An open gate stands before administrators' requests alone."""
+        """Wrap handlers with the check. An open gate checks only administrators' requests."""
         return {
             code: self._guarded(handler)
             if self.is_closed
@@ -104,7 +104,7 @@ class Gate:
         }
 
     def check(self, peer: Peer, request: RemotingCommand) -> None:
-        """Return when the request may be served: the peer's `principal` is who signed it then. Raises RemoteError (16)."""
+        """Return if the request may be served, and set the peer's `principal` to its user. Raises RemoteError (16)."""
         host = peer.host_port[0]
         who = ""
         try:
@@ -137,7 +137,7 @@ class Gate:
             self._note(request, host, who, "passed")
 
     def look_again(self, peer: Peer, request: RemotingCommand) -> RemoteError | None:
-        """Why a request that check() let in, and that waits since, would not be let in now; None while it would."""
+        """The refusal of a pending request that check() accepted earlier and would refuse now; None if still accepted."""
         if self.exempts(peer):
             return None
         host = peer.host_port[0]
@@ -169,7 +169,7 @@ class Gate:
             return None
 
     def may_ask(self, peer: Peer, request: RemotingCommand, code: int, fields: Mapping[str, str]) -> bool:
-        """Whether the sender of `request`, which check() let in, may make a request of `code` with these fields, too. For handlers of
+        """Whether the sender of `request`, which check() accepted, may also make a request of `code` with these fields. For handlers of
         requests that name a record by its offset: the permission depends on the topic of the record."""
         if self._keeper is None or self._exempt(peer):
             return True
@@ -191,7 +191,7 @@ class Gate:
         return grant is not None and grant.allows()
 
     def knows(self, principal: str, peer: Peer) -> bool:
-        """Whether this peer, whose heartbeat `principal` signed, may send one still: he has been neither deleted nor disabled."""
+        """Whether `principal`, who signed this peer's heartbeat, still exists and is enabled."""
         fields = {ACCESS_KEY: principal} if principal else {}
         heartbeat = RemotingCommand(RequestCode.HEART_BEAT, fields)
         return self.exempts(peer) or self.grant(heartbeat, peer.host_port[0]) is not None
@@ -202,7 +202,7 @@ class Gate:
             self._keeper.on_change(callback)
 
     def close(self) -> None:
-        """End the audit log."""
+        """Close the audit log."""
         if self._audit is not None:
             self._audit.close()
 

@@ -1,7 +1,7 @@
-"""What each request asks for: from its code, fields and body to resources and actions. Core.
+"""Permissions that each request needs: from its code, fields and body to resources and actions. No I/O.
 
-Source: DefaultAuthorizationContextBuilder and the annotations of the request headers (RocketMQ 5.5.0). Where RocketMQ checks
-nothing a permission is named here all the same; `STRICTER` lists those requests, which at RocketMQ every user may make.
+Source: DefaultAuthorizationContextBuilder and the annotations of the request headers (RocketMQ 5.5.0). Requests that RocketMQ does
+not check need a permission here; `STRICTER` lists them: at RocketMQ every user may make them.
 
 All needs of a request must be met; one need is met by any one of its actions.
 """
@@ -31,7 +31,7 @@ MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # the property that names LMQs (store/q
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that has to be allowed: any of `actions` on `resource`."""
+    """One required permission: any of `actions` on `resource`."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -45,9 +45,9 @@ Rule = Callable[[RemotingCommand, str], Iterator[Need]]
 
 
 def needs_of(request: RemotingCommand, cluster_name: str) -> Needs:
-    """All that this request needs. Raises AerobeeError for a body that cannot be read.
+    """All permissions that this request needs. Raises AerobeeError for an unreadable body.
 
-    A code without a rule needs Cluster:Update, so that nothing new is open by mistake.
+    A code without a rule needs Cluster:Update, so that a new request is not open by mistake.
     """
     rule = RULES.get(request.code, _on_cluster(UPDATE))
     return tuple(rule(request, cluster_name))
@@ -146,7 +146,7 @@ def _settles(topic_name: str, group_name: str) -> Iterator[Need]:
     """What a POP consumer acknowledges or puts off: a message of a topic, or of the retry topic that its group has for that topic.
 
     Clients name `%RETRY%group_topic` (V1), which by itself cannot be distinguished from the retry topic of a group `group_topic`; with the
-    request's own group it can. Who may pop the topic for the group is handed out what lies there anyway.
+    request's group it can. A user with permission to pop the topic for the group receives its messages anyway.
     """
     yield topic_or_group(topic_before_retry(topic_name, group_name), SUB, SUB)
     yield Need(group(group_name), SUB)

@@ -1,6 +1,6 @@
-"""From settings to a gate: opens users or reads the account files, and says at the start what is open.
+"""Create a gate from settings: open the users' tables or read the account files, and log at the start what is open.
 
-open_access(config, …) -> Access     gate, the requests for users, and what has to be looked at now and then
+open_access(config, …) -> Access     the gate, the handlers of requests about users, and the periodic reload
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _audit_log(config: AccessConfig, now_ms: Callable[[], int]) -> AuditLog:
 def guard_of(
     admin_open: bool,
 ) -> Callable[[Mapping[int, Handler], Callable[[Peer, RemotingCommand], bool]], dict[int, Handler]]:
-    """An open gate for a server whose settings are no AccessConfig: a controller. It says what counts as its own machine, too."""
+    """An open gate for a controller, which has no AccessConfig; it also decides which peers count as this machine."""
 
     def guard(
         handlers: Mapping[int, Handler], is_own: Callable[[Peer, RemotingCommand], bool]
@@ -107,7 +107,7 @@ def guard_of(
 
 
 def who_may_administer(config: AccessConfig) -> str:
-    """A sentence for people about a server that others than this machine reach."""
+    """A sentence about the access control of a server that other machines can reach."""
     if config.is_closed:
         return "whom access control lets"
     if config.admin_open:
@@ -116,7 +116,7 @@ def who_may_administer(config: AccessConfig) -> str:
 
 
 def say_what_is_open(config: AccessConfig, *, beyond_loopback: bool) -> None:
-    """One line in the log at the start, where others than this machine reach the server."""
+    """Write one log line at the start if other machines can reach the server."""
     if not beyond_loopback or config.is_closed:
         return
     if config.admin_open:

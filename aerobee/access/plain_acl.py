@@ -1,9 +1,10 @@
-"""ACL 1.0: accounts in YAML files, `plain_acl.yml`. Core: takes the files' texts.
+"""ACL 1.0: accounts in YAML files, `plain_acl.yml`. No I/O: takes the files' texts.
 
-Source: PlainPermissionManager, PlainAccessResource, AclUtils (RocketMQ 4.9). What decides, in this order: the global white list; an
-access key of no account: no; the account's white address: yes, unsigned; the signature; a send to the trace topic: yes; an
-administrator: yes; an administrator's request, or another that changes the cluster (RocketMQ has none: its NameServer knows no
-accounts): no; for each topic and group what the account names, else its default, else no.
+Source: PlainPermissionManager, PlainAccessResource, AclUtils (RocketMQ 4.9). Decision, in this order: the global white list allows;
+an unknown access key is denied; the account's white address allows without a signature; the signature is verified; a send to the
+trace topic is allowed; an administrator is allowed; an administrator's request, or another that changes the cluster (RocketMQ has
+none: its NameServer knows no accounts), is denied; for each topic and group the account's permission decides, else its default, else
+the request is denied.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _nowhere(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One access key and what it may do."""
+    """One access key and its permissions."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -53,8 +54,8 @@ class Account:
     groups: Mapping[str, frozenset[Action]] = field(default_factory=dict)
 
     def may(self, need: Need) -> bool:
-        """Whether it is allowed. What is neither sent nor consumed needs no more than the signature, as in RocketMQ; but what changes
-        the cluster is an administrator's: brokers and controllers are, who register, and say who is master."""
+        """Whether the account may make the request. Requests that neither send nor consume need only the signature, as in RocketMQ; but
+        changes of the cluster need an administrator: brokers and controllers are administrators, they register and elect masters."""
         name, kind = need.resource.name, need.resource.kind
         if kind is ResourceType.CLUSTER and Action.UPDATE in need.actions:
             return self.is_admin
@@ -72,7 +73,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class PlainAcl:
-    """What all files together say."""
+    """The merged rules of all files."""
 
     accounts: Mapping[str, Account]
     white: tuple[Matches, ...] = ()

@@ -1,9 +1,9 @@
-"""Users' permissions by ACL 2.0: policies, their order, the decision. Core.
+"""Users' permissions by ACL 2.0: policies, their order, the decision. No I/O.
 
 Source: Acl, Policy, PolicyEntry, DefaultAuthorizationProvider's chain (RocketMQ 5.5.0). The entries of the Custom policy that
-speak of resource, action and source decide; only where there is none, those of the Default policy; where there is none
-again, the answer is no. Of several the nearest decides: a kind before `*`, a name before a prefix before all, a longer prefix first;
-at an exact tie one that allows.
+match resource, action and source decide; without one, those of the Default policy; without one again, the request is
+denied. Of several entries the most specific one decides: a kind before `*`, a name before a prefix before all, a longer prefix
+first; at an exact tie one that allows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Decision(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntry:
-    """One sentence: these actions on this resource, from these addresses (none named: from everywhere), yes or no."""
+    """One entry: allows or denies these actions on this resource, from these addresses (none: from all)."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -42,7 +42,7 @@ class PolicyEntry:
     source_ips: tuple[str, ...] = ()
 
     def speaks_of(self, resource: Resource, actions: frozenset[Action], host: str) -> bool:
-        """Whether it says something of a request that needs any one of `actions`, from `host`."""
+        """Whether the entry applies to a request from `host` that needs any one of `actions`."""
         return (
             self.resource.covers(resource)
             and (Action.ALL in self.actions or Action.ANY in actions or not actions.isdisjoint(self.actions))
@@ -62,13 +62,13 @@ class PolicyEntry:
 
 @dataclass(slots=True)
 class Acl:
-    """All that is said of one subject, `User:name`."""
+    """All entries of one subject, `User:name`."""
 
     subject: str
     policies: dict[PolicyType, list[PolicyEntry]] = field(default_factory=dict)
 
     def decide(self, resource: Resource, actions: frozenset[Action], host: str) -> Decision | None:
-        """None: nothing is said, which means no."""
+        """The decision; None: no entry applies, so the request is denied."""
         for kind in (PolicyType.CUSTOM, PolicyType.DEFAULT):
             found = [
                 entry for entry in self.policies.get(kind, ()) if entry.speaks_of(resource, actions, host)
@@ -88,7 +88,7 @@ class Acl:
         self.policies[kind] = list(by_resource.values())
 
     def remove(self, kind: PolicyType, resource: Resource) -> bool:
-        """Take out one resource of one policy. Returns whether anything is left of the subject."""
+        """Remove one resource of one policy. Returns whether the subject has entries left."""
         kept = [entry for entry in self.policies.get(kind, ()) if entry.resource != resource]
         self.policies.pop(kind, None)
         if kept:
@@ -119,7 +119,7 @@ class Acl:
         }
 
     def to_document(self) -> dict[str, Any]:
-        """What is kept under the subject's name."""
+        """The document stored under the subject's name."""
         return {
             "policies": [
                 {
@@ -158,7 +158,7 @@ def checked_subject(text: str) -> str:
 
 
 def acl_from_info(info: Mapping[str, Any], subject: str = "") -> Acl:
-    """Read a request's body. Raises UsageError that names what is wrong."""
+    """Decode a request's body. Raises UsageError that names the error."""
     acl = Acl(checked_subject(subject or str(info.get("subject", ""))))
     for policy in _list(info, "policies"):
         word = str(policy.get("policyType") or "Custom").upper()

@@ -1,4 +1,4 @@
-"""What permissions are about: resources and actions, and how they are written. Core.
+"""Resources and actions of permissions, and their text form. No I/O.
 
 Source: Action, ResourceType, ResourcePattern, Resource (RocketMQ's ACL 2.0). As text `Topic:orders`, `Topic:orders*`,
 `Group:*`, `Cluster:DefaultCluster`, `*`; in stored policies the numbers below.
@@ -13,7 +13,7 @@ from aerobee.errors import UsageError
 
 
 class Action(IntEnum):
-    """ANY stands in what a request needs only, ALL in policies only."""
+    """ANY occurs only in needs of requests, ALL only in policies."""
 
     ALL = 1
     ANY = 2
@@ -56,7 +56,7 @@ class Resource:
     pattern: Pattern = Pattern.LITERAL
 
     def covers(self, wanted: Resource) -> bool:
-        """Whether a policy about this resource says something of `wanted`, which a request named."""
+        """Whether a policy for this resource applies to `wanted`, the resource of a request."""
         if self.kind is ResourceType.ANY:
             return True
         if self.kind is not wanted.kind:
@@ -94,7 +94,7 @@ def every(kind: ResourceType) -> Resource:
 
 
 def parse_resource(text: str) -> Resource:
-    """Read `*` or `Kind:name`. Raises UsageError that says what is wrong."""
+    """Parse `*` or `Kind:name`. Raises UsageError that names the error."""
     if text == "*":
         return Resource(ResourceType.ANY, "", Pattern.ANY)
     kind_text, colon, name = text.partition(":")
@@ -113,7 +113,7 @@ def parse_resource(text: str) -> Resource:
 
 
 def parse_action(text: str) -> Action:
-    """Read `Pub`, `Sub`, `All` and so on. Raises UsageError for another word, and for Any, which no policy has."""
+    """Parse `Pub`, `Sub`, `All` and so on. Raises UsageError for another word, and for Any, which policies cannot contain."""
     action = ACTIONS.get(text.strip().capitalize())
     if action is None or action is Action.ANY:
         known = ", ".join(name for name, each in ACTIONS.items() if each is not Action.ANY)

@@ -1,4 +1,4 @@
-"""Users and their permissions of ACL 2.0, kept where and how RocketMQ keeps them.
+"""Users and permissions of ACL 2.0, stored in RocketMQ's location and format.
 
 Source: User, LocalAuthenticationMetadataProvider, LocalAuthorizationMetadataProvider (RocketMQ 5.5.0): two RocksDB databases,
 `config/users` (key: the name) and `config/acls` (key: `User:name`), values JSON. A change is durable before it counts.
@@ -34,7 +34,7 @@ class UserStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One user. The password is the secret key of his signatures and never shows in repr()."""
+    """One user. The password is the secret key of the user's signatures and never appears in repr()."""
 
     name: str
     password: str = field(repr=False)
@@ -72,7 +72,7 @@ NO_SECRETS_TOLD = "no server of ours tells a user's secret key, so users cannot 
 
 
 def user_from_info(info: dict[str, Any], name: str, before: User | None = None) -> User:
-    """A request's body; what it leaves out stays as it was. Raises UsageError."""
+    """Apply a request's body; absent fields stay unchanged. Raises UsageError."""
     kind, status = str(info.get("userType") or "").upper(), str(info.get("userStatus") or "").upper()
     if kind and kind not in UserType.__members__:
         raise UsageError(f"userType {info.get('userType')!r} is neither Super nor Normal")
@@ -97,7 +97,7 @@ class Table(Protocol):
     def items(self) -> Iterable[tuple[str, bytes]]: ...
 
     def put(self, key: str, value: bytes) -> None:
-        """On return it survives power loss."""
+        """Durable on return, also after a power loss."""
         ...
 
     def remove(self, key: str) -> None: ...
@@ -106,7 +106,7 @@ class Table(Protocol):
 
 
 class MemoryTable:
-    """A table that forgets, for what needs no file."""
+    """A table in memory, without a file."""
 
     def __init__(self) -> None:
         self._rows: dict[str, bytes] = {}
@@ -125,10 +125,10 @@ class MemoryTable:
 
 
 class Users:
-    """All users and what is allowed to them. `version` grows with each change, so that whoever remembers a decision forgets it."""
+    """All users and their permissions. `version` increases with each change and invalidates cached decisions."""
 
     def __init__(self, users: Table, acls: Table) -> None:
-        """Loads both. Raises StoreError that names the entry which cannot be read."""
+        """Load users and permissions. Raises StoreError that names the unreadable entry."""
         self._user_table, self._acl_table = users, acls
         self.version = 0
         self._on_change: list[Callable[[], None]] = []
@@ -144,8 +144,8 @@ class Users:
         self._changed()
 
     def remove(self, name: str) -> None:
-        """A user goes with all that was allowed to him, which goes first: after a crash between the two nothing of it waits for
-        the next user of that name."""
+        """Delete a user and its permissions. The permissions are deleted first: after a crash in between a new user of that name
+        does not inherit them."""
         self.remove_acl(SUBJECT_PREFIX + name)
         self._user_table.remove(name)
         self.users.pop(name, None)
@@ -165,19 +165,19 @@ class Users:
         self._changed()
 
     def copy_of(self, subject: str) -> Acl:
-        """What is said of a subject, to be changed and put back; an empty one when nothing is."""
+        """The Acl of a subject, to change and store again; an empty one for a subject without permissions."""
         found = self.acls.get(subject)
         return Acl(
             subject, {kind: list(entries) for kind, entries in found.policies.items()} if found else {}
         )
 
     def ensure_super(self, name: str, password: str) -> None:
-        """A user of the configuration file: made when he is not there, never changed."""
+        """Create the user of the configuration file if it does not exist; an existing user stays unchanged."""
         if name not in self.users:
             self.put(User(name, password, UserType.SUPER))
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """`callback` is called behind each change, in the thread that makes it."""
+        """`callback` is called after each change, in the thread of the change."""
         self._on_change.append(callback)
 
     def _changed(self) -> None:
@@ -191,7 +191,7 @@ class Users:
 
 
 def disabled(user: User) -> User:
-    """The same user, shut out."""
+    """The same user, disabled."""
     return replace(user, status=UserStatus.DISABLE)
 
 
