@@ -109,9 +109,9 @@ def guard_of(
 def who_may_administer(config: AccessConfig) -> str:
     """A sentence about the access control of a server that other machines can reach."""
     if config.is_closed:
-        return "whom access control lets"
+        return "users whom access control permits"
     if config.admin_open:
-        return "whoever reaches these ports (adminOpen=true): they may delete topics and change settings"
+        return "everyone who reaches these ports (adminOpen=true): they may delete topics and change settings"
     return "from this machine only; authenticationEnabled, aclEnable or adminOpen=true change that"
 
 
@@ -120,7 +120,7 @@ def say_what_is_open(config: AccessConfig, *, beyond_loopback: bool) -> None:
     if not beyond_loopback or config.is_closed:
         return
     if config.admin_open:
-        log.warning("adminOpen=true: whoever reaches this port may delete topics and change settings")
+        log.warning("adminOpen=true: everyone who reaches this port may delete topics and change settings")
     else:
         log.info(
             "administrators' requests are served to this machine only; authenticationEnabled, aclEnable or adminOpen=true change that"

@@ -20,8 +20,8 @@ USER = 'initAuthenticationUser={"username":"root","password":"secret-of-root"}'
         (["bindAddress=0.0.0.0"], "from this machine only"),
         (["bindAddress="], "from this machine only"),
         (["listeners=internal://127.0.0.1:10911,external://192.0.2.7:10921"], "from this machine only"),
-        (["bindAddress=0.0.0.0", "adminOpen=true"], "whoever reaches these ports"),
-        (["bindAddress=0.0.0.0", "authenticationEnabled=true", USER], "whom access control lets"),
+        (["bindAddress=0.0.0.0", "adminOpen=true"], "everyone who reaches these ports"),
+        (["bindAddress=0.0.0.0", "authenticationEnabled=true", USER], "users whom access control permits"),
     ],
 )
 def test_administrators_of_a_broker(assignments: list[str], said: str) -> None:
