@@ -79,7 +79,7 @@ def test_the_first_record_of_all_is_compared_too() -> None:
 
 def test_bytes_of_another_offset_are_refused() -> None:
     mine, starts = log_of([100] * 5, 1)
-    with pytest.raises(MalformedFrame, match="the master sent bytes at 100, 0 was "):
+    with pytest.raises(MalformedFrame, match="the master sent bytes at offset 100, the slave requested 0"):
         DivergenceSearch(starts, 500, lambda start, end: mine[start:end]).take(100, mine)
 
 
