@@ -82,7 +82,7 @@ class Masters:
         self._locks: dict[str, asyncio.Lock] = {}
         self._wanted: set[str] = set()  # groups whose master is being looked for
         self._changed_ms: dict[str, float] = {}  # when each group's master last changed, as seen here
-        self._deferred: OrderedSet[str] = OrderedSet()  # groups whose election had no room
+        self._deferred: OrderedSet[str] = OrderedSet()  # groups whose election had no space
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._is_stopped = False
         self._throttle = LogThrottle(log, clock.monotonic)
@@ -248,7 +248,7 @@ class Masters:
             self._deferred.add(broker_name)
 
     def _consider_deferred(self) -> None:
-        """Begin elections that had no room. What is left is considered when another task ends, and by the next look."""
+        """Begin elections that had no space. What is left is considered when another task ends, and by the next look."""
         for broker_name in list(islice(self._deferred, GROUPS_A_TURN)):
             if len(self._tasks) >= GROUP_TASKS_MAX:
                 return
