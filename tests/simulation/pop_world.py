@@ -48,7 +48,6 @@ from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.client.consumer.popped import PoppedMessage, decode_popped
-from aerobee.clock import ManualClock
 from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.message import encode_properties
 from aerobee.remoting.body.topic_config import TopicConfig
@@ -59,6 +58,7 @@ from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
 from tests.simulation.store_world import InlineExecutor
+from tests.simulation.timer_world import WorldClock
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 PLAIN, ORDERED, GROUP = "orders", "inorder", "g"
@@ -66,6 +66,7 @@ QUEUES = 2
 BACKENDS = [choose_backend(PYTHON)] + ([choose_backend(NATIVE)] if choose_backend().name == NATIVE else [])
 LIVES = 4  # of a long run; two show most faults in a third of the time
 SLOTS = 64
+STEPS_MS = (3_000, 40_000, 600_000, 3_600_000)  # of the wall clock
 INVISIBLE_MS = (1_200, 3_000, 8_000)
 
 
@@ -127,10 +128,13 @@ class Known:
 class World:
     """A broker's store, timer and POP, their disk, and the consumers."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, sets_clock: bool = False) -> None:
+        """`sets_clock`: the wall clock is set while it works, ahead and back, by seconds to an hour."""
         self.rng = rng = random.Random(seed)
         self.ways = random.Random(seed)  # by handler or fast path
-        self.clock = ManualClock()
+        self.clock = WorldClock()
+        self.steps = random.Random(f"clock {seed}") if sets_clock else None
+        self.is_set = False  # whether the wall clock was ever set: then invisible times mean little
         self.disk = SimulatedDisk(rng, now_ms=lambda: self.clock.now_ms())
         self.backend = BACKENDS[seed % len(BACKENDS)]  # a seed is the same run with either
         self.is_sync = rng.random() < 0.4
@@ -167,7 +171,8 @@ class World:
 
     def start(self, down_s: float) -> None:
         self.let_go()
-        self.clock = ManualClock(self.clock.now_ms() + round(down_s * 1000))
+        before, self.clock = self.clock, WorldClock(self.clock.true_ms() + round(down_s * 1000))
+        self.clock.set_by_ms = before.set_by_ms
         self.soon = []
         self.store = store = MessageStore(
             self.config, disk=self.disk, clock=self.clock, executor=InlineExecutor(), store_host=lambda: HOST
@@ -408,20 +413,21 @@ class World:
             known = self.known[number]
             # A killed broker forgets what was only in its merge buffer, and hands it out again.
             forgot = self.uses_buffer and self.crashes > 0
-            assert not known.done or forgot, f"{number} was acknowledged and comes again"
+            assert not known.done or forgot or self.is_set, f"{number} was acknowledged and comes again"
             held = known.held
             assert (
                 held is None
                 or forgot
+                or self.is_set
                 or held.life != self.power_losses
                 or held.is_changing
                 or held.message.visible_at_ms <= pop_time
             ), f"{number} is at two consumers until {held.message.visible_at_ms}, popped at {pop_time}"
-            if topic == PLAIN:
+            if topic == PLAIN and not self.is_set:
                 assert message.reconsume_times <= known.times + self.crashes, f"{number} has too many tries"
                 if not self.power_losses and not forgot:
                     assert message.reconsume_times >= known.times, f"{number} has too few tries"
-            else:
+            elif topic == ORDERED:
                 blocks.setdefault(message.queue.queue_id, []).append(number)
             known.times += 1
             known.held = Held(number, message, self.power_losses)
@@ -522,9 +528,19 @@ class World:
             if rng.random() < 0.2:
                 self.store.flush_queues_now()
             self.advance(rng.choice((0, 0.01, 0.3, 1, 4)))
+            if self.steps is not None and self.steps.random() < 0.4:
+                self.set_clock(self.steps.choice((0, 1, 1, -1)) * self.steps.choice(STEPS_MS))
+
+    def set_clock(self, by_ms: int) -> None:
+        """Set the wall clock to be so far ahead of the true time."""
+        self.is_set = True
+        self.clock.set_by_ms = by_ms
 
     def drain(self) -> None:
-        """No more faults: everything is consumed in the end."""
+        """No more faults, and the clock is right: everything is consumed in the end."""
+        if self.is_set:
+            self.set_clock(0)
+            self.advance(2 * max(STEPS_MS) / 1_000)
         for _ in range(60):
             for topic in (PLAIN, ORDERED):
                 for _ in range(2 * QUEUES + 2):
@@ -581,9 +597,9 @@ def _records(body: bytes) -> list[Any]:
     return from_record
 
 
-def crashes(seed: int, lives: int = LIVES) -> World:
-    """Stops of every kind, between and inside the broker's calls."""
-    world = World(seed)
+def crashes(seed: int, lives: int = LIVES, *, sets_clock: bool = False) -> World:
+    """Stops of every kind, between and inside the broker's calls, and if wanted steps of the wall clock."""
+    world = World(seed, sets_clock=sets_clock)
     rng = world.rng
     for _ in range(lives):
         kind = rng.choice(("clean", "kill", "power", "cut", "killed inside"))

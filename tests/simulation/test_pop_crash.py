@@ -25,6 +25,7 @@ SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
 LIVES = 2
 MUTATION_SEEDS = 100
+CLOCK_SEEDS = 80
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +46,12 @@ def test_pops_survive_a_broker_that_dies_at_any_point() -> None:
         live([FIRST_SEED], lives=4)
     else:
         live(range(1, SEEDS + 1))
+
+
+def test_pops_survive_a_wall_clock_that_is_set_ahead_and_back() -> None:
+    for seed in range(1, CLOCK_SEEDS + 1):
+        print(f"seed {seed}")
+        assert crashes(seed, LIVES, sets_clock=True).known
 
 
 def test_a_check_point_that_a_power_loss_tore_moves_no_offset() -> None:
