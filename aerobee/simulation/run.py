@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from aerobee.broker.assembly import features
+from aerobee.errors import UsageError
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.checks import check_in_the_end
 from aerobee.simulation.cluster import Cluster
@@ -111,7 +112,14 @@ def start(
     *,
     waits_for_clients: bool = True,
 ) -> Started:
-    """Start a cluster with its clients, and wait until each of them has got something. A failure becomes the failure of the runs that use this start."""
+    """Start a cluster with its clients, and wait until each of them has got something. A failure becomes the failure of the runs that use this start.
+
+    Raises UsageError where assertions do not run.
+    """
+    if not __debug__:
+        raise UsageError(
+            "a simulation checks the code by its assertions: run it without -O and without PYTHONOPTIMIZE"
+        )
     began = time.process_time()
     clock = SimulatedClock()
     loop = SimulatedLoop(clock)

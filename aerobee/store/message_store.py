@@ -172,6 +172,10 @@ class MessageStore(StoreParts):
                     f"in {', '.join(cut.paths)}"
                 )
             self._settle_cut()
+            assert self.last_record_offset < self.log.end or self.log.end == 0, (
+                "the newest record lies in the log"
+            )
+            assert self.flushed.value <= self.log.end, "more counts as durable than was recovered"
         except OSError as error:
             self._close_files()
             raise open_failed(self.config.store_path_root_dir, error) from error
@@ -253,7 +257,9 @@ class MessageStore(StoreParts):
         try:
             self.flush_now()
             cut = self._files.cut(physical_offset)
+            assert self.log.end == physical_offset, "the log ends where it was cut"
             self.durability.cut(physical_offset)
+            assert self.flushed.value <= physical_offset, "what was cut off counts as durable"
             self._settle_cut()
         except RecordInvalid:
             raise  # before anything changed

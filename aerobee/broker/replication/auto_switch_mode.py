@@ -286,5 +286,6 @@ class AutoSwitchMode:
         if copies > 1:
             members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]
             confirmed = min(confirmed, confirmed_by([end, *members], copies))
+        assert confirmed <= end, "what is confirmed is in this log"
         self._store.durability.confirm(confirmed)
         self._acks.advance(confirmed, is_at_all=is_at_all)

@@ -179,6 +179,7 @@ class ClassicMode:
                 if slave.acknowledged > 0 and not slave.is_in_doubt
             ),
         ]
+        assert max(offsets) == self._store.log.end, "no slave has more than this log"
         self._acks.advance(confirmed_by(offsets, self._copies()))
         self._two_copies.advance(confirmed_by(offsets, max(2, self._copies())))
 

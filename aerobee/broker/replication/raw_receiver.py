@@ -83,6 +83,7 @@ class RawReceiver:
             if used:
                 del pending[:used]
                 self._start += used
+                assert self._start == self._store.log.end, "what was received is what the log has"
                 self._store.burst_done()
                 if self._on_appended is not None:
                     self._on_appended()

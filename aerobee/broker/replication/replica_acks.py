@@ -45,6 +45,7 @@ class ReplicaAcks:
             callback(Replicated.ENOUGH if offset <= self._at_all else Replicated.HERE)
             return
         timeout_s = self._timeout_s()
+        assert not self._waiting or self._waiting[-1][0] <= offset, "appends wait in the order of the log"
         self._waiting.append((offset, self._clock.monotonic() + timeout_s, callback))
         if self._timer is None:
             self._timer = self._clock.call_later(timeout_s, self._expire)
@@ -59,6 +60,7 @@ class ReplicaAcks:
         self.value = offset
         if is_at_all:
             self._at_all = offset
+        assert self._at_all <= self.value, "more is with all replicas than with enough of them"
         waiting, verdict = self._waiting, Replicated.ENOUGH if is_at_all else Replicated.HERE
         while waiting and waiting[0][0] <= offset:
             waiting.popleft()[2](verdict)

@@ -215,6 +215,9 @@ class SlaveConnection(asyncio.Protocol, ABC):
             return
         self.acknowledged = offset
         sender.on_ack(offset)
+        assert self.acknowledged <= sender.position <= end, (
+            "a slave acknowledges what it was sent, and that is in the log"
+        )
         if offset >= end:
             self.caught_up_at_s = self._last_read_s
         self._acknowledged()

@@ -160,6 +160,7 @@ class RaftLog:
     def note_stable(self, index: int, term: int) -> None:
         """The storage has everything up to this entry. Ignored when the entry was replaced meanwhile."""
         if index > self.stable_index and self.term_at(index) == term:
+            assert index <= self.last_index, "an entry that the log does not have is durable"
             self.stable_index = index
 
     def unstable(self) -> tuple[Entry, ...]:
@@ -185,6 +186,7 @@ class RaftLog:
         del self._entries[: len(gone)]
         self._bytes -= sum(entry.size for entry in gone)
         self.base_index, self.base_term = base, term
+        assert self.stable_index >= base, "an entry was forgotten before it was durable"
         while len(self._memberships) > 1 and self._memberships[1][0] <= base:
             del self._memberships[0]
 
@@ -204,6 +206,7 @@ class RaftLog:
                 "two leaders think differently of the same log"
             )
         position = index - self.base_index - 1
+        assert 0 <= position < len(self._entries), "an entry that is cut off is in the log"
         self._bytes -= sum(entry.size for entry in self._entries[position:])
         del self._entries[position:]
         self.stable_index = min(self.stable_index, index - 1)
@@ -218,3 +221,15 @@ class RaftLog:
             self._bytes += entry.size
             if entry.kind is EntryKind.MEMBERSHIP:
                 self._memberships.append((entry.index, decode_membership(entry.data)))
+
+
+def check_before_write(
+    state: HardState, saved: HardState, log: RaftLog, handed_index: int, commit_index: int
+) -> None:
+    """Assert what must hold of the state that becomes durable next. `saved` is durable, entries up to `handed_index` are applied."""
+    assert handed_index <= commit_index, "the commit index fell"
+    assert commit_index <= log.last_index, "an entry that the log does not have is committed"
+    assert log.stable_index <= log.last_index, "an entry that the log does not have is durable"
+    assert state.term >= saved.term, "the term fell"
+    is_other_vote = saved.voted_for not in ("", state.voted_for)
+    assert state.term > saved.term or not is_other_vote, "a second vote in one term"

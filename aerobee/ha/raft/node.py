@@ -27,7 +27,7 @@ from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import FIRST_TERM, Entry, EntryKind, HardState, Membership, Snapshot
 from aerobee.ha.raft.incoming import IncomingSnapshot
 from aerobee.ha.raft.leadership import Leadership, PendingRead
-from aerobee.ha.raft.log import RaftLog, Recovered
+from aerobee.ha.raft.log import RaftLog, Recovered, check_before_write
 from aerobee.ha.raft.membership_change import with_identities, with_learner, with_vote, without
 from aerobee.ha.raft.messages import (
     AppendReply,
@@ -282,9 +282,8 @@ class RaftNode:
             return None
         if self._leadership is not None:
             self._tell_followers(self._leadership, now_ms)
-        saved = self._saved
-        is_saved = saved.term == self.term and saved.voted_for == self.voted_for
-        log = self.log
+        state, log = HardState(self.term, self.voted_for), self.log
+        is_saved = self._saved == state
         if (
             is_saved
             and not self._messages
@@ -294,8 +293,9 @@ class RaftNode:
             and self._new_snapshot is None
         ):
             return None
+        check_before_write(state, self._saved, log, self._handed_index, self.commit_index)
         effects = Effects(
-            hard_state=None if is_saved else HardState(self.term, self.voted_for),
+            hard_state=None if is_saved else state,
             snapshot=self._new_snapshot,
             entries=log.unstable(),
             messages=tuple(self._messages),

@@ -86,6 +86,7 @@ class Progress:
         self.next_index = max(self.next_index, self.match_index + 1)
         while self.in_flight and self.in_flight[0] <= self.match_index:
             self.in_flight.popleft()
+        assert self.next_index > self.match_index, "entries that the follower has are sent again"
         if self.flow is not Flow.SNAPSHOT:
             self._move(FlowEvent.ACCEPTED)
         elif self.snapshot is not None and self.match_index >= self.snapshot.index:

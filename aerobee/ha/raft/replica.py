@@ -167,6 +167,7 @@ class Replica:
 
     def _apply(self, effects: Effects) -> None:
         if effects.restore is not None:
+            assert effects.restore.index >= self.applied_index, "a snapshot takes back what was applied"
             self._machine.restore(effects.restore.data)
             self.applied_index = effects.restore.index
             for index in [each for each in self._proposals if each <= self.applied_index]:

@@ -113,12 +113,14 @@ class Durability:
         self.flushed.cut(offset)
         self._confirmed = min(self._confirmed, offset)
         self._hold_back()
+        assert self.readable_offset <= self._log.end, "consumers see what was cut off"
 
     def recovered(self, confirmed: int) -> None:
         """The log was opened. `confirmed`: up to where it was, as far as that was noted; in controller mode what is behind may
         be nowhere else, and consumers see it when this broker's master, or the controllers' word that it is one, says so."""
         self._confirmed = min(confirmed, self._log.end)
         self._hold_back()
+        assert self.readable_offset <= self._log.end, "consumers see what is not in the log"
 
     @property
     def confirmed(self) -> int:
