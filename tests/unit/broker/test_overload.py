@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from aerobee.broker.admission.overload import HICCUP_LIMITS, IDLE_SAMPLE_S, SAMPLE_S, Overload
 from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop
 
-LIMIT_MS = 100  # a machine that lets a timer wait for ten times that is not merely busy
+LIMIT_MS = 100
 
 
 def make(wait_limit_ms: int = 200) -> Overload:
     return Overload(wait_limit_ms=wait_limit_ms, pending_limit_bytes=1000, pending_bytes=lambda: 0)
+
+
+def simulated(work: Callable[[SimulatedClock], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` on an event loop whose time passes without waiting."""
+    clock = SimulatedClock()
+    loop = SimulatedLoop(clock)
+    loop.run_until_complete(work(clock))
+    loop.close()
 
 
 def test_one_late_sample_is_a_hiccup_and_two_are_load() -> None:
@@ -31,14 +40,17 @@ def test_one_sample_that_is_very_late_is_load() -> None:
     assert "requests wait 2001 ms" in overload.reason
 
 
-async def test_requests_that_keep_the_sample_from_running_are_refused_in_the_same_pass() -> None:
-    overload = make(wait_limit_ms=LIMIT_MS)
-    overload.start()
-    assert overload.reason == ""
-    time.sleep(SAMPLE_S + HICCUP_LIMITS * LIMIT_MS / 1000 + 0.05)  # noqa: ASYNC251  the loop is kept busy, as a huge burst does
-    assert "requests wait" in overload.reason
-    overload.stop()
-    await asyncio.sleep(0)
+def test_requests_that_delay_the_sample_are_refused_in_the_same_pass() -> None:
+    async def burst(clock: SimulatedClock) -> None:
+        overload = make(wait_limit_ms=LIMIT_MS)
+        overload.start()
+        assert overload.reason == ""
+        clock.advance(SAMPLE_S + HICCUP_LIMITS * LIMIT_MS / 1000 + 0.05)  # a huge burst blocks the event loop
+        assert "requests wait" in overload.reason
+        overload.stop()
+        await asyncio.sleep(0)
+
+    simulated(burst)
 
 
 def test_a_request_that_held_the_loop_by_itself_is_no_load() -> None:
@@ -103,20 +115,26 @@ def test_an_idle_broker_is_sampled_once_a_second_and_a_busy_one_ten_times() -> N
     loop.close()
 
 
-async def test_work_that_comes_to_an_idle_broker_and_blocks_it_is_measured_at_once() -> None:
-    overload = make(wait_limit_ms=LIMIT_MS)
-    overload.start()
-    await asyncio.sleep(2 * SAMPLE_S)  # idle now, and the next sample is far away
-    assert overload.reason == ""
-    time.sleep(SAMPLE_S + HICCUP_LIMITS * LIMIT_MS / 1000 + 0.05)  # noqa: ASYNC251  the loop is kept busy
-    assert "requests wait" in overload.reason
-    overload.stop()
+def test_work_that_blocks_an_idle_broker_is_measured_immediately() -> None:
+    async def work(clock: SimulatedClock) -> None:
+        overload = make(wait_limit_ms=LIMIT_MS)
+        overload.start()
+        await asyncio.sleep(2 * SAMPLE_S)  # idle now, and the next sample is far away
+        assert overload.reason == ""
+        clock.advance(SAMPLE_S + HICCUP_LIMITS * LIMIT_MS / 1000 + 0.05)
+        assert "requests wait" in overload.reason
+        overload.stop()
+
+    simulated(work)
 
 
-async def test_a_stopped_one_stays_stopped_when_it_is_asked() -> None:
-    overload = make()
-    overload.start()
-    await asyncio.sleep(2 * SAMPLE_S)
-    overload.stop()
-    assert overload.reason == ""
-    assert overload._timer is None
+def test_a_stopped_one_stays_stopped_when_it_is_read() -> None:
+    async def stopped(clock: SimulatedClock) -> None:
+        overload = make()
+        overload.start()
+        await asyncio.sleep(2 * SAMPLE_S)
+        overload.stop()
+        assert overload.reason == ""
+        assert overload._timer is None
+
+    simulated(stopped)
