@@ -16,7 +16,7 @@ from aerobee.remoting.client import RemotingClient
 from aerobee.remoting.command import RemotingCommand
 from tests.integration.broker_calls import make_broker, send_request
 from tests.integration.controller_quorum import configs, leader_of
-from tests.integration.test_replication import log_bytes
+from tests.integration.replica_pair import log_bytes
 from tests.waiting import wait_until
 
 SYNC = {"all_ack_in_sync_state_set": True}

@@ -198,11 +198,11 @@ async def test_elections_without_room_begin_when_another_ends(
     """Masters that all fail together, some of them thought out, keep no group waiting until the next look."""
     masters = Heard(tmp_path, 1).masters
     begun: list[str] = []
-    goes_on = asyncio.Event()
+    may_continue = asyncio.Event()
 
     async def find_master(self: Masters, broker_name: str) -> None:
         begun.append(broker_name)
-        await goes_on.wait()
+        await may_continue.wait()
         self._wanted.discard(broker_name)
 
     monkeypatch.setattr(masters_module, "GROUP_TASKS_MAX", 2)
@@ -214,10 +214,10 @@ async def test_elections_without_room_begin_when_another_ends(
         masters.consider(name)
     await asyncio.sleep(0)
     assert begun == names[:2]
-    goes_on.set()
+    may_continue.set()
     await wait_until(lambda: begun == names, "all of them begin")
     await wait_until(lambda: not masters._tasks)
-    goes_on.clear()
+    may_continue.clear()
     for name in names:
         masters.consider(name)
     await masters.stop()
