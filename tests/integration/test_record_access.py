@@ -440,7 +440,7 @@ async def test_an_answer_of_more_queues_than_a_frame_holds_is_refused(
     assert (one.code, whole.code) == (0, 0)
     of_eve = next(each["eve"] for each in loads(whole.body)["consumeStatsList"] if "eve" in each)
     assert loads(one.body) in of_eve, "both are made of the same pieces"
-    monkeypatch.setattr(consume_stats, "QUEUES_MAX", len(loads(one.body)["offsetTable"]))
+    monkeypatch.setattr(consume_stats, "ANSWER_QUEUES_MAX", len(loads(one.body)["offsetTable"]))
     again = await world.ask(
         "root", RequestCode.GET_CONSUME_STATS, {"consumerGroup": "eve", "topic": "orders"}
     )

@@ -34,7 +34,7 @@ from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.protocol import OFFSET_MAX
 from aerobee.store.message_store import MessageStore
 
-QUEUES_MAX = 1 << 16  # of one answer: some 12 MB, of the 16 MiB that a frame may have
+ANSWER_QUEUES_MAX = 1 << 16  # of one answer: some 12 MB, of the 16 MiB that a frame may have
 QUEUES_PER_TURN = 64  # of one scan, before other requests get their turn
 
 QueueStats = dict[str, int]
@@ -170,10 +170,10 @@ class ConsumeStatsCalls:
 
     def _check_count(self, count: int, instead: str) -> None:
         """Raises RemoteError for an answer that no frame has space for."""
-        if count > QUEUES_MAX:
+        if count > ANSWER_QUEUES_MAX:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
-                f"more than {QUEUES_MAX} queues would be in the answer: {instead}",
+                f"more than {ANSWER_QUEUES_MAX} queues would be in the answer: {instead}",
             )
 
     def _consumed_topics(self, group: str, topics: Iterable[str]) -> list[str]:
