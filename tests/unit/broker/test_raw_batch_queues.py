@@ -15,6 +15,16 @@ from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.queue.batch_consume_queue import BatchConsumeQueue
 from tests.unit.broker.raw_copies import FILE_BYTES, HOST, Copy, cut, take
 
+QUICK_SEEDS = 3
+
+
+def seeds(count: int) -> list[Any]:
+    """Seeds of random runs; `make quick` takes the first ones."""
+    return [
+        pytest.param(seed, marks=pytest.mark.slow if seed >= QUICK_SEEDS else ()) for seed in range(count)
+    ]
+
+
 BACKENDS = pytest.mark.parametrize("natively", [True, False], ids=["native", "python"])
 
 
@@ -190,7 +200,7 @@ def assert_as_master(copy: Copy, master: Master, kinds: dict[str, bool]) -> None
         assert not queue.max_offset or queue.is_batch == kinds.get(topic, queue.is_batch)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_topics_of_changing_kinds_are_copied_alike(seed: int) -> None:
     master, kinds = changing(random.Random(seed))
     data = master.data()
@@ -201,7 +211,7 @@ def test_topics_of_changing_kinds_are_copied_alike(seed: int) -> None:
         assert_as_master(copy, master, kinds)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_power_loss_after_a_change_of_kind_loses_nothing(seed: int) -> None:
     rng = random.Random(seed)
     master, kinds = changing(rng)

@@ -150,3 +150,16 @@ def test_command_lines_of_the_pages_are_understood() -> None:
             assert set(options) <= known | {"--help"}, f"{page.name}: aerobee {' '.join(words[1:])}"
             checked += 1
     assert checked > 80
+
+
+def test_a_version_of_the_changelog_is_a_page_of_groups() -> None:
+    """What users notice, in groups. Of the first version nothing was wrong before: it has nothing that was fixed."""
+    versions = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    for version in versions:
+        name, _, text = version.partition("\n")
+        groups = re.findall(r"^### (.*)$", text, re.MULTILINE)
+        assert text.count("\n") <= 150, f"{name}: group the entries and leave out what no user notices"
+        assert len(groups) == len(set(groups)) > 1, name
+    first = versions[-1]
+    assert first.startswith("0.1.0")
+    assert "### Fixed" not in first
