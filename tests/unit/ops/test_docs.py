@@ -163,3 +163,42 @@ def test_a_version_of_the_changelog_is_a_page_of_groups() -> None:
     first = versions[-1]
     assert first.startswith("0.1.0")
     assert "### Fixed" not in first
+
+
+WIDTH_MAX = 120
+GUIDES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md")]
+PROSE = [*GUIDES, *sorted((ROOT / "docs").rglob("*.md"))]
+GENERATED = {"files.md", "mqadmin.md", "permissions.md", "protocol-coverage.md", "settings.md"}
+
+
+def wide_lines(text: str) -> list[int]:
+    """Lines of prose wider than allowed: no tables, no blocks of code, no headings, no line that is one link."""
+    found = []
+    in_fence = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.lstrip().startswith("```"):
+            in_fence = not in_fence
+        is_prose = not in_fence and not line.startswith(("    ", "|", "#", "<!--", "\t"))
+        if is_prose and len(line) > WIDTH_MAX and " " in line[:WIDTH_MAX].lstrip("-* "):
+            found.append(number)
+    return found
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_fits_into_120_columns(page: Path) -> None:
+    if page.name not in GENERATED:
+        assert wide_lines(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_line_that_is_too_wide_is_found() -> None:
+    wide = "word " * 30
+    assert wide_lines(f"short\n{wide}\n| {wide} |\n```\n{wide}\n```\n    {wide}\n- {wide}") == [2, 8]
+
+
+def test_the_site_has_every_page_once() -> None:
+    """A page that the navigation lacks is found by search alone."""
+    listed = re.findall(
+        r"^ +- ([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(pages), "add the page to `nav` in mkdocs.yml"
