@@ -181,7 +181,7 @@ def test_a_load_balancers_address_is_waited_for_and_told(directory: pathlib.Path
     for service in (f"{SECOND}-aerobee-nameserver-external", BROKER):
         give_address(service, BALANCER)
     wait_for("the broker", lambda: ready_pods(release=SECOND) == {BROKER}, WAIT_S)
-    assert f"clients outside are told {BALANCER}:10911" in said()
+    assert f"address for clients outside: {BALANCER}:10911" in said()
     passes_outside(driver, BALANCER, "balanced", f"{BALANCER}:10911")
 
 

@@ -32,7 +32,6 @@ UNFINISHED: tuple[str, ...] = (
     "docs/retry.md",
     "docs/transactions.md",
     # Quote messages or names of the code.
-    "tests/deploy/test_kubernetes.py",
     "tests/integration/pages/compare.py",
     "tests/simulation",
     "tests/unit/test_message.py",
