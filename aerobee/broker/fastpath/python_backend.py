@@ -1,7 +1,7 @@
 """PythonBackend: whole bursts of ordinary sends and pulls, from the bytes of a read to the bytes of the replies. A core.
 
-It is the reference implementation of what the native backend (native/) does; seam.py explains the seam. FastPath (fast_path.py) is the
-shell that joins either of them to connections, watermarks and statistics.
+The handlers are the reference; this backend and the native one (native/) serve the same common requests; seam.py
+explains the seam. FastPath (fast_path.py) is the I/O layer that joins either of them to connections, watermarks and statistics.
 
 An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the oneway form of them, in either header
 type, to an existing topic and queue, within all limits, without a property that asks for more than storing it (transaction,

@@ -1,5 +1,5 @@
-"""The seam of the fast path: what its two backends take and give. PythonBackend (python_backend.py) is the reference implementation, the
-native one is `aerobee_native` (native/, aerobee_native.pyi); a differential fuzz holds both and the handlers together.
+"""The seam of the fast path: what its two backends take and give. PythonBackend (python_backend.py) and
+`aerobee_native` (native/, aerobee_native.pyi). The handlers are the reference; a differential fuzz compares both backends with them.
 
 A backend takes bytes, the sender's address, the time and writable buffers, does no IO and owns no memory.
 """
