@@ -352,7 +352,7 @@ class AckCalls:
             self._wake(topic, group, handle.queue_id)
         return request.reply(
             ext={
-                # From the pop on. Never less than was asked for: the clock may have been set back since, and a handle has no negative time.
+                # From the pop on. Never less than was requested: the clock may have been set back since, and a handle has no negative time.
                 "invisibleTime": str(invisible_ms + max(0, now_ms - handle.pop_time)),
                 "popTime": str(handle.pop_time),
                 "reviveQid": str(handle.revive_queue_id),
