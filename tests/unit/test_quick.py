@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW_MAX = 10  # folders of the marker: more of them, and the quick run says little
+SLOW_MAX = 10  # uses of the marker: more of them, and the quick run says little
 
 
 @pytest.fixture(scope="module")
