@@ -19,7 +19,7 @@ async def main() -> None:
         while left:
             for job in await consumer.receive(count_max=2, invisible_s=3, wait_s=5):
                 name, tries = job.body.decode(), job.reconsume_times
-                print(f"{name}, try {tries + 1}, from {job.place.topic}")
+                print(f"{name}, try {tries + 1}, from {job.pop_queue.topic}")
                 if name == "encode" and not tries:
                     await consumer.change_invisible(job, 1)  # not now: again in a second
                 elif name == "broken" and tries:
