@@ -3,6 +3,7 @@
 Names, remarks and errors contain text of untrusted peers. A line break in it would forge a line, an escape sequence would steer the terminal, and a
 request that logs a line would fill the disk. LineFormatter makes each record one line of bounded length, whose continuation lines (of a
 traceback) are indented. LineThrottle bounds the lines of each call site; it does not limit DEBUG, which an operator enables on purpose.
+A record with `extra=AUDIT` is written whole and never left out: its writer bounds it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ TRACEBACK_CHARS_MAX = 65_536
 LINES_MAX = 200  # of one call site in INTERVAL_S: a start with as many topics or groups is below it
 INTERVAL_S = 10.0
 _LEFT_OUT = "aerobee_left_out"
+_AUDIT = "aerobee_audit"
+AUDIT = {_AUDIT: True}  # `extra` of a record of who did what
 
 
 class LineFormatter(logging.Formatter):
@@ -29,7 +32,7 @@ class LineFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         message = record.message
-        if len(message) > MESSAGE_CHARS_MAX:
+        if len(message) > MESSAGE_CHARS_MAX and not _is_audit(record):
             message = f"{message[:MESSAGE_CHARS_MAX]}… ({len(message) - MESSAGE_CHARS_MAX} more characters)"
         left_out = getattr(record, _LEFT_OUT, 0)
         more = f" ({left_out} more lines like it left out)" if left_out else ""
@@ -38,7 +41,10 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         # The message is one line by then: what follows it is a traceback, whose errors quote peers, too.
-        first, *rest = super().format(record)[: MESSAGE_CHARS_MAX + TRACEBACK_CHARS_MAX].split("\n")
+        text = super().format(record)
+        if not _is_audit(record):
+            text = text[: MESSAGE_CHARS_MAX + TRACEBACK_CHARS_MAX]
+        first, *rest = text.split("\n")
         return "\n".join([first, *(f"  {visible(line)}" for line in rest)])
 
 
@@ -53,7 +59,7 @@ class LineThrottle(logging.Filter):
         self._sites: dict[tuple[str, int], list[float]] = {}  # until when, lines written, lines left out
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno < logging.INFO:
+        if record.levelno < logging.INFO or _is_audit(record):
             return True
         now = self._monotonic()
         site = self._sites.setdefault((record.pathname, record.lineno), [now + INTERVAL_S, 0, 0])
@@ -65,6 +71,10 @@ class LineThrottle(logging.Filter):
             return False
         site[1] += 1
         return True
+
+
+def _is_audit(record: logging.LogRecord) -> bool:
+    return getattr(record, _AUDIT, False) is True
 
 
 def log_to(stream: TextIO, monotonic: Callable[[], float]) -> logging.Handler:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aerobee.clock import Clock
+from aerobee.log_lines import AUDIT
 
 log = logging.getLogger("aerobee.console.audit")
 SECRETS = ("password", "secret", "token")
@@ -19,6 +20,9 @@ class Audit:
     """Appends lines. If a line cannot be written, the action is refused: no change happens without a record."""
 
     def __init__(self, path: Path | None, clock: Clock) -> None:
+        if path is None:
+            # --log-level limits what the process says of itself, not its audit log.
+            log.setLevel(logging.INFO)
         self._path = path
         self._clock = clock
 
@@ -39,7 +43,7 @@ class Audit:
             line["fields_left_out"] = len(fields) - FIELDS_MAX
         text = json.dumps(line)  # ASCII: no character of a name ends the line or controls a terminal
         if self._path is None:
-            log.info("%s", text)
+            log.info("%s", text, extra=AUDIT)
             return
         with self._path.open("a", encoding="utf-8") as file:
             file.write(text + "\n")

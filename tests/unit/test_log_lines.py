@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 
 import pytest
 
+from aerobee.clock import SystemClock
+from aerobee.console import audit as console_audit
+from aerobee.console.audit import Audit
 from aerobee.log_lines import INTERVAL_S, LINES_MAX, MESSAGE_CHARS_MAX, LineFormatter, LineThrottle, log_to
 from aerobee.log_throttle import LogThrottle
 from aerobee.ops.commands.tree import run_cli
@@ -99,6 +103,34 @@ def test_a_throttled_warning_counts_for_the_line_that_warns(written: Log) -> Non
         throttle.warn("a", "first")
     throttle.warn("b", "second")
     assert written.lines[-1].endswith("second")
+
+
+@pytest.fixture
+def audit_lines(written: Log, monkeypatch: pytest.MonkeyPatch) -> Log:
+    """The audit log of a console without --audit, whose process logs warnings only."""
+    written.log.setLevel(logging.WARNING)
+    own = logging.Logger("aerobee.console.audit")
+    own.parent = written.log
+    monkeypatch.setattr(console_audit, "log", own)
+    return written
+
+
+def test_no_audit_line_is_left_out(audit_lines: Log) -> None:
+    audit = Audit(None, SystemClock())
+    for number in range(LINES_MAX + 500):
+        audit.write(
+            user="root", address="::1", action="topic/delete", fields={"number": number}, result="done"
+        )
+    written = [json.loads(line[line.index("{") :]) for line in audit_lines.lines]
+    assert [each["fields"]["number"] for each in written] == list(range(LINES_MAX + 500))
+
+
+def test_a_long_audit_line_is_whole_json(audit_lines: Log) -> None:
+    fields = {f"{number}\n\x1b[31m": "\U0001f600" * 500 for number in range(40)}
+    Audit(None, SystemClock()).write(user=FORGED, address="::1", action="a", fields=fields, result="done")
+    (line,) = audit_lines.lines
+    assert line.isprintable()
+    assert json.loads(line[line.index("{") :])["fields"] == fields
 
 
 def test_every_command_logs_such_lines(monkeypatch: pytest.MonkeyPatch) -> None:
