@@ -49,20 +49,25 @@ class CutProgress:
                 yield
             if (point := _check_point(record)) is not None:
                 self._hand_out_again(point)
-            self.revivals.add(record, log_offset)
-            source = source_pointer(record.prepared_transaction_offset)  # its own inverse
-            if 0 <= source < log_offset:
+                if record.topic == self.revivals.topic:
+                    self.revivals.add_check_point(point)
+            if (source := self._source(record, log_offset)) is not None:
                 self._deliver_again(source)
+                self.revivals.add(record, source)
         yield from self.revivals.lowering()
 
-    def _deliver_again(self, source: int) -> None:
-        data = self.read_record(source)
-        if data is None:
-            return
+    def _source(self, record: Record, log_offset: int) -> Record | None:
+        """The record that a delivery or a copy was made of, if it is left."""
+        source_offset = source_pointer(record.prepared_transaction_offset)  # its own inverse
+        if not 0 <= source_offset < log_offset:
+            return None
+        data = self.read_record(source_offset)
         try:
-            waited = decode_record(data, check_crc=False)
+            return None if data is None else decode_record(data, check_crc=False)
         except MalformedRecord:
-            return  # damaged, or no record begins there: a cut must end all the same
+            return None  # damaged, or no record begins there: a cut must end all the same
+
+    def _deliver_again(self, waited: Record) -> None:
         level = waited.queue_id + 1
         if waited.topic == SCHEDULE_TOPIC and self.levels.get(level, 0) > waited.queue_offset:
             self.levels[level] = waited.queue_offset
