@@ -280,6 +280,10 @@ class StoreFull(StoreError):
     retriable = True
 
 
+class NewerVersion(StoreError):
+    """A newer version wrote this, and this one cannot read it: upgrade the process. Nothing was skipped."""
+
+
 class StoreNotWritable(StoreError):
     """The store accepts no messages: it is closing, a slave's, fenced, or a sync to disk failed."""
 

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from itertools import islice
 
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError, NotLeader, QuorumBusy
+from aerobee.errors import AerobeeError, MalformedFrame, NotLeader, QuorumBusy
 from aerobee.ha.controller.bodies import master_fields, sync_state_set_body
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.commands import (
@@ -21,6 +21,7 @@ from aerobee.ha.controller.commands import (
     CleanBrokerMetadata,
     Command,
     ElectMaster,
+    decode_command,
     encode_command,
 )
 from aerobee.ha.controller.config import LiveControllerConfig
@@ -342,8 +343,16 @@ class Masters:
                 self.leases.release(name)
 
     async def propose(self, command: Command) -> Outcome:
-        """Have a command agreed on and return its outcome. Raises NotLeader, QuorumBusy."""
-        outcome = await self._raft.propose(encode_command(command))
+        """Have a command agreed on and return its outcome. Raises NotLeader, QuorumBusy.
+
+        INVALID_REQUEST for one that cannot be read back (a name is too long): in the log it would end each controller.
+        """
+        data = encode_command(command)
+        try:
+            decode_command(data)
+        except MalformedFrame as error:
+            return Outcome(ControllerCode.INVALID_REQUEST, str(error))
+        outcome = await self._raft.propose(data)
         assert isinstance(outcome, Outcome)
         return outcome
 

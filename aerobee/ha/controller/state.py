@@ -4,14 +4,15 @@ Follows ReplicasInfoManager of RocketMQ. What always holds:
 
 - A master epoch belongs to one master, or to none, and only grows; so does the epoch of a sync state set.
 - A master is in its sync state set. When no member can be elected the set stays: its members may still win later.
-- apply() depends on nothing but the state and the command, and never raises: a command that cannot be is answered.
+- apply() depends on nothing but the state and the command. A command that cannot be carried out is answered. One that cannot be
+  read ends the controller: it would go on with another state than the controllers that can.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from aerobee.errors import MalformedFrame
+from aerobee.errors import MalformedFrame, NewerVersion
 from aerobee.ha.controller.codes import ControllerCode
 from aerobee.ha.controller.commands import (
     CHECK_CODE_BYTES_MAX,
@@ -89,11 +90,17 @@ class ControllerState:
     # -- StateMachine
 
     def apply(self, index: int, data: bytes) -> Outcome:
-        """Carry out one command."""
+        """Carry out the command of the log's entry `index`. Raises NewerVersion, and changes nothing then.
+
+        The log's checksums are right and Masters.propose() proposes only what decode_command() reads: only a newer version's controller can
+        have proposed what it does not read.
+        """
         try:
             command = decode_command(data)
         except MalformedFrame as error:
-            return Outcome(ControllerCode.INVALID_REQUEST, str(error))
+            raise NewerVersion(
+                f"entry {index} of the controllers' log holds a command of a newer version ({error}): upgrade this controller"
+            ) from error
         return self.carry_out(command)
 
     def snapshot(self) -> bytes:

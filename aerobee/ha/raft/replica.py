@@ -4,7 +4,8 @@ Every input but propose_deferred() ends in the same steps, repeated until nothin
 
     make durable  ->  tell the node  ->  send  ->  restore, apply  ->  answer proposals and reads  ->  snapshot
 
-A storage that fails ends the replica: nothing of the step that failed is sent, and no later step is taken.
+A storage that fails, or a command or snapshot that the state machine cannot read, ends the replica: nothing of the step that failed is
+sent, and no later step is taken.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from aerobee.errors import StoreError
-from aerobee.ha.raft.entry import Entry, EntryKind
+from aerobee.errors import MalformedFrame, NewerVersion, StoreError
+from aerobee.ha.raft.entry import Entry, EntryKind, Snapshot
 from aerobee.ha.raft.log import RaftStorage
 from aerobee.ha.raft.messages import Message
 from aerobee.ha.raft.node import RaftNode
@@ -30,7 +31,7 @@ class StateMachine(Protocol):
     """What the entries act on. The same entries give the same state and the same results on every member."""
 
     def apply(self, index: int, data: bytes) -> object:
-        """Carry out one command and return its result, for whoever proposed it here."""
+        """Carry out one command and return its result, for whoever proposed it here. Raises NewerVersion, and changes nothing then."""
         ...
 
     def snapshot(self) -> bytes:
@@ -38,7 +39,7 @@ class StateMachine(Protocol):
         ...
 
     def restore(self, data: bytes) -> None:
-        """Put a state that snapshot() made in place of this one."""
+        """Put a state that snapshot() made in place of this one. Raises MalformedFrame, and changes nothing then."""
         ...
 
 
@@ -80,11 +81,11 @@ class Replica:
         self._confirmed: list[tuple[int, int]] = []  # heap of (index, read id) that wait to be applied
         snapshot = node.log.snapshot
         if snapshot is not None:
-            machine.restore(snapshot.data)
+            self._restore(snapshot)
             self.applied_index = snapshot.index
 
     def tick(self, now_ms: float) -> None:
-        """Let time pass. Raises StoreError when the storage failed."""
+        """Let time pass. Raises StoreError when the storage failed, NewerVersion."""
         self._check()
         self.node.tick(now_ms)
         self._work(now_ms)
@@ -150,7 +151,11 @@ class Replica:
             self.node.on_persisted(effects, now_ms)
             for message in effects.messages:
                 self._send(message)
-            self._apply(effects)
+            try:
+                self._apply(effects)
+            except StoreError as error:
+                self.failure = error
+                raise
             for ready in effects.reads:
                 self._on_read_ready(ready.read_id, ready.index)
             self._answer_reads()
@@ -168,12 +173,20 @@ class Replica:
     def _apply(self, effects: Effects) -> None:
         if effects.restore is not None:
             assert effects.restore.index >= self.applied_index, "a snapshot takes back what was applied"
-            self._machine.restore(effects.restore.data)
+            self._restore(effects.restore)
             self.applied_index = effects.restore.index
             for index in [each for each in self._proposals if each <= self.applied_index]:
                 self._proposals.pop(index).on_done(Outcome.UNKNOWN, None)
         for entry in effects.committed:
             self._apply_entry(entry)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        try:
+            self._machine.restore(snapshot.data)
+        except MalformedFrame as error:  # its checksum was right
+            raise NewerVersion(
+                f"the snapshot up to entry {snapshot.index} is of a newer version ({error}): upgrade this controller"
+            ) from error
 
     def _apply_entry(self, entry: Entry) -> None:
         assert entry.index == self.applied_index + 1, "an entry was left out"
