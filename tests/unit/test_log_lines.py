@@ -5,13 +5,22 @@ from __future__ import annotations
 import io
 import json
 import logging
+import weakref
 
 import pytest
 
 from aerobee.clock import SystemClock
 from aerobee.console import audit as console_audit
 from aerobee.console.audit import Audit
-from aerobee.log_lines import INTERVAL_S, LINES_MAX, MESSAGE_CHARS_MAX, LineFormatter, LineThrottle, log_to
+from aerobee.log_lines import (
+    INTERVAL_S,
+    LINES_MAX,
+    MESSAGE_CHARS_MAX,
+    TRACEBACK_CHARS_MAX,
+    LineFormatter,
+    LineHandler,
+    log_to,
+)
 from aerobee.log_throttle import LogThrottle
 from aerobee.ops.commands.tree import run_cli
 
@@ -25,7 +34,8 @@ class Log:
         self.stream = io.StringIO()
         self.now = 0.0
         self.log = logging.Logger("aerobee.test", logging.DEBUG)
-        self.log.addHandler(log_to(self.stream, lambda: self.now))
+        self.handler = log_to(self.stream, lambda: self.now)
+        self.log.addHandler(self.handler)
 
     @property
     def lines(self) -> list[str]:
@@ -78,17 +88,91 @@ def test_one_call_site_writes_a_bounded_number_of_lines(written: Log) -> None:
         if number == LINES_MAX:
             written.now += INTERVAL_S
         written.log.info("each site counts by itself %d", number)
-    assert len(written.lines) == LINES_MAX + 1 + 2 + LINES_MAX + 1
-    assert not written.lines[-1].endswith("left out)")
+    assert len(written.lines) == LINES_MAX + 1 + 1 + 2 + LINES_MAX + 1
+    assert not [line for line in written.lines[LINES_MAX + 2 :] if "left out" in line]
 
 
-def test_the_next_line_of_a_site_says_how_many_were_left_out(written: Log) -> None:
-    for number in range(LINES_MAX + 501):
-        if number == LINES_MAX + 500:
-            written.now += INTERVAL_S
-        written.log.warning("refused %d", number)
+def burst(log: logging.Logger, lines: int) -> None:
+    for number in range(lines):
+        log.warning("refused %d", number)
+
+
+LEFT_OUT = f" WARNING aerobee.test: 500 lines left out, the first: refused {LINES_MAX}"
+
+
+def test_the_next_line_of_any_site_says_how_many_were_left_out(written: Log) -> None:
+    burst(written.log, LINES_MAX + 500)
+    written.log.info("another site in the interval")
     assert len(written.lines) == LINES_MAX + 1
-    assert written.lines[-1].endswith("refused 700 (500 more lines like it left out)")
+    written.now += INTERVAL_S
+    written.log.debug("another site after it")
+    assert len(written.lines) == LINES_MAX + 3
+    assert written.lines[-2].endswith(LEFT_OUT)
+    written.now += INTERVAL_S
+    burst(written.log, LINES_MAX)
+    assert len(written.lines) == 2 * LINES_MAX + 3, "it is said once, and each interval counts by itself"
+
+
+def test_the_end_of_the_process_says_how_many_were_left_out(written: Log) -> None:
+    burst(written.log, LINES_MAX + 500)
+    written.handler.close()
+    assert len(written.lines) == LINES_MAX + 1
+    assert written.lines[-1].endswith(LEFT_OUT)
+    written.handler.close()
+    assert len(written.lines) == LINES_MAX + 1
+
+
+def test_a_line_that_was_left_out_forges_no_line_and_keeps_no_object(written: Log) -> None:
+    class Name:
+        def __str__(self) -> str:
+            return FORGED * 1_000
+
+    for _ in range(LINES_MAX):
+        written.log.warning("%s", "x")
+    name = Name()
+    gone = weakref.ref(name)
+    handle = written.log.makeRecord
+    for _ in range(LINES_MAX + 1):
+        written.handler.handle(handle("n", logging.WARNING, "site.py", 1, "%s", (name,), None))
+    del name
+    assert gone() is None
+    written.handler.close()
+    assert written.lines[-1].isprintable()
+    assert "1 lines left out, the first: n9" in written.lines[-1]
+    assert len(written.lines[-1]) < 2 * MESSAGE_CHARS_MAX
+
+
+def test_a_record_that_cannot_be_formatted_ends_no_caller(
+    written: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(LINES_MAX + 2):
+        written.log.warning("%d", "no number")
+    assert written.lines == []
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_a_critical_line_is_never_left_out(written: Log) -> None:
+    for number in range(LINES_MAX + 10):
+        written.log.critical("cannot continue: %d", number)
+    assert len(written.lines) == LINES_MAX + 10
+
+
+def test_a_long_traceback_keeps_its_end_and_says_what_is_missing(written: Log) -> None:
+    try:
+        try:
+            raise ValueError("begin" + "x" * 1_000_000)
+        except ValueError as error:
+            raise RuntimeError("the last error") from error
+    except RuntimeError:
+        written.log.exception("a fault")
+    text = written.stream.getvalue()
+    assert len(text) < TRACEBACK_CHARS_MAX + 1_000
+    assert text.endswith("RuntimeError: the last error\n")
+    assert "ValueError: beginxxx" in text
+    (mark,) = [line for line in written.lines if "characters left out" in line]
+    missing = int(mark.split("(")[1].split()[0])
+    whole = sum(len(line) - 1 for line in written.lines[1:] if line is not mark)
+    assert 1_000_000 < missing + whole < 1_002_000
 
 
 def test_debug_lines_are_all_written(written: Log) -> None:
@@ -137,5 +221,5 @@ def test_every_command_logs_such_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     assert run_cli(["--version"]) == 0
     (handler,) = logging.getLogger().handlers
+    assert isinstance(handler, LineHandler)
     assert isinstance(handler.formatter, LineFormatter)
-    assert [type(each) for each in handler.filters] == [LineThrottle]
