@@ -11,6 +11,7 @@ Costs two comparisons of numbers a pending request, and nothing where access con
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -18,6 +19,8 @@ from aerobee.clock import Clock, Timer
 from aerobee.errors import RemoteError
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
+
+log = logging.getLogger(__name__)
 
 SLICE_COUNT = 100  # looked at in one pass of the loop: about 3 ms of signatures
 PAUSE_S = 1.0  # from one look at all of them to the next, at least
@@ -148,8 +151,15 @@ class PendingAccess:
         while self._left:
             table, held = self._left[-1]
             if held:
-                table.look_again(held[-SLICE_COUNT:])
+                some = held[-SLICE_COUNT:]
                 del held[-SLICE_COUNT:]
+                try:
+                    table.look_again(some)
+                except Exception:
+                    # The others must be looked at all the same, now and after the next change. These are on their way out.
+                    log.exception(
+                        "%d pending requests were not looked at after a change of permissions", len(some)
+                    )
                 self._call_soon(self._look_on)
                 return
             self._left.pop()

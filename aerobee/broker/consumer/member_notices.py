@@ -7,12 +7,15 @@ most NOTICES_AT_ONCE, so that other connections are served in between.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 from aerobee.ordered_set import OrderedSet
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import FLAG_ONEWAY, RemotingCommand
 from aerobee.remoting.peer import Peer
+
+log = logging.getLogger(__name__)
 
 NOTICES_AT_ONCE = 256  # about a millisecond
 
@@ -36,27 +39,42 @@ class MemberNotices:
     def changed(self, group: str) -> None:
         """Notify the group's members, after what runs now."""
         self._groups.add(group)
-        if not self._is_due:
+        self._arm()
+
+    def _arm(self) -> None:
+        if not self._is_due and (self._rest or self._groups):
             self._is_due = True
             self._call_soon(self._run)
 
     def _run(self) -> None:
         left = NOTICES_AT_ONCE
-        while left and (self._rest or self._groups):
-            if not self._rest:
-                group = next(iter(self._groups))
-                self._groups.discard(group)
-                self._rest = [(group, peer) for peer in self._members_of(group)][::-1]
+        try:
+            while left and (self._rest or self._groups):
                 left -= 1  # a group without members costs a look
-                continue
-            group, peer = self._rest.pop()
-            left -= 1
-            if peer.is_open:
-                peer.invoke_oneway(
-                    RemotingCommand(
-                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, flag=FLAG_ONEWAY
-                    )
+                if self._rest:
+                    self._notify(*self._rest.pop())
+                else:
+                    self._begin(next(iter(self._groups)))
+        finally:
+            self._is_due = False
+            self._arm()
+
+    def _begin(self, group: str) -> None:
+        self._groups.discard(group)
+        try:
+            self._rest = [(group, peer) for peer in self._members_of(group)][::-1]
+        except Exception:
+            # No group may end the notices to all others.
+            log.exception("the members of group %s are not notified of a change of its members", group)
+
+    def _notify(self, group: str, peer: Peer) -> None:
+        if not peer.is_open:
+            return
+        try:
+            peer.invoke_oneway(
+                RemotingCommand(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, flag=FLAG_ONEWAY
                 )
-        self._is_due = bool(self._rest or self._groups)
-        if self._is_due:
-            self._call_soon(self._run)
+            )
+        except Exception:
+            log.exception("%s is not notified of a change of the members of group %s", peer.address, group)

@@ -237,7 +237,10 @@ class PendingPops:
             self._wake_all(call.topic, call.group)  # what was to be its own is for another one now
         for call, timed_out in released:
             if call.peer.is_open and call not in refused:
-                call.resume(call, timed_out)
+                try:
+                    call.resume(call, timed_out)
+                except Exception as error:
+                    call.peer.failed(error)  # the other pops are answered all the same
 
     def _wake_all(self, topic: str, group: str) -> None:
         waiting = self._by_group.get((topic, group))

@@ -6,10 +6,13 @@ taken off immediately, as nearly always all of them are; the rest waits for the 
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
 from aerobee.remoting.peer import Peer
+
+log = logging.getLogger(__name__)
 
 LEAVING_AT_ONCE = 2_000  # memberships taken off in one event loop iteration: some 5 ms
 
@@ -20,7 +23,8 @@ class ClosedPeers:
     def __init__(
         self, leave_one: Callable[[Peer], bool], call_soon: Callable[[Callable[[], None]], object]
     ) -> None:
-        """`leave_one` takes one membership of a peer off and returns False when the peer has none (more)."""
+        """`leave_one` takes one membership of a peer off and returns False when the peer has none (more). It has taken one off, too,
+        when it raises."""
         self._leave_one = leave_one
         self._call_soon = call_soon
         self._peers: deque[Peer] = deque()
@@ -31,21 +35,35 @@ class ClosedPeers:
         """A connection has closed."""
         self._peers.append(peer)
         if not self._is_due:
-            self._is_due = True
             self._left = LEAVING_AT_ONCE
-            self._call_soon(self._next)
+            self._arm()
         self._work()
+
+    def _arm(self) -> None:
+        self._is_due = True
+        self._call_soon(self._next)
 
     def _next(self) -> None:
         self._left = LEAVING_AT_ONCE
-        self._work()
-        self._is_due = bool(self._peers)
-        if self._is_due:
-            self._call_soon(self._next)
+        try:
+            self._work()
+        finally:
+            self._is_due = False
+            if self._peers:
+                self._arm()
 
     def _work(self) -> None:
         while self._peers and self._left:
-            if self._leave_one(self._peers[0]):
+            peer = self._peers[0]
+            try:
+                is_left = self._leave_one(peer)
+            except Exception:
+                # No membership may keep the others, and other connections', from being taken off.
+                log.exception(
+                    "a membership of %s, which is closed, was not taken off completely", peer.address
+                )
+                is_left = True
+            if is_left:
                 self._left -= 1
             else:
                 self._peers.popleft()

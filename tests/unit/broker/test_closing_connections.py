@@ -115,3 +115,27 @@ def test_memberships_of_many_closed_connections_are_taken_off_in_slices() -> Non
     assert sum(memberships.values()) == 0
     assert len(slices) > 1
     assert max(slices) <= LEAVING_AT_ONCE
+
+
+def test_a_membership_that_cannot_be_taken_off_does_not_keep_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    soon: list[Callable[[], None]] = []
+    memberships = {FakePeer(): LEAVING_AT_ONCE + 10 for _ in range(3)}
+    at_slices = {LEAVING_AT_ONCE + 5, 7}  # in add(), and in a later event loop iteration
+
+    def leave_one(peer: Any) -> bool:
+        if memberships[peer] == 0:
+            return False
+        memberships[peer] -= 1
+        if memberships[peer] in at_slices:
+            raise ValueError("a fault")
+        return True
+
+    closed = ClosedPeers(leave_one, soon.append)
+    for peer in memberships:
+        closed.add(cast(Any, peer))
+    while soon:
+        soon.pop(0)()
+    assert set(memberships.values()) == {0}
+    assert caplog.text.count("was not taken off completely") == 3 * len(at_slices)

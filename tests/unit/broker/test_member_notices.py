@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.consumer.member_notices import NOTICES_AT_ONCE
+from aerobee.broker.consumer.member_notices import NOTICES_AT_ONCE, MemberNotices
 from aerobee.clock import ManualClock
 from aerobee.remoting.body.heartbeat import ConsumerData
 from aerobee.remoting.body.subscription import SubscriptionData
+from aerobee.remoting.command import RemotingCommand
 from tests.fakes import FakePeer
 
 
@@ -61,6 +64,44 @@ def test_a_group_that_changes_during_its_notices_is_notified_again() -> None:
     members.drain()
     assert members.sent - before > NOTICES_AT_ONCE, "the rest of the first round, and a whole second one"
     assert all(peer.sent for peer in members.peers[2:])
+
+
+def test_a_member_that_cannot_be_notified_does_not_end_the_others_notices(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    members = Members(connections=5, groups=3)
+
+    def broken(command: RemotingCommand) -> None:
+        raise ValueError("a fault")
+
+    cast(Any, members.peers[1]).invoke_oneway = broken
+    for closed in (0, 2):
+        before = members.sent
+        members.peers[closed].close()
+        members.drain()
+        assert members.sent - before == 3 * sum(
+            peer.is_open for peer in members.peers if peer is not members.peers[1]
+        )
+    assert "is not notified of a change" in caplog.text
+
+
+def test_a_group_whose_members_are_unknown_does_not_end_the_others_notices() -> None:
+    soon: list[Callable[[], None]] = []
+    peer = FakePeer()
+    faults = [ValueError("a fault")]
+
+    def members_of(group: str) -> list[Any]:
+        if group == "broken" and faults:
+            raise faults.pop()
+        return [peer]
+
+    notices = MemberNotices(members_of=members_of, call_soon=soon.append)
+    for rounds in ("broken", "g"), ("broken",):
+        for group in rounds:
+            notices.changed(group)
+        while soon:
+            soon.pop(0)()
+    assert [command.text("consumerGroup") for command in peer.sent] == ["g", "broken"]
 
 
 def test_a_client_refused_again_and_again_leaves_one_close_callback() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -245,7 +246,7 @@ class Pops:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
         self.refused: set[str] = set()
-        clock = ManualClock()
+        self.clock = clock = ManualClock()
         self.access = PendingAccess(
             lambda peer, request: RemoteError(16, "no") if request.text("who") in self.refused else None,
             clock=clock,
@@ -285,3 +286,42 @@ def test_a_message_that_wakes_a_pop_which_may_not_is_for_another_of_its_group() 
     world.run_soon()
     assert (answers(world.peers["alice"]), world.served) == ([(16, "no", b"")], ["bob"])
     assert world.pops.count == 0
+
+
+def test_a_fault_while_pending_requests_are_looked_at_does_not_end_later_looks() -> None:
+    world = Pops()
+    faults = [ValueError("a fault")]
+
+    class Broken:
+        def everything(self) -> list[Any]:
+            return [object()]
+
+        def look_again(self, held: Sequence[Any]) -> None:
+            if faults:
+                raise faults.pop()
+
+    world.access.add(Broken())
+    for who in ("alice", "bob"):
+        world.refused.add(who)
+        world.access.changed()
+        world.run_soon()
+        world.clock.advance(60)
+        world.run_soon()
+    assert not faults
+    assert world.pops.count == 0
+
+
+def test_a_pop_that_cannot_be_resumed_does_not_keep_the_others_waiting() -> None:
+    world = Pops()
+    serve = world.resume
+
+    def resume(call: PendingPop, timed_out: bool) -> None:
+        if call.peer is world.peers["alice"]:  # type: ignore[comparison-overlap]
+            raise ValueError("a fault")
+        serve(call, timed_out)
+
+    for call in world.pops.everything():
+        call.resume = resume
+    world.pops.release_all()
+    assert world.served == ["bob"]
+    assert len(world.peers["alice"].failures) == 1
