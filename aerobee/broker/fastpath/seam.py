@@ -192,7 +192,7 @@ class TransactionHooks(Protocol):
 
     def rolled_back(self, transaction: Transaction) -> None: ...
     def burst_done(self) -> None:
-        """The end of a burst in which one began or was decided."""
+        """Called at the end of a burst that wrote a half message or decided a transaction."""
         ...
 
 

@@ -466,10 +466,11 @@ def _check_handle(handle: Handle, now_ms: int) -> None:
     if handle.pop_time < 0 or not 0 <= handle.revive_time <= now_ms + HANDLE_AHEAD_MS_MAX:
         raise RemoteError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"popTime {handle.pop_time} and invisibleTime {handle.invisible_ms} of the handle are no times of this broker",
+            f"the handle has popTime {handle.pop_time} and invisibleTime {handle.invisible_ms}: popTime must not be negative, and their "
+            f"sum must be 0 to {now_ms + HANDLE_AHEAD_MS_MAX}, {HANDLE_AHEAD_MS_MAX} ms from now",
         )
     if not 0 <= handle.revive_queue_id < 64:
         raise RemoteError(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"reviveQid {handle.revive_queue_id} of the handle is not one of this broker",
+            f"the handle has reviveQid {handle.revive_queue_id}, expected 0 to 63",
         )

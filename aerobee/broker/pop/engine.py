@@ -462,7 +462,7 @@ class PopEngine:
         if is_acked or (buffer is None and not self.check_ack(topic, group, handle, offset)):
             raise RemoteError(
                 ResponseCode.NO_MESSAGE,
-                f"message {offset} of {topic} queue {handle.queue_id} is acknowledged: its time cannot be changed",
+                f"message {offset} of {topic} queue {handle.queue_id} is acknowledged: its invisible time cannot be changed",
             )
         # The key of the new check point must be another one. A handle of a clock that was set back has a key far ahead.
         was_set_back = handle.pop_time > now_ms + CLOCK_SLACK_MS

@@ -1,4 +1,4 @@
-"""Sending the log to one slave: frames of raw bytes, straight from the mapped files, no matter what messages they hold.
+"""Sends the log to one slave, as frames of raw bytes read from the mapped files; the messages in them are not parsed.
 
 A burst of appends wakes it once. While no answer waits for the slave, what comes within GATHER_S of the last write goes in one
 piece: a write and its acknowledgement cost as much as dozens of messages do. Where an answer waits and the slave has acknowledged

@@ -77,7 +77,7 @@ def tries_failed(tries: int) -> str:
 
 
 def _told(request: RemotingCommand | None, name: str) -> str:
-    """What a consumer says in a field: bounded, and without separators."""
+    """A field of the consumer's request, empty without one: at most CAUSE_CHARS_MAX characters, separators replaced by spaces."""
     text = (request.field(name) if request is not None else None) or ""
     return text[:CAUSE_CHARS_MAX].translate(_CLEAN).strip()
 

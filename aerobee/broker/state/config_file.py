@@ -98,5 +98,5 @@ class ConfigFile:
         except MalformedFrame as error:
             raise ValueError(str(error)) from error
         if self._required and not isinstance(value.get(self._required), dict):
-            raise ValueError(f"it holds no {self._required}")
+            raise ValueError(f"the file has no object {self._required}")
         return value

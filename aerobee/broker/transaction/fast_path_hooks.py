@@ -79,7 +79,7 @@ class TransactionFastPath:
         self._transaction_store.rolled_back(transaction)
 
     def burst_done(self) -> None:
-        """The end of a burst in which one began or was decided."""
+        """Called at the end of a burst that wrote a half message or decided a transaction."""
         first, self._first = self._first, None
         is_decided, self._is_decided = self._is_decided, False
         try:

@@ -104,7 +104,7 @@ def _parse(data: bytes) -> dict[MessageQueue, int]:
     """Raises AerobeeError."""
     fields = fastjson.loads_trusted(data, "an offsets file")
     if "offsetTable" not in fields:
-        raise MalformedFrame("it holds no offsetTable")
+        raise MalformedFrame("the file has no object offsetTable")
     return offset_map(fields, "offsetTable")
 
 

@@ -94,7 +94,8 @@ IgnoreGroup = Annotated[
     ),
 ]
 MaxAge = Annotated[
-    float, typer.Option("--max-age", min=0, metavar="HOURS", help="Maximum age of a plan at its start.")
+    float,
+    typer.Option("--max-age", min=0, metavar="HOURS", help="Refuse to start a plan that is older than this."),
 ]
 Measure = Annotated[
     float,

@@ -18,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-History = Annotated[str, typer.Option("--history", metavar="DIRECTORY", help="Directory of the samples.")]
+History = Annotated[str, typer.Option("--history", metavar="DIRECTORY", help="Directory of the lag history.")]
 Format = Annotated[
     str, typer.Option("--format", help="Format of the history: parquet, delta, jdbc, ... (default parquet).")
 ]

@@ -26,7 +26,10 @@ app = typer.Typer(
 
 Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Transaction ids, as `list` shows them.")]
 OfGroup = Annotated[
-    str | None, typer.Option("--group", "-g", help="The producer group, if two groups use the same id.")
+    str | None,
+    typer.Option(
+        "--group", "-g", help="Producer group; needed if two groups have a transaction with this id."
+    ),
 ]
 _DONE = {"committed": "committed", "rolled back": "rolled back", "asked": "being checked"}
 

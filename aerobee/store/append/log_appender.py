@@ -97,8 +97,8 @@ class LogAppender:
         check_writable: Callable[[], None],
         on_broken: Callable[[StoreError], None],
     ) -> None:
-        """`store_host` gives the address that records name, packed. `check_writable` raises while no message can be taken.
-        `on_broken` is called when a record could not be finished: nothing may follow it."""
+        """`store_host` returns the broker's address for the records, packed. `check_writable` raises the reason while the store accepts no
+        message. `on_broken` is called with the error when a record was written in part: nothing may be appended after it."""
         self.config = config
         self.log = log
         self.index = index
@@ -119,7 +119,7 @@ class LogAppender:
 
     @property
     def store_host(self) -> bytes:
-        """The address that records name, packed."""
+        """The broker's address for the records, packed."""
         return self._store_host()
 
     def follow(self, store_timestamp: int, record_offset: int) -> None:

@@ -38,11 +38,11 @@ class LogScanner:
         self._window = b""
 
     def at(self, offset: int) -> Scan:
-        """What stands at an offset. Raises OSError when the disk cannot read it."""
+        """Parse the record at an offset. Raises OSError when the disk cannot read it."""
         return scan_record(self._bytes_at(offset), offset, check_crc=self._check_crc)
 
     def begins_record(self, offset: int, size: int) -> bool:
-        """Whether a record of this size stands there, as far as its head says."""
+        """Whether the record head at this offset has this size and this physical offset; reads nothing behind the head."""
         segment = self._log.segment_at(offset)
         if segment is None:
             return False
@@ -51,7 +51,7 @@ class LogScanner:
         return head[:4] == size.to_bytes(4, "big") and head[28:36] == offset.to_bytes(8, "big")
 
     def alone(self, offset: int) -> Scan:
-        """As at(), for one record somewhere: nothing is read ahead."""
+        """As at(), without reading ahead: for single records."""
         segment = self._log.segment_at(offset)
         if segment is None:
             return scan_record(b"", offset, check_crc=False)

@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CutIntent:
-    """A cut that is not done."""
+    """A cut of the log that is not finished yet."""
 
     offset: int
     head_crc: int
@@ -40,7 +40,7 @@ class CutIntent:
 
 
 def decode_intent(data: bytes) -> CutIntent | None:
-    """None for bytes that are no intent."""
+    """Decode the whole file. None when its size, magic, offset or checksum is wrong."""
     head, crc = data[: _LAYOUT.size], data[_LAYOUT.size :]
     if len(data) != _LAYOUT.size + 4 or zlib.crc32(head).to_bytes(4, "big") != crc:
         return None
@@ -49,7 +49,7 @@ def decode_intent(data: bytes) -> CutIntent | None:
 
 
 class CutIntentFile:
-    """The file, and what it says now."""
+    """The file `cut/unfinished`; `current` is the cut in it, None without one."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.current: CutIntent | None = None
