@@ -253,6 +253,8 @@ class Cluster:
                 max_hash_slot_num=64,
                 max_index_num=256,
                 commit_log_reserve_bytes=16_384,
+                # A broker with a full disk would delete its oldest messages, and take them from all once it leads.
+                clean_file_forcibly_enable=False,
                 timer_wheel_enable=self.settings.features,
                 mapped_file_size_timer_log=16_384,
                 broker_role=role,

@@ -21,6 +21,8 @@ from aerobee.simulation.scenarios import Scenario
 
 SEEDS = range(2)
 BEGIN_S = 30.0
+FILL_S = 300.0
+CLEAN_S = 15.0  # longer than the pause of whoever deletes files of the log (cleanResourceInterval)
 
 
 async def _in_sync(cluster: Cluster) -> None:
@@ -57,6 +59,26 @@ def test_a_cluster_gets_well(name: str, seed: int) -> None:
         OTHER_KEY: "key at the HA port",
     }
     assert any(happened[name] in line for line in outcome.story)
+
+
+def test_a_broker_with_a_full_disk_keeps_its_oldest_messages() -> None:
+    """The checkers want all of them from whichever broker leads in the end."""
+
+    async def script(cluster: Cluster, rng: random.Random) -> None:
+        await _in_sync(cluster)
+        master = cluster.master()
+        assert master is not None
+        log = master.process.store.log
+        await cluster.until(lambda: len(log.segments) > 1, FILL_S, "the log never had two files")
+        disk = master.host.disk
+        before, disk.total_bytes = disk.total_bytes, disk.used_bytes
+        await cluster.clock.sleep(CLEAN_S)
+        begin = log.min_offset
+        disk.total_bytes = before
+        assert begin == 0
+
+    outcome = _outcome(0, script, Settings())
+    assert not outcome.failure, outcome.story
 
 
 async def _rounds(cluster: Cluster, rng: random.Random) -> None:
