@@ -17,13 +17,14 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.metrics.stats import TOPIC_PUT_NUMS, BrokerStats
-from aerobee.broker.replication.metadata_sync import LOG_END_FIELD
+from aerobee.broker.replication.metadata_sync import BEHIND_FIELD, LOG_END_FIELD
 from aerobee.broker.send.message_type import MIXED
 from aerobee.broker.state.attributes import TOPIC_ATTRIBUTES, apply_changes, parse_changes
 from aerobee.broker.state.background import shield
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import DELETED_FIELD, TopicTable, check_creatable
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, UsageError
@@ -65,8 +66,10 @@ class AdminTopicCalls:
         store: MessageStore,
         live: LiveConfig,
         identity: BrokerIdentity,
+        role: RoleState,
         clock: Clock,
     ) -> None:
+        self._role = role
         self._topics = topics
         self._mappings = mappings
         self._offsets = offsets
@@ -252,7 +255,8 @@ class AdminTopicCalls:
         """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
 
         A reader that has another data version than ours begins again. The total is exact: readers continue until they
-        have as many. Our slaves ask where the log ends and which topics were deleted, too (replication/metadata_sync.py).
+        have as many. Our slaves ask where the log ends and which topics were deleted, too (replication/metadata_sync.py);
+        a broker that was elected and is no master yet says that its table is behind its log.
         """
         version = self._topics.data_version
         start, count = page_of(request, "topicSeq", "maxTopicNum", version, len(self._topics.topics))
@@ -261,6 +265,8 @@ class AdminTopicCalls:
         of_slaves: dict[str, Any] = {}
         if LOG_END_FIELD in (request.ext or {}):
             ext[LOG_END_FIELD] = str(self._store.log.end)
+            if not self._role.serves_group:
+                ext[BEHIND_FIELD] = "true"
             of_slaves = {DELETED_FIELD: self._topics.deleted}
         body = await dump_sliced(
             {

@@ -186,6 +186,7 @@ def admin_calls(
             store=parts.store,
             live=parts.live,
             identity=parts.identity,
+            role=parts.role,
             clock=parts.clock,
         ),
         AdminGroupCalls(

@@ -48,7 +48,9 @@ REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: requests the SQL92 filters, not the offsets
 LOG_END_FIELD = "aerobeeLogEnd"  # of a copied table: where the log ended then; RocketMQ does not say it
-BEHIND_FIELD = "aerobeeBehind"  # of offsets: their master has not read yet what its log says beyond them
+BEHIND_FIELD = (
+    "aerobeeBehind"  # of topics, offsets: their master has not read yet what its log says beyond them
+)
 TOKEN_FIELD = "aerobeeMark"  # of a table: the same token, the same content; RocketMQ ignores it
 
 
@@ -158,10 +160,14 @@ class MetadataSync:
             self._mappings.data_version,
             DataVersion(),
         )
+        if _is_behind(first):
+            return  # topics of the newest messages are not in its table
         if _version_of(first) == known and same_mappings:
             self._topics_known(self._known_to(first, log_end))
             return
         whole = await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG, asks_end)
+        if _is_behind(whole):
+            return
         left_out: list[str] = []
         fields = fastjson.loads_trusted(whole.body, "TopicConfigSerializeWrapper")
         wrapper = TopicConfigSerializeWrapper.from_dict(fields, left_out=left_out)
@@ -244,7 +250,7 @@ class MetadataSync:
         log_end = self._store.log.end
         delays = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
         reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {TOKEN_FIELD: self._offsets_token})
-        if any(BEHIND_FIELD in (each.ext or {}) for each in (delays, reply)):
+        if _is_behind(delays) or _is_behind(reply):
             return  # what was popped and delivered beyond them would count as not done once this broker is master
         table: list[OffsetAt] | None = None
         removed: dict[str, int] | None = None
@@ -336,6 +342,10 @@ class MetadataSync:
 
 def _first_page(start_key: str, count_key: str) -> dict[str, str]:
     return {start_key: "0", count_key: "1", "dataVersion": ""}
+
+
+def _is_behind(reply: RemotingCommand) -> bool:
+    return BEHIND_FIELD in (reply.ext or {})
 
 
 def _version_of(reply: RemotingCommand, key: str = "dataVersion") -> DataVersion:

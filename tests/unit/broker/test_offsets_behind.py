@@ -1,4 +1,4 @@
-"""Answers to slaves of a broker whose offsets are behind its log: elected and no master yet, or not read up to the end."""
+"""Answers to slaves of a broker whose topics or offsets are behind its log: elected and no master yet, or not read up to the end."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from aerobee.broker.admin.replication import SlaveCalls
-from aerobee.broker.state.role import Role
+from aerobee.broker.admin.topic import AdminTopicCalls
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.role import Role, RoleState
+from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.state.unserved import UnservedKinds
+from aerobee.clock import ManualClock
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
@@ -54,3 +59,28 @@ async def test_offsets_that_are_behind_the_log_say_so(
     offsets = await calls.all_offsets(None, RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET))  # type: ignore[arg-type]
     delays = calls.delay_offsets(None, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET))  # type: ignore[arg-type]
     assert ("aerobeeBehind" in (offsets.ext or {}), "aerobeeBehind" in (delays.ext or {})) == behind
+
+
+@pytest.mark.parametrize(
+    ("role", "is_behind"),
+    [(Role.MASTER, False), (Role.ACTING, False), (Role.SLAVE, True), (Role.FENCED, True)],
+)
+async def test_topics_that_are_behind_the_log_say_so(role: Role, is_behind: bool) -> None:
+    clock = ManualClock()
+    unused = SimpleNamespace()
+    calls = AdminTopicCalls(
+        topics=TopicTable(file=None, clock=clock),
+        mappings=QueueMappings(file=None, clock=clock),
+        offsets=unused,  # type: ignore[arg-type]
+        consumers=unused,  # type: ignore[arg-type]
+        locks=unused,  # type: ignore[arg-type]
+        stats=BrokerStats(clock=clock, cluster="c"),
+        store=SimpleNamespace(log=SimpleNamespace(end=7)),  # type: ignore[arg-type]
+        live=unused,  # type: ignore[arg-type]
+        identity=unused,  # type: ignore[arg-type]
+        role=RoleState(role, "the test says so"),
+        clock=clock,
+    )
+    for ext, wanted in (({"aerobeeLogEnd": "true"}, is_behind), ({}, False)):
+        reply = await calls.all_configs(None, RemotingCommand(RequestCode.GET_ALL_TOPIC_CONFIG, ext))  # type: ignore[arg-type]
+        assert ("aerobeeBehind" in (reply.ext or {})) == wanted
