@@ -43,7 +43,7 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
-PAUSE_FACTOR = 10  # of what a round took
+PAUSE_FACTOR = 10  # of what a round took; a round that failed is repeated after as long as it took
 REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: requests the SQL92 filters, not the offsets
@@ -104,8 +104,10 @@ class MetadataSync:
             self._topics.log_cut(self._store.log.end)
         while True:
             started, self._waited_s = self._clock.monotonic(), 0.0
+            factor = 1
             try:
                 await self._round()
+                factor = PAUSE_FACTOR
                 if self._trouble:
                     log.info("settings and offsets of the master at %s are copied again", master)
                 self._trouble = ""
@@ -119,7 +121,7 @@ class MetadataSync:
                 self._master_lost()
                 log.exception("copying settings and offsets from %s failed; trying again", master)
             took_s = self._clock.monotonic() - started - self._waited_s
-            await self._clock.sleep(max(INTERVAL_S, PAUSE_FACTOR * took_s))
+            await self._clock.sleep(max(INTERVAL_S, factor * took_s))
 
     def _master_lost(self) -> None:
         """A lower offset is no reset from here on, and the whole table is wanted: what was committed here is compared with it."""

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.replication.metadata_sync import MetadataSync
+from aerobee.clock import SystemClock
+from aerobee.errors import RequestTimeout
 from aerobee.remoting.command import RemotingCommand
 
 
@@ -56,7 +59,7 @@ def sync_of(clock: JumpingClock, master: Master, step: str) -> MetadataSync:
         "questions": master,
         "store": SimpleNamespace(log=SimpleNamespace(end=0), delete_ended=delete_ended),
         "topics": topics,
-        "offsets": SimpleNamespace(copied=lambda end: None),
+        "offsets": ConsumerOffsets(clock=SystemClock()),
         "schedule": SimpleNamespace(offsets={1: 1}, copy_from=lambda levels, end: None),
         "clock": clock,
     }
@@ -78,4 +81,20 @@ async def test_the_pause_is_ten_times_what_a_master_takes_to_answer() -> None:
     clock = JumpingClock()
     with pytest.raises(asyncio.CancelledError):
         await sync_of(clock, Master(clock, answer_s=0.5), "_copy_offsets").run("master")
+    assert clock.pauses_s == [pytest.approx(10.0)]
+
+
+class SilentMaster(Master):
+    """Answers nothing: its connection hangs."""
+
+    async def ask(self, address: str, request: RemotingCommand) -> RemotingCommand:
+        self._clock.now_s += 10.0
+        raise RequestTimeout("no answer within 10.0 s")
+
+
+async def test_after_a_round_without_an_answer_a_slave_pauses_only_as_long_as_it_took() -> None:
+    """Seeds 583 and 1131: a hung connection kept a slave from its master's tables for 110 s."""
+    clock = JumpingClock()
+    with pytest.raises(asyncio.CancelledError):
+        await sync_of(clock, SilentMaster(clock), "_copy_offsets").run("master")
     assert clock.pauses_s == [pytest.approx(10.0)]
