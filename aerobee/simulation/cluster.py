@@ -173,6 +173,7 @@ class Cluster:
             await self.kill(node, power=node.host.disk.died_of_power)
             return
         if isinstance(process, Broker):
+            self.watch.follow(node)
             process.role.on_change(lambda role, name=node.host.name: self._role_changed(name, role))  # type: ignore[misc]
         self.story.tell(f"{node.host.name} is up")
 

@@ -4,8 +4,8 @@
 - ONE_MASTER: an epoch has one master; once a broker accepts messages in an epoch, no broker of an earlier epoch acknowledges a message that
   is sent afterwards
 - CONFIRMED, in the end: what two brokers confirmed and had is in the log that is left, also in a group that waits for no replica
-- OFFSETS: while a broker runs, the offset that a group committed there does not go back, but where it follows a new master, which may
-  not have copied the last commits
+- OFFSETS: while a broker runs, the offset that a group committed there does not go back, except at a slave whose log was cut, when it
+  takes its master's table (offset_merge.py): the master may not have copied the last commits
 """
 
 from __future__ import annotations
@@ -31,11 +31,22 @@ class Watch:
         self._masters: dict[int, str] = {}  # epoch: who took messages in it
         self._began: dict[int, float] = {}  # epoch: from when on
         self._committed: dict[tuple[str, int, int], int] = {}  # broker, its start, queue: offset
-        self._epochs: dict[tuple[str, int], int] = {}  # broker, its start: epoch
         # A master was out of reach for longer than a commit waits for its answer: that commit may arrive behind a newer one.
         self.commits_come_late = False
         self._kept = bytearray()  # what two brokers confirmed, from `_kept_from` on
         self._kept_from = 0
+
+    def follow(self, node: Node) -> None:
+        """This broker has just started. Notes from now on when it takes its master's offsets after a cut of its log."""
+        offsets, role, life = node.process.offsets, node.process.role, (node.host.name, node.starts)
+        cut_is_over = offsets.cut_is_over
+
+        def noted() -> None:
+            if offsets.counts_cut_off and not role.takes_writes:
+                self._committed = {key: at for key, at in self._committed.items() if key[:2] != life}
+            cut_is_over()
+
+        offsets.cut_is_over = noted  # called at each table of the master, before its offsets are set
 
     def look(self) -> None:
         """Raise Broken for what does not hold now."""
@@ -109,13 +120,6 @@ class Watch:
             return
         if not self._settings.waits_for_replicas:
             return  # what was read may be cut off, and an offset goes back with it
-        role = node.process.role
-        life = node.host.name, node.starts
-        if self._epochs.get(life) != role.epoch:
-            self._epochs[life] = role.epoch
-            if not role.takes_writes:
-                # The end of its log may have been cut off: then it takes the offsets of the next master, whatever it had.
-                self._committed = {key: at for key, at in self._committed.items() if key[:2] != life}
         for queue_id in range(QUEUES):
             offset = node.process.offsets.query(GROUP, TOPIC, queue_id)
             if offset is None:
