@@ -129,8 +129,8 @@ class RawAppender:
 
     def _check_continues(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
         """Raise RecordInvalid unless each entry is the next one of its queue, the first one of a new queue, or number 0: there a
-        queue begins again after its topic was deleted. One that needs another kind of queue than the entry before it in the
-        same run is refused, too: it is to be appended alone."""
+        queue begins again after its topic was deleted. One that begins a queue again, or needs another kind of queue, behind an
+        entry of the same run is refused, too: it is to be appended alone."""
         seen: dict[tuple[str, int], tuple[bool, int, int]] = {}  # kind, first offset, end
         for record, properties in entries:
             key = record.topic, record.queue_id
@@ -154,10 +154,10 @@ class RawAppender:
                 end=end,
                 is_batch_topic=record.topic in self._queues.batch_topics,
             )
-            if key in seen and (kind.is_batch != is_batch or (kind.is_batch and kind.restarts)):
+            if key in seen and (kind.is_batch != is_batch or kind.restarts):
                 raise RecordInvalid(
-                    f"the record at {record.physical_offset} changes the kind of queue {record.topic} {record.queue_id}: "
-                    "append it behind the run before it"
+                    f"the record at {record.physical_offset} restarts queue {record.topic} {record.queue_id} or changes its "
+                    "kind: append it behind the run before it"
                 )
             first = 0 if kind.restarts else record.queue_offset if is_new else start
             seen[key] = kind.is_batch, first, record.queue_offset + _count(record, properties)

@@ -179,10 +179,25 @@ class QueueTable:
         )
         if kind.is_batch != queue.is_batch:
             return self._replace(queue, is_empty=kind.restarts)
-        if kind.restarts and queue.is_batch:
-            self.on_replaced(queue, None)
-            queue.clear()
+        if kind.restarts and self._is_behind(record, queue):
+            self._restart(queue)
         return queue
+
+    @staticmethod
+    def _is_behind(record: DispatchRecord, queue: AnyQueue) -> bool:
+        """Whether a record lies behind all records of a queue, those of holes too."""
+        if isinstance(queue, BatchConsumeQueue):
+            return record.physical_offset >= queue.max_physical_offset
+        newest = queue.entries(queue.max_offset - 1, 1)
+        return all(physical_offset < record.physical_offset for physical_offset, _, _ in newest)
+
+    def _restart(self, queue: AnyQueue) -> None:
+        """Empty a queue whose messages are a deleted topic's: it begins at offset 0, wherever it began before."""
+        self.on_replaced(queue, None)
+        if isinstance(queue, BatchConsumeQueue):
+            queue.clear()
+        else:
+            queue.cut_offsets_from(0)
 
     def settle_kinds(self, kind_of: Callable[[str], bool | None], known_to: int) -> list[str]:
         """Give the queues the kind that their topics have: `kind_of(topic)`, True for batch queues, None for an unknown topic.
@@ -299,8 +314,7 @@ class QueueTable:
                 return "mended"
             if offset:
                 return "other"
-            self.on_replaced(queue, None)
-            queue.cut_offsets_from(0)  # here a later life begins
+            self._restart(queue)
             is_empty = True
         if offset > queue.max_offset:
             if not is_empty:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -198,6 +199,78 @@ def assert_as_master(copy: Copy, master: Master, kinds: dict[str, bool]) -> None
     assert {key: found.get(key) for key in expected} == expected
     for (topic, _), queue in copy.store.queues.items():
         assert not queue.max_offset or queue.is_batch == kinds.get(topic, queue.is_batch)
+
+
+def take_all(copy: Copy, master: Master, seed: int = 1) -> None:
+    """Give a copy what it lacks of the master's log."""
+    end = copy.store.log.end
+    pieces = cut(master.data()[end:], random.Random(seed))
+    assert take(copy, [(end + at, piece) for at, piece in pieces]) == []
+    assert copy.store.log.end == master.store.log.end
+
+
+def sent_and_deleted(copy: Copy, *, forget: Callable[[Copy], None]) -> Master:
+    """A master that sent 60 messages, of which `forget` removes entries from the copy's queue, three more, and, after its topic
+    was deleted and created again, another three; the copy has the first 63."""
+    master = Master()
+    for _ in range(60):
+        master.send("topic", body=bytes(300))
+    take_all(copy, master)
+    forget(copy)
+    for _ in range(3):
+        master.send("topic")
+    take_all(copy, master)
+    queue = copy.store.queues["topic", 0]
+    assert 0 < queue.min_offset < queue.max_offset == 63
+    master.delete("topic")
+    for _ in range(3):
+        master.send("topic")
+    return master
+
+
+def delete_topic(copy: Copy) -> None:
+    """As its former master, whose deletion the next master has not."""
+    asyncio.run(copy.store.delete_topics(["topic"]))
+
+
+def let_expire(copy: Copy) -> None:
+    """Retention deletes the oldest half of the log."""
+    queue = copy.store.queues["topic", 0]
+    entry = queue.entry(45)
+    assert isinstance(entry, tuple)
+    assert queue.delete_before(entry[0]) > 0
+
+
+LACKING = pytest.mark.parametrize("forget", [delete_topic, let_expire])
+
+
+@BACKENDS
+@LACKING
+def test_a_queue_without_its_first_messages_begins_again(
+    natively: bool, forget: Callable[[Copy], None]
+) -> None:
+    copy = Copy(natively=natively)
+    master = sent_and_deleted(copy, forget=forget)
+    take_all(copy, master)
+    assert queues(copy) == queues(master)
+
+
+@LACKING
+def test_a_queue_that_began_again_keeps_its_messages_after_a_power_loss(
+    forget: Callable[[Copy], None],
+) -> None:
+    disk = SimulatedDisk(random.Random(1), kept_parts=(0.0,))
+    copy = Copy(natively=False, disk=disk)
+    master = sent_and_deleted(copy, forget=forget)
+    copy.store.flush_now()
+    copy.store.flush_queues_now()
+    take_all(copy, master)
+    copy.store.flush_now()
+    asyncio.run(copy.store.abandon())
+    disk.power_loss()
+    again = Copy(natively=False, disk=disk)
+    assert again.store.log.end == master.store.log.end
+    assert queues(again) == queues(master)
 
 
 @pytest.mark.parametrize("seed", seeds(30))
