@@ -151,6 +151,8 @@ class LogAppender:
         if not lmqs and any(MULTI_OFFSET_TEXT in message.properties for message in messages):
             messages = [without_light_offsets(message) for message in messages]
         queue = self._queues.any(messages[0].topic, messages[0].queue_id)
+        if messages[0].sys_flag & INNER_BATCH and not queue.is_batch:
+            queue = self._queues.for_batches(queue)
         records = [self._lay_out(message, queue, now_ms) for message in messages]
         has_entry = messages[0].sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
         return self.append_records(queue, records, now_ms, has_entry=has_entry, lmqs=lmqs)
@@ -161,7 +163,7 @@ class LogAppender:
             and not queue.is_batch
             and is_batch_record(message.topic, message.sys_flag)
         ):
-            # Replicas and recovery would make the queue a batch queue for it.
+            # Its topic has none: replicas and recovery would make the queue a batch queue for it.
             message = dataclasses.replace(message, sys_flag=message.sys_flag & ~INNER_BATCH)
         properties: dict[str, str] = message.parsed or {}
         if message.parsed is None and (

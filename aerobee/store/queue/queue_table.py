@@ -10,7 +10,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from aerobee.errors import RecordInvalid
+from aerobee.errors import RecordInvalid, StoreNotWritable
 from aerobee.message import decode_properties, encode_properties
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.dispatch import DispatchRecord, entry_tags_code, is_batch_record, message_count
@@ -104,6 +104,18 @@ class QueueTable:
             queue = self._make(topic, queue_id, is_batch=topic in self.batch_topics)
             self.queues[topic, queue_id] = queue
         return queue
+
+    def for_batches(self, queue: AnyQueue) -> AnyQueue:
+        """The queue for a batch: of a batch topic an ordinary one, which a deleted topic of the same name left, becomes a batch
+        queue, with its messages, as it does at replicas. Raises StoreFull, StoreNotWritable."""
+        if queue.is_batch or queue.topic not in self.batch_topics:
+            return queue
+        try:
+            return self._replace(queue, is_empty=False)
+        except OSError as error:
+            raise StoreNotWritable(
+                f"queue {queue.queue_id} of {queue.topic} cannot become a batch queue: {error}"
+            ) from error
 
     def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> AnyQueue:
         check_component(topic)

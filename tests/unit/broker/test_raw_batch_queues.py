@@ -135,6 +135,26 @@ def test_a_normal_topic_recreated_as_batch_topic(natively: bool) -> None:
 
 
 @BACKENDS
+@pytest.mark.parametrize("left", [1, 3])
+def test_a_batch_for_a_normal_queue_that_a_deleted_topic_left(natively: bool, left: int) -> None:
+    """As a slave of a RocketMQ master has it, which tells of no deletions, once it leads."""
+    master = Master()
+    for _ in range(left):
+        master.send("topic")
+    master.create("topic", is_batch=True)
+    master.send("topic", 4)
+    master.send("topic")
+    (found,) = (queue for key, queue in master.store.queues.items() if key == ("topic", 0))
+    assert isinstance(found, BatchConsumeQueue)
+    assert [(each.base_offset, each.batch_size) for each in found.all_entries()] == [
+        *((offset, 1) for offset in range(left)),
+        (left, 4),
+        (left + 4, 1),
+    ]
+    assert queues(copied(master, natively=natively)) == queues(master)
+
+
+@BACKENDS
 @pytest.mark.parametrize("holds", [False, True])
 def test_a_batch_topic_recreated_as_normal_topic(natively: bool, holds: bool) -> None:
     master = Master()
