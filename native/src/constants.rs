@@ -46,6 +46,7 @@ constants! {
     BATCH_ENTRY_HEAD_BYTES: usize = 20;
     // A queue entry.
     QUEUE_ENTRY_BYTES: i64 = 20;
+    QUEUE_OFFSET_MAX: i64 = 1 << 56;
     FILLER_SIZE: i32 = i32::MAX;
     // Topics.
     RETRY_PREFIX: &[u8] = b"%RETRY%";

@@ -14,8 +14,8 @@ use pyo3::types::PyList;
 
 use crate::constants::{
     BORN_HOST_V6, BORN_TIMESTAMP_AT, INNER_BATCH, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, QUEUE_ENTRY_BYTES,
-    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SCHEDULE_TOPIC, STORE_HOST_V6, SYS_FLAG_AT, TRANSACTION_COMMIT,
-    TRANSACTION_MASK, TRANSACTION_ROLLBACK,
+    QUEUE_ID_AT, QUEUE_OFFSET_AT, QUEUE_OFFSET_MAX, RECORD_BYTES_MIN, SCHEDULE_TOPIC, STORE_HOST_V6, SYS_FLAG_AT,
+    TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK,
 };
 use crate::index::Index;
 use crate::outcome::Errors;
@@ -206,6 +206,10 @@ impl State {
             hash_count: 0,
         };
         if kind == 0 || kind == TRANSACTION_COMMIT {
+            // Before its queue is looked up, which makes one that is new.
+            if !(0..=QUEUE_OFFSET_MAX).contains(&record.queue_offset) {
+                return Ok(false);
+            }
             let Some(tags_code) = self.tags_code(record, &pairs) else { return Ok(false) };
             let Some(number) = self.queue(py, topic, record)? else { return Ok(false) };
             let queue = &mut self.plan.queues[number];

@@ -163,6 +163,7 @@ def test_the_native_module_repeats_the_python_constants() -> None:
         **{f"{name.upper()}_AT": record_head.field_at(name) for name in RECORD_FIELDS},
         "BATCH_ENTRY_HEAD_BYTES": BATCH_ENTRY_HEAD.size,
         "QUEUE_ENTRY_BYTES": consume_queue.ENTRY_BYTES,
+        "QUEUE_OFFSET_MAX": consume_queue.QUEUE_OFFSET_MAX,
         "FILLER_SIZE": consume_queue.FILLER_SIZE,
         "ELIGIBLE_SYS_FLAG": request.ELIGIBLE_SYS_FLAG,
         "REPLY_BYTES_MAX": request.REPLY_BYTES_MAX,

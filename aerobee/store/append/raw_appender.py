@@ -16,7 +16,7 @@ from aerobee.store.log.dispatch import DispatchRecord, index_texts, message_coun
 from aerobee.store.log.raw_records import RawRun, cut_raw
 from aerobee.store.queue.consume_queue import QUEUE_OFFSET_MAX, ConsumeQueue
 from aerobee.store.queue.queue_kind import kind_for
-from aerobee.store.queue.queue_table import AnyQueue, QueueTable
+from aerobee.store.queue.queue_table import AnyQueue, QueueTable, check_queue_name
 
 
 class RawAppender:
@@ -131,15 +131,11 @@ class RawAppender:
         """Raise RecordInvalid unless each entry is the next one of its queue, the first one of a new queue, or number 0: there a
         queue begins again after its topic was deleted. One that begins a queue again, or needs another kind of queue, behind an
         entry of the same run is refused, too: it is to be appended alone."""
+        self._check_possible(entries)
         seen: dict[tuple[str, int], tuple[bool, int, int]] = {}  # kind, first offset, end
         for record, properties in entries:
             key = record.topic, record.queue_id
             queue = self._queues.any(*key)
-            if record.queue_offset > QUEUE_OFFSET_MAX:
-                raise RecordInvalid(
-                    f"the record at {record.physical_offset} is message {record.queue_offset} of queue {record.topic} "
-                    f"{record.queue_id}, a queue has at most {QUEUE_OFFSET_MAX}"
-                )
             is_batch, start, end = seen.get(key, (queue.is_batch, queue.min_offset, queue.max_offset))
             is_new = start == end and key not in seen
             if record.queue_offset not in (end, 0) and not (is_new and record.queue_offset > end):
@@ -161,6 +157,18 @@ class RawAppender:
                 )
             first = 0 if kind.restarts else record.queue_offset if is_new else start
             seen[key] = kind.is_batch, first, record.queue_offset + _count(record, properties)
+
+    def _check_possible(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
+        """Raise RecordInvalid for an entry that no queue can have. Before any queue is made: an empty one would be left with each
+        connection of a master that sends such records."""
+        for record, _ in entries:
+            if not 0 <= record.queue_offset <= QUEUE_OFFSET_MAX:
+                raise RecordInvalid(
+                    f"the record at {record.physical_offset} is message {record.queue_offset} of queue {record.topic} "
+                    f"{record.queue_id}, a queue has at most {QUEUE_OFFSET_MAX}, the first one is 0"
+                )
+            if (record.topic, record.queue_id) not in self._queues.queues:
+                check_queue_name(record.topic, record.queue_id)
 
     def _reserve_entries(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
         """Take disk space for the entries, in queues of the kind that they need. Raises StoreFull."""

@@ -118,9 +118,7 @@ class QueueTable:
             ) from error
 
     def _make(self, topic: str, queue_id: int, *, is_batch: bool) -> AnyQueue:
-        check_component(topic)
-        if not 0 <= queue_id <= QUEUE_ID_MAX:
-            raise RecordInvalid(f"queue {queue_id} of topic {topic}: queue ids are 0 to {QUEUE_ID_MAX}")
+        check_queue_name(topic, queue_id)
         if is_batch:
             return BatchConsumeQueue(
                 topic,
@@ -424,13 +422,20 @@ class QueueTable:
             unsynced.add(parent)
 
 
+def check_queue_name(topic: str, queue_id: int) -> None:
+    """Raise RecordInvalid unless a queue of this topic and id can be on the disk."""
+    check_component(topic)
+    if not 0 <= queue_id <= QUEUE_ID_MAX:
+        raise RecordInvalid(f"queue {queue_id} of topic {topic}: queue ids are 0 to {QUEUE_ID_MAX}")
+
+
 def is_queue_name(topic: str, queue_id: int) -> bool:
     """Whether a queue of this topic and id can be on the disk."""
     try:
-        check_component(topic)
+        check_queue_name(topic, queue_id)
     except RecordInvalid:
         return False
-    return 0 <= queue_id <= QUEUE_ID_MAX
+    return True
 
 
 def without_light_offsets(message: StoredMessage) -> StoredMessage:

@@ -15,9 +15,12 @@ from aerobee.message import (
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    encode_properties,
+    encode_record,
 )
 from aerobee.store.index.index_file import INDEX_ENTRY
 from aerobee.store.log.stored_message import StoredMessage
+from aerobee.store.queue.consume_queue import QUEUE_OFFSET_MAX
 from aerobee.system_names import SCHEDULE_TOPIC
 from tests.unit.broker.raw_copies import FILE_BYTES, HOST, HOST_V6, Copy, cut, take
 
@@ -32,6 +35,13 @@ PROPERTIES = (
 )
 
 pytestmark = pytest.mark.skipif(choose_backend().name != NATIVE, reason="the native backend is not installed")
+
+
+def record(physical_offset: int, queue_offset: int, *, topic: bytes = b"t", properties: bytes = b"") -> bytes:
+    return encode_record(
+        topic=topic, queue_id=0, queue_offset=queue_offset, physical_offset=physical_offset, body=b"x",
+        properties=properties, born_host=HOST, store_host=HOST,
+    )  # fmt: skip
 
 
 def written(seed: int, count: int = 220) -> bytes:
@@ -180,6 +190,35 @@ def test_on_a_full_disk_both_backends_stop_and_resume() -> None:
         whole = Copy(natively=False)
         assert take(whole, [(0, data)]) == []
         assert copy.state()["queues"] == whole.state()["queues"]
+
+
+@pytest.mark.parametrize("natively", [True, False])
+def test_no_backend_goes_beyond_the_last_offset_of_a_queue(natively: bool) -> None:
+    copy = Copy(natively=natively)
+    data = b""
+    for offset in (QUEUE_OFFSET_MAX - 1, QUEUE_OFFSET_MAX, QUEUE_OFFSET_MAX + 1):
+        data += record(len(data), offset)
+    assert take(copy, [(0, data)]) == ["RecordInvalid"]
+    assert copy.store.max_offset("t", 0) == QUEUE_OFFSET_MAX + 1
+    assert copy.store.log.end == 2 * len(data) // 3
+
+
+@pytest.mark.parametrize("natively", [True, False])
+@pytest.mark.parametrize("offset", [QUEUE_OFFSET_MAX + 1, (1 << 63) - 1, -1])
+def test_a_refused_record_of_a_new_queue_leaves_no_queue(natively: bool, offset: int) -> None:
+    copy = Copy(natively=natively)
+    data = record(0, 0)
+    assert take(copy, [(0, data), (len(data), record(len(data), offset, topic=b"new"))]) == ["RecordInvalid"]
+    assert list(copy.store.queues) == [("t", 0)]
+
+
+def test_a_refused_lmq_leaves_no_queue_of_its_message() -> None:
+    copy = Copy(natively=False, enable_lmq=True, enable_multi_dispatch=True)
+    for names, offsets in (("%LMQ%a,%LMQ%b", f"0,{QUEUE_OFFSET_MAX + 1}"), ("%LMQ%a,%LMQ%/", "0,0")):
+        text = encode_properties({"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets})
+        assert take(copy, [(0, record(0, 0, properties=text.encode()))]) == ["RecordInvalid"]
+        assert not copy.store.queues
+        copy.receiver.begin_at(0)
 
 
 def test_bytes_for_another_offset_are_refused() -> None:
