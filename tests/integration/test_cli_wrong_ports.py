@@ -198,7 +198,7 @@ def test_doctor_warns_of_dead_letters(capsys: pytest.CaptureFixture[str]) -> Non
     with ThreadedCluster() as cluster:
         address = cluster.nameserver_address
         assert run_cli(["doctor", "-n", address]) == 0
-        assert "all is well" in capsys.readouterr().out
+        assert "all passed" in capsys.readouterr().out
         cluster.create_topic("invoices")
         first = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
         with SyncProducer(address) as producer:
