@@ -29,8 +29,10 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads_trusted
 from aerobee.remoting.proven_client import prove
 from aerobee.remoting.signature import Credentials
+from aerobee.words import plural
 
 CALL_TIMEOUT_S = 10.0
+
 app = typer.Typer(
     name="ha", help="Controllers and broker groups: state, elections, members.", no_args_is_help=True
 )
@@ -89,7 +91,7 @@ def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = Fals
         )
         if left_out := seen.get("brokerGroupsLeftOut"):
             out.note(
-                f"{left_out} more groups are not shown: they have no master, or the answer would be too large"
+                f"left out: {plural(left_out, 'group')} without a master, or for which the answer has no space"
             )
 
     run(command)
