@@ -58,7 +58,7 @@ def test_a_setting_is_shown_changed_and_refused(run: Run, cluster: ThreadedClust
     code, _, error = run("config", "set", "broker-a", "fileReservedTime")
     assert (code, "is not of the form KEY=VALUE" in error) == (2, True)
     code, _, error = run("config", "set", "absent", "fileReservedTime=1")
-    assert "no master is called absent: there are broker-a, broker-b" in error
+    assert "no master is called absent; known masters: broker-a, broker-b" in error
     assert document(run, "config", "show", "broker-b", "fileReservedTime")[0]["value"] == "48"
 
 

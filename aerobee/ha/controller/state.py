@@ -5,7 +5,7 @@ Follows ReplicasInfoManager of RocketMQ. What always holds:
 - A master epoch belongs to one master, or to none, and only grows; so does the epoch of a sync state set.
 - A master is in its sync state set. When no member can be elected the set stays: its members may still win later.
 - apply() depends on nothing but the state and the command. A command that cannot be carried out is answered. One that cannot be
-  read ends the controller: it would go on with another state than the controllers that can.
+  read ends the controller: otherwise its state would differ from that of the controllers that can read it.
 """
 
 from __future__ import annotations
