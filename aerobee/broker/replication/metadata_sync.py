@@ -2,9 +2,9 @@
 
 Topics and static topics, groups, offsets, delay levels' offsets, request modes, filters.
 
-Requested once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Of tables
-that take long the pause is ten times what they took, without what this broker waited for its own log and files: a slow disk
-makes no table older. RocketMQ's slaves ask once a minute: a topic that is made shortly before its master dies does not exist at
+Requested once a second; a table that has not changed costs a page of one entry, or at our own masters a few bytes. Tables
+that take long are requested less often (copy_pace.py); what this broker waited for its own log and files does not count: a slow
+disk makes no table older. RocketMQ's slaves ask once a minute: a topic that is made shortly before its master dies does not exist at
 them. Here a slave that becomes master makes those again of which it has messages (broker/state/missed_topics.py).
 
 Offsets are taken when this log has reached the offset where the master's ended when it sent them. Taken earlier, and with the
@@ -24,6 +24,7 @@ from aerobee.broker.consumer.group_table import NAMES_SAID_MAX, GroupTable
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
+from aerobee.broker.replication.copy_pace import CopyPace
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
 from aerobee.broker.state.missed_topics import settle_kinds
@@ -42,8 +43,6 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-INTERVAL_S = 1.0
-PAUSE_FACTOR = 10  # of what a round took; a round that failed is repeated after as long as it took
 REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: requests the SQL92 filters, not the offsets
@@ -102,12 +101,12 @@ class MetadataSync:
             self._topics.copied(self._store.log.end)
         else:
             self._topics.log_cut(self._store.log.end)
+        pace = CopyPace()
         while True:
-            started, self._waited_s = self._clock.monotonic(), 0.0
-            factor = 1
+            started, self._waited_s, is_complete = self._clock.monotonic(), 0.0, False
             try:
                 await self._round()
-                factor = PAUSE_FACTOR
+                is_complete = True
                 if self._trouble:
                     log.info("settings and offsets of the master at %s are copied again", master)
                 self._trouble = ""
@@ -121,7 +120,7 @@ class MetadataSync:
                 self._master_lost()
                 log.exception("copying settings and offsets from %s failed; trying again", master)
             took_s = self._clock.monotonic() - started - self._waited_s
-            await self._clock.sleep(max(INTERVAL_S, factor * took_s))
+            await self._clock.sleep(pace.pause_s(took_s, is_complete=is_complete))
 
     def _master_lost(self) -> None:
         """A lower offset is no reset from here on, and the whole table is wanted: what was committed here is compared with it."""
