@@ -81,7 +81,7 @@ class LineThrottle:
         return False
 
     def take_left_out(self, *, is_last: bool = False) -> list[logging.LogRecord]:
-        """A record for each call site whose interval is over and of which records were left out: how many. `is_last`: of all intervals."""
+        """A record for each call site whose interval has ended and of which records were left out: how many. `is_last`: of all intervals."""
         now = self._monotonic()
         if now < self._due and not is_last:
             return []

@@ -169,9 +169,9 @@ def test_a_long_traceback_keeps_its_end_and_says_what_is_missing(written: Log) -
     assert len(text) < TRACEBACK_CHARS_MAX + 1_000
     assert text.endswith("RuntimeError: the last error\n")
     assert "ValueError: beginxxx" in text
-    (mark,) = [line for line in written.lines if "characters left out" in line]
-    missing = int(mark.split("(")[1].split()[0])
-    whole = sum(len(line) - 1 for line in written.lines[1:] if line is not mark)
+    (cut,) = [line for line in written.lines if "characters left out" in line]
+    missing = int(cut.split("(")[1].split()[0])
+    whole = sum(len(line) - 1 for line in written.lines[1:] if line is not cut)
     assert 1_000_000 < missing + whole < 1_002_000
 
 
