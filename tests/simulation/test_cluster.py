@@ -171,7 +171,7 @@ async def _does_not_return(cluster: Cluster, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "said"), [(_turns, "turns of the loop"), (_does_not_return, "_does_not_return")]
+    ("script", "said"), [(_turns, "event loop iterations"), (_does_not_return, "_does_not_return")]
 )
 def test_a_run_whose_time_does_not_pass_is_a_failure(
     script: Script, said: str, monkeypatch: pytest.MonkeyPatch

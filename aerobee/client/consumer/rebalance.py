@@ -16,7 +16,7 @@ from aerobee.client.consumer.allocation import Allocation
 from aerobee.client.consumer.broker_calls import first_answer
 from aerobee.client.consumer.pop_calls import query_assignment
 from aerobee.client.session.session import Session
-from aerobee.errors import AerobeeError, TopicNotExist, TransportError
+from aerobee.errors import AerobeeError, RemoteSystemError, TopicNotExist, TransportError
 from aerobee.log_throttle import RepeatedWarnings
 from aerobee.message import MessageQueue
 from aerobee.remoting.body.member_list import holder_of
@@ -113,7 +113,12 @@ class Rebalancer:
             return False
         if self._apply_pops is not None:
             return await self._take_assignment(topic, addresses[0], self._apply_pops)
-        ids = await first_answer(self._session, self._group, addresses)
+        try:
+            ids = await first_answer(self._session, self._group, addresses)
+        except RemoteSystemError:
+            # "No consumer for this group": a broker that was restarted and has no heartbeat of the group yet.
+            await self._session.heartbeat()
+            ids = await first_answer(self._session, self._group, addresses)
         own_id = self._session.client_id
         if (holder := holder_of(own_id, ids)) is not None:
             self._warnings.warn(
