@@ -288,7 +288,7 @@ def test_a_message_that_wakes_a_pop_which_may_not_is_for_another_of_its_group() 
     assert world.pops.count == 0
 
 
-def test_a_fault_while_pending_requests_are_looked_at_does_not_end_later_looks() -> None:
+def test_a_fault_while_pending_requests_are_looked_at_does_not_end_further_looks() -> None:
     world = Pops()
     faults = [ValueError("a fault")]
 
