@@ -5,7 +5,8 @@
   is sent afterwards
 - CONFIRMED, in the end: what two brokers confirmed and had is in the log that is left, also in a group that waits for no replica
 - OFFSETS: while a broker runs, the offset that a group committed there does not go back, except at a slave whose log was cut, when it
-  takes its master's table (offset_merge.py): the master may not have copied the last commits
+  takes its master's table (offset_merge.py): the master may not have copied the last commits; and except at a master whose predecessor had a
+  lower offset, because it had not copied the last commits: consumers return to it and commit lower offsets at the next master, too
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ class Watch:
         self._masters: dict[int, str] = {}  # epoch: who took messages in it
         self._began: dict[int, float] = {}  # epoch: from when on
         self._committed: dict[tuple[str, int, int], int] = {}  # broker, its start, queue: offset
+        self._at_master: dict[
+            tuple[int, int], int
+        ] = {}  # epoch, queue: offset at its master when it was last seen
         # A master was out of reach for longer than a commit waits for its answer: that commit may arrive behind a newer one.
         self.commits_come_late = False
         self._kept = bytearray()  # what two brokers confirmed, from `_kept_from` on
@@ -122,16 +126,24 @@ class Watch:
             return  # what was read may be cut off, and an offset goes back with it
         for queue_id in range(QUEUES):
             offset = node.process.offsets.query(GROUP, TOPIC, queue_id)
+            role = node.process.role
+            if role.takes_writes:
+                self._at_master[role.epoch, queue_id] = offset or 0
             if offset is None:
                 continue
             key = node.host.name, node.starts, queue_id
             before = self._committed.get(key, -1)
-            if offset < before:
+            if offset < before and not (role.takes_writes and self._was_lost(queue_id, offset, role.epoch)):
                 raise Broken(
                     Checker.OFFSETS,
                     f"{GROUP} in queue {queue_id} of {TOPIC} went from {before} back to {offset} at {node.host.name}",
                 )
             self._committed[key] = offset
+
+    def _was_lost(self, queue_id: int, offset: int, epoch: int) -> bool:
+        """Whether the master of the epoch before had this offset or less."""
+        before = [each for each, queue in self._at_master if queue == queue_id and each < epoch]
+        return bool(before) and self._at_master[max(before), queue_id] <= offset
 
     def _look_at_confirmed(self, running: list[Node]) -> None:
         found = []

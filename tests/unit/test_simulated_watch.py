@@ -73,3 +73,33 @@ def test_an_offset_that_goes_back_at_a_master_is_a_failure_also_after_a_cut() ->
     commit(offsets, 24)
     with pytest.raises(Broken, match="went from 25 back to 24 at broker-0"):
         watch.look()
+
+
+def test_an_offset_goes_back_where_a_master_before_did_not_have_it() -> None:
+    """Commits of the last moments of epoch 1 reached no other broker: the master of epoch 2 begins at 0, and consumers with it."""
+    watch, offsets = watched()
+    other = ConsumerOffsets(clock=SystemClock())
+    process = SimpleNamespace(offsets=other, role=SimpleNamespace(takes_writes=True, epoch=2))
+    master: Any = SimpleNamespace(host=SimpleNamespace(name="broker-1"), starts=1, process=process)
+    watch._brokers.append(master)
+    watch.look()
+    process.role.takes_writes = False
+    watch._brokers[0].process.role = SimpleNamespace(takes_writes=True, epoch=3)
+    watch.look()
+    commit(offsets, 5)
+    watch.look()
+
+
+def test_an_offset_goes_back_no_further_than_a_master_before_had_it() -> None:
+    watch, offsets = watched()
+    other = ConsumerOffsets(clock=SystemClock())
+    commit(other, 20)
+    process = SimpleNamespace(offsets=other, role=SimpleNamespace(takes_writes=True, epoch=2))
+    watch._brokers.append(SimpleNamespace(host=SimpleNamespace(name="broker-1"), starts=1, process=process))  # type: ignore[arg-type]
+    watch.look()
+    process.role.takes_writes = False
+    watch._brokers[0].process.role = SimpleNamespace(takes_writes=True, epoch=3)
+    watch.look()
+    commit(offsets, 19)
+    with pytest.raises(Broken, match="went from 25 back to 19 at broker-0"):
+        watch.look()
