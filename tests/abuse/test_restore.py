@@ -419,7 +419,7 @@ def test_the_command_repairs_nothing_after_a_refused_offset(
     ]
     assert run_cli([*words, "--from-store", str(replica)]) == 1
     printed = capsys.readouterr().out
-    assert "not taken back" in printed
+    assert "not repaired" in printed
     assert "run again without --from" in printed
     assert [each.start for each in verify(config_of(base)).damaged] == [offset], "the others were taken back"
     assert run_cli(words) == 0
