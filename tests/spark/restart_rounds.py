@@ -154,7 +154,7 @@ class Driver:
         (directory / "works").unlink(missing_ok=True)
         self._works = directory / "works"
         self._log = (directory / "driver.log").open("ab")
-        end = ["--to-the-end"] if until_drained else []
+        end = ["--until-drained"] if until_drained else []
         self._process = subprocess.Popen(
             [sys.executable, __file__, "--drive", nameservers, str(directory), *end],
             stdout=self._log,
@@ -381,7 +381,7 @@ def main() -> None:
         help="Maximum number of ranges that are not in the results (default 1,000).",
     )
     parser.add_argument("--drive", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--to-the-end", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--until-drained", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.drive:
         drive(args.drive[0], Path(args.drive[1]), until_drained=args.until_drained)
