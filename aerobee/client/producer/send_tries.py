@@ -45,6 +45,7 @@ from aerobee.errors import (
     SystemBusy,
     TopicNotExist,
     TransportError,
+    UsageError,
 )
 from aerobee.message import MessageQueue
 from aerobee.words import plural
@@ -150,7 +151,7 @@ class _Send:
         self.attempt_count += 1
         failure.__traceback__ = None  # it holds the frames of the try
         self.is_asked |= not isinstance(failure, RouteError | NoNameServer)
-        self.may_be_stored |= not isinstance(failure, _SURELY_NOT_STORED)
+        self.may_be_stored |= may_be_stored(failure)
         self.is_retriable |= failure.retriable
         if len(self.attempts) == ATTEMPTS_MAX:
             # Of what surely was not stored: a try that may have been is what the sender has to know.
@@ -380,6 +381,13 @@ class SendTries:
             return None
         text = f"stored by {target.broker_name} with {result.status.value}"
         return SendFailed(text, retriable=True, may_be_stored=True)
+
+
+def may_be_stored(failure: BaseException) -> bool:
+    """Whether this failure of a send leaves open that a broker has the message."""
+    if isinstance(failure, SendFailed):
+        return failure.may_be_stored
+    return isinstance(failure, AerobeeError) and not isinstance(failure, (*_SURELY_NOT_STORED, UsageError))
 
 
 def is_retried(failure: AerobeeError) -> bool:

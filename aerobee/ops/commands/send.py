@@ -24,7 +24,8 @@ from typing import Any
 import typer
 
 from aerobee.client import Producer, ProducerConfig, SendResult, SendStatus
-from aerobee.errors import AerobeeError, ConnectionLost, RemoteSystemError, RequestTimeout, UsageError
+from aerobee.client.producer.send_tries import may_be_stored
+from aerobee.errors import AerobeeError, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import PRIORITY, Message, MessageQueue
 from aerobee.ops.options import send_options as options
@@ -449,10 +450,6 @@ async def _pump(
         await asyncio.gather(*under_way, return_exceptions=True)
 
 
-# Failures after which a broker may have stored the message; SendFailed has the flag itself.
-_OPEN = (ConnectionLost, RequestTimeout, RemoteSystemError)
-
-
 async def _send_until(
     producer: Producer,
     message: Message,
@@ -509,8 +506,8 @@ def _summary(
     if failure is not None:
         with contextlib.suppress(BrokenPipeError):
             out.notes.print("[bold red]error:[/] ", end="")
-            may_be_stored = getattr(tally.failure, "may_be_stored", isinstance(tally.failure, _OPEN))
-            known = "is not confirmed and may be stored" if may_be_stored else "was not stored"
+            is_open = tally.failure is not None and may_be_stored(tally.failure)
+            known = "is not confirmed and may be stored" if is_open else "was not stored"
             out.notes.print(f"line {tally.failed_line} {known}: {failure.sentence}", markup=False)
             if failure.advice:
                 out.note(f"hint:  {failure.advice}")

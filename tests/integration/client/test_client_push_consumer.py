@@ -473,6 +473,7 @@ async def test_what_is_stored_before_a_missing_topic_is_found_is_read(broker):
         async with Producer(broker.address, "PG") as producer:
             await producer.send(Message("invoices", b"first"))
         await wait_until(lambda: len(seen) == 1)
+    assert seen[0].body == b"first"
 
 
 async def test_only_missing_topics_are_requested_every_second(broker):

@@ -11,24 +11,27 @@ import pytest
 from aerobee.client.base.config import ProducerConfig
 from aerobee.client.producer import send_tries
 from aerobee.client.producer.publish_info import PublishInfo, Target
-from aerobee.client.producer.send_tries import SendTries
+from aerobee.client.producer.send_tries import SendTries, may_be_stored
 from aerobee.errors import (
     AerobeeError,
     ConnectFailed,
     ConnectionLost,
     GoAway,
+    MalformedFrame,
     MessageIllegal,
     NoMaster,
     NoNameServer,
     NoPermission,
     NotLeaderForQueue,
     NotWritable,
+    RemoteError,
     RemoteSystemError,
     RequestTimeout,
     RouteError,
     SendFailed,
     ServiceNotAvailable,
     SystemBusy,
+    UsageError,
 )
 from aerobee.message import MessageQueue
 
@@ -150,6 +153,27 @@ async def test_a_failed_send_says_that_a_broker_may_have_it(
         await send(Brokers(failure, REFUSED), within_s=0.05)
     assert failed.value.may_be_stored
     assert failed.value.retriable
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_open"),
+    [
+        (LOST, True),
+        (RemoteError(999, "an unknown code"), True),
+        (MalformedFrame("the reply"), True),
+        (SendFailed("tries", may_be_stored=True), True),
+        (SendFailed("tries"), False),
+        (REFUSED, False),
+        (RouteError(TOPIC), False),
+        (MessageIllegal(13, "too large"), False),
+        (UsageError("no topic"), False),
+        (OSError("the input file"), False),
+    ],
+)
+def test_which_failures_leave_open_whether_a_broker_has_the_message(
+    failure: Exception, is_open: bool
+) -> None:
+    assert may_be_stored(failure) is is_open
 
 
 async def test_a_doubt_is_kept_when_many_tries_follow(pauses: list[float]) -> None:
