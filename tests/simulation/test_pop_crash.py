@@ -25,7 +25,7 @@ SEEDS = int(os.environ.get("AEROBEE_SEEDS", "1000"))
 FIRST_SEED = int(os.environ.get("AEROBEE_SEED", "0"))
 LIVES = 2
 MUTATION_SEEDS = 100
-CLOCK_SEEDS = 80
+CLOCK_SEEDS = 100
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def let_ordered_queues_overtake(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_doubles_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(InFlightTable, "settling_doubles", lambda table: iter(()))
+    patch.setattr(InFlightTable, "settling_doubles", lambda table, written_at: iter(()))
 
 
 @pytest.mark.parametrize(

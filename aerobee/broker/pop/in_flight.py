@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -124,9 +124,14 @@ class InFlightTable:
         self._counts.clear()
         self.known_since_ms = 0
 
-    def settling_doubles(self) -> Iterator[None]:
+    def settling_doubles(self, written_at: Mapping[CheckPointKey, int]) -> Iterator[None]:
         """After a crash: of two check points that hold the same message the newer one counts, for changing the time
-        of a message writes its new check point before the old one's acknowledgement. In steps, with a pause at each yield."""
+        of a message writes its new check point before the old one's acknowledgement. In steps, with a pause at each yield.
+
+        `written_at`: physical offset at which each check point was written. The newer one was popped later and written behind
+        the other. The two disagree when the clock was set back, or when another master's clock was ahead: then neither is
+        settled by the other, for the wrong choice would lose the message, and both bring it again.
+        """
         newest: dict[tuple[str, str, int, int], InFlight] = {}
         for number, entry in enumerate(list(self._entries.values())):
             if not number % ENTRIES_PER_STEP:
@@ -138,8 +143,9 @@ class InFlightTable:
                 if other is None:
                     newest[key] = entry
                     continue
-                older, newer = sorted((entry, other), key=lambda each: each.point.pop_time)
-                self.ack(older.point.key, offset)
+                older, newer = sorted((entry, other), key=lambda each: written_at.get(each.point.key, 0))
+                if older.point.pop_time <= newer.point.pop_time:
+                    self.ack(older.point.key, offset)
                 newest[key] = newer
 
     def forget_old(self, now_ms: int) -> None:

@@ -17,6 +17,7 @@ from aerobee.broker.pop.check_point import (
     ACK_TAG,
     BATCH_ACK_TAG,
     CK_TAG,
+    CheckPointKey,
     decode_acks,
     decode_check_point,
 )
@@ -24,6 +25,7 @@ from aerobee.broker.pop.in_flight import InFlightTable
 from aerobee.broker.pop.revive_log import REVIVE_QUEUES
 from aerobee.errors import MalformedFrame
 from aerobee.message import Record, decode_records, tags_code
+from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.log.stored_message import GetResult, GetStatus
 from aerobee.system_names import REVIVE_GROUP, WHEEL_TIMER_TOPIC
 
@@ -90,7 +92,8 @@ def recovering_pops(
     acks: list[bytes] = []
     count = 0
     buffered = offsets.had_pop_buffer or offsets.has_pop_buffer
-    settled: set[tuple[str, str, int, int, int]] = set()
+    settled: set[CheckPointKey] = set()
+    written_at: dict[CheckPointKey, int] = {}
     for topic, queue_id in queues:
         done = offsets.query(REVIVE_GROUP, topic, queue_id) if topic == revive_topic else None
         for record in _records(store, topic, queue_id, since_ms):
@@ -109,6 +112,7 @@ def recovering_pops(
                 continue
             if done is not None and record.queue_offset <= done:
                 settled.add(point.key)
+            written_at.setdefault(point.key, _written_at(record))
             if in_flight.get(point.key) is None:
                 in_flight.add(point, "")
                 count += 1
@@ -128,7 +132,7 @@ def recovering_pops(
             continue  # told when it is read in the revive topic
         for offset in ack.offsets:
             in_flight.ack(ack.key, offset)
-    yield from in_flight.settling_doubles()
+    yield from in_flight.settling_doubles(written_at)
     for key in settled:
         in_flight.revived(key)
     in_flight.known_since_ms = max(in_flight.known_since_ms, since_ms)
@@ -149,6 +153,12 @@ def _records(store: RecoveryStore, topic: str, queue_id: int, since_ms: int) -> 
         at = result.next_offset
         if result.status is GetStatus.FOUND:
             yield from decode_records(result.body, check_crc=False)
+
+
+def _written_at(record: Record) -> int:
+    """Physical offset at which the broker wrote what a record says: the timer's delivery names the record that it was made from."""
+    source_offset = source_pointer(record.prepared_transaction_offset)  # its own inverse
+    return source_offset if source_offset >= 0 else record.physical_offset
 
 
 def _is_deliverable(record: Record, revive_topic: str) -> bool:
