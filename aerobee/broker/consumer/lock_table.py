@@ -30,6 +30,7 @@ from aerobee.remoting.body.message_queue import queue_to_dict
 
 LOCK_EXPIRY_S = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 PURGE_INTERVAL_S = 1.0  # between looks for expired locks of a table that is full
+LAPSED_SHOWN_S = 60.0  # so long after its lease a lock says who was there last
 LEASE_MARGIN_S = 2.0  # for a handler that is cancelled when its client's lease ends
 
 
@@ -118,13 +119,17 @@ class LockTable:
             return False
         self._purge_at = now + PURGE_INTERVAL_S
         for locks in self._groups.values():
-            for queue in [queue for queue, lock in locks.items() if _expired(lock, now)]:
-                del locks[queue]
-                self._count -= 1
+            self._forget_expired(locks, now)
         if self._count < self._bounds.limit("orderlyLocksMax"):
             return True
         self._bounds.reached("orderlyLocksMax", f"{self._count} queues are locked, no more can be")
         return False
+
+    def _forget_expired(self, locks: dict[MessageQueue, _Lock], by: float) -> None:
+        """Forget what had expired by a moment, monotonic seconds."""
+        for queue in [queue for queue, lock in locks.items() if _expired(lock, by)]:
+            del locks[queue]
+            self._count -= 1
 
     def holds_any(self, group: str) -> bool:
         """True while any client of the group holds a lock that has not expired."""
@@ -140,13 +145,16 @@ class LockTable:
         return None if lock is None or _expired(lock, self._clock.monotonic()) else lock.client_id
 
     def infos(self, group: str = "") -> list[LockInfo]:
-        """The locks of one group, or of all, in order; expired ones too, for they say who was there last."""
+        """The locks of one group, or of all, in order. A lock that expired within LAPSED_SHOWN_S says who was there last; older
+        ones are forgotten."""
         now = self._clock.monotonic()
+        wanted = sorted(self._groups) if not group else [group] if group in self._groups else []
+        for name in wanted:
+            self._forget_expired(self._groups[name], now - LAPSED_SHOWN_S)
+            if not self._groups[name]:
+                del self._groups[name]
         return [
-            self._info(name, queue, now)
-            for name, locks in sorted(self._groups.items())
-            if group in ("", name)
-            for queue in sorted(locks)
+            self._info(name, queue, now) for name in wanted for queue in sorted(self._groups.get(name, ()))
         ]
 
     def longest_held(self, count: int, topics: Container[str]) -> list[LockInfo]:
@@ -156,14 +164,15 @@ class LockTable:
             (lock.since_ms, name, queue)
             for name, locks in self._groups.items()
             for queue, lock in locks.items()
-            if queue.topic in topics
+            if queue.topic in topics and not _expired(lock, now)
         )
         return [self._info(name, queue, now) for _, name, queue in nsmallest(count, locks)]
 
     @property
     def count(self) -> int:
-        """All of them, expired ones too."""
-        return self._count
+        """Queues that are locked now."""
+        now = self._clock.monotonic()
+        return sum(not _expired(lock, now) for locks in self._groups.values() for lock in locks.values())
 
     def _info(self, group: str, queue: MessageQueue, now: float) -> LockInfo:
         lock = self._groups[group][queue]

@@ -154,6 +154,5 @@ class OrderedOwnership:
         except AerobeeError as error:
             log.warning("offsets are not committed, the next owners repeat some messages: %s", error)
         if self.locking is not None:
-            self.locking.close()
             # A handler that does not heed its cancellation keeps its queue: the lock runs out by itself.
-            await self.locking.give_back(set(self.locking.locks.held) - self.consumption.working)
+            await self.locking.end(kept=self.consumption.working)

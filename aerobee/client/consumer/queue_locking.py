@@ -3,6 +3,10 @@
 Follows RebalanceImpl.lock, lockAll and unlock (RocketMQ): LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42, renewed at two thirds of
 the lease. A lock that a broker refuses to renew, or that could not be renewed before its lease expired, is lost: `lost` is
 called, and no message of that queue is handled or committed any more, because another member may have it.
+
+A broker gets one request at a time: an unlock waits for the answer to a lock request under way, which would otherwise note
+a queue as held that was given away since, and renew it from then on. A request without an answer may have locked its
+queues all the same: end() unlocks them, too.
 """
 
 from __future__ import annotations
@@ -33,6 +37,9 @@ class QueueLocking:
         self._group = group
         self._lost = lost
         self._timer: Timer | None = None
+        self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by broker name
+        self._unanswered: set[MessageQueue] = set()  # requested, and perhaps locked
+        self._is_ending = False
         self.locks = QueueLocks(lease_s=lease_s)
 
     def may_act(self, queue: MessageQueue) -> bool:
@@ -56,16 +63,27 @@ class QueueLocking:
     async def give_back(self, queues: Collection[MessageQueue]) -> None:
         """Unlock queues, one-way. An unreachable broker keeps them locked until the lease expires."""
         for broker_name, part in self._by_broker(queues):
-            for queue in part:
-                self.locks.forget(queue)
-            try:
-                address = await self._session.broker_address(broker_name, part[0].topic)
-                await unlock_queues(self._session, self._group, address, part)
-            except AerobeeError as error:
-                self._session.peers.trouble(log, error, "locks of %s are not given back: %s", part, error)
+            async with self._turns[broker_name]:
+                self._unanswered.difference_update(part)
+                for queue in part:
+                    self.locks.forget(queue)
+                try:
+                    address = await self._session.broker_address(broker_name, part[0].topic)
+                    await unlock_queues(self._session, self._group, address, part)
+                except AerobeeError as error:
+                    self._session.peers.trouble(log, error, "locks of %s are not given back: %s", part, error)
         self._arm()
 
-    def close(self) -> None:
+    async def end(self, kept: Collection[MessageQueue] = ()) -> None:
+        """Lock and renew nothing any more, and give back every queue but `kept`, whose leases expire."""
+        self._is_ending = True
+        self._cancel_timer()
+        for turn in list(self._turns.values()):
+            async with turn:
+                pass  # the request under way has its answer
+        await self.give_back({*self.locks.held, *self._unanswered}.difference(kept))
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,8 +96,13 @@ class QueueLocking:
 
     async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> frozenset[MessageQueue] | None:
         """The queues that a broker granted, None when it gave no answer."""
+        async with self._turns[broker_name]:
+            return None if self._is_ending else await self._request(broker_name, queues)
+
+    async def _request(self, broker_name: str, queues: list[MessageQueue]) -> frozenset[MessageQueue] | None:
         clock = self._session.clock
         asked_at = clock.monotonic()
+        self._unanswered.update(queues)
         try:
             address = await self._session.broker_address(broker_name, queues[0].topic)
             granted = await lock_queues(
@@ -90,6 +113,7 @@ class QueueLocking:
                 log, error, "locks of %d queues at broker %s: %s", len(queues), broker_name, error
             )
             return None
+        self._unanswered.difference_update(queues)
         granted = granted.intersection(queues)
         if clock.monotonic() - asked_at >= self.locks.lease_s:
             return None  # granted, but so long ago that it says nothing any more
@@ -98,7 +122,12 @@ class QueueLocking:
         return granted
 
     async def _renew(self, broker_name: str, queues: list[MessageQueue]) -> None:
-        granted = await self._ask(broker_name, queues)
+        async with self._turns[broker_name]:
+            # Some may have been given back while this waited for its turn.
+            queues = [queue for queue in queues if self.locks.renewed_at(queue) is not None]
+            if self._is_ending or not queues:
+                return
+            granted = await self._request(broker_name, queues)
         if granted is None:
             return  # the lease bounds how long this may continue
         for queue in queues:
@@ -107,9 +136,9 @@ class QueueLocking:
 
     def _arm(self) -> None:
         """Be there when the first lease ends."""
-        self.close()
+        self._cancel_timer()
         end = self.locks.next_end
-        if end is not None:
+        if end is not None and not self._is_ending:
             clock = self._session.clock
             self._timer = clock.call_later(max(0.0, end - clock.monotonic()), self._check)
 

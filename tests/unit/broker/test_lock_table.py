@@ -128,6 +128,20 @@ def test_infos_tell_holder_age_and_lease(locks: LockTable, clock: ManualClock) -
     assert locks.infos("other") == []
 
 
+def test_an_expired_lock_is_no_held_one_and_is_forgotten_soon(locks: LockTable, clock: ManualClock) -> None:
+    locks.lock("g", "c1", [Q0, Q1], lease_s=30)
+    clock.advance(31)
+    locks.lock("g", "c1", [Q1], lease_s=30)
+    clock.advance(2)
+    assert [info.age_ms > info.lease_ms for info in locks.infos("g")] == [True, False]
+    assert ([info.queue for info in locks.longest_held(2, {"T"})], locks.count) == ([Q1], 1)
+    clock.advance(60)
+    assert locks.lock("h", "c2", [Q0]) == [Q0]
+    assert [(info.group, info.queue) for info in locks.infos()] == [("g", Q1), ("h", Q0)]
+    clock.advance(60.1)
+    assert locks.infos("g") == []
+
+
 def test_those_held_for_longest_come_first_and_none_of_other_topics(
     locks: LockTable, clock: ManualClock
 ) -> None:
