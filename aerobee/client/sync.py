@@ -53,7 +53,7 @@ ClientT = TypeVar("ClientT", bound=_Client)
 
 
 class Loop(Protocol):
-    """Where a client lives."""
+    """Event loop of a client."""
 
     def call(self, work: Coroutine[Any, Any, T]) -> T: ...
     def call_soon(self, function: Callable[..., object], *arguments: object) -> None: ...
@@ -61,7 +61,7 @@ class Loop(Protocol):
 
 
 class OtherLoop:
-    """An event loop in a thread that the caller owns and ends."""
+    """An event loop in a thread that the caller owns and stops."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -76,7 +76,7 @@ class OtherLoop:
             raise
 
     def call_soon(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call a function in the loop, soon."""
+        """Schedule a function call in the event loop."""
         self._loop.call_soon_threadsafe(function, *arguments)
 
     def stop(self) -> None:
@@ -114,7 +114,7 @@ class _Sync(Generic[ClientT]):
 
     @classmethod
     def over(cls, client: ClientT, loop: Loop) -> Self:
-        """The blocking form of a client that was made elsewhere and is to live in another thread's loop."""
+        """The blocking form of a client that was created elsewhere and belongs to another thread's event loop."""
         made = cls.__new__(cls)
         _Sync.__init__(made, client)
         made._host = loop
@@ -270,10 +270,10 @@ class SyncPullConsumer(_Sync[PullConsumer]):
         return self._call(self._client.end_offset(queue))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Messages as they come, without an end; leave it with `break`.
+        """Messages as they arrive, without an end; leave the loop with `break`.
 
-        With `auto_commit` a message counts as done when the messages that were fetched with it are; commit() says it
-        of all that were fetched.
+        With `auto_commit` a message is committed together with the messages of the same fetch; commit() commits all
+        fetched ones.
         """
         while True:
             yield from self.poll()
@@ -310,9 +310,9 @@ class SyncPullConsumer(_Sync[PullConsumer]):
 class SyncPushConsumer(_Sync[PushConsumer]):
     """PushConsumer, blocking: `for message in consumer`, or a handler and wait().
 
-    The next step of the loop acknowledges a message, or `message.ack()` does earlier; `message.retry()` has it delivered
-    again, `message.reject()` puts it with the dead letters. The message at which a loop is left is acknowledged only by
-    `message.ack()`. A plain handler runs in threads, as PushConsumer says.
+    The next step of the loop acknowledges a message, or `message.ack()` does earlier; `message.retry()` redelivers it,
+    `message.reject()` dead-letters it. The last message of a loop that is left is acknowledged only by `message.ack()`.
+    A plain handler runs in threads, as PushConsumer says.
     """
 
     def __init__(
@@ -363,12 +363,12 @@ class SyncPushConsumer(_Sync[PushConsumer]):
             yield message
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Block while the handler gets messages: for ever, until Ctrl-C, or for `timeout_s` seconds."""
+        """Block while the handler receives messages: forever, until Ctrl-C, or for `timeout_s` seconds."""
         threading.Event().wait(timeout_s)
 
 
 class _FromAnyThread:
-    """Takes the verdict on a message into the loop that its consumer lives in."""
+    """Passes the verdict on a message to the event loop of its consumer."""
 
     def __init__(self, loop: Loop, settler: Settles) -> None:
         self._loop = loop

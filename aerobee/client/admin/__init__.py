@@ -1,1 +1,1 @@
-"""Looking at a cluster and changing it; `Admin` is in admin.py."""
+"""Administrative calls on a cluster; `Admin` is in admin.py."""

@@ -1,7 +1,8 @@
 """Admin calls on users and policies of ACL 2.0: requests 3001 to 3010.
 
-Source: CreateUserRequestHeader and its siblings, UserInfo, AclInfo (RocketMQ 5.5.0). Each broker keeps users by itself, slaves too, and
-so do Aerobee's NameServers where access control is on: a change goes to all of them, a list says where each is known.
+Source: CreateUserRequestHeader and its siblings, UserInfo, AclInfo (RocketMQ 5.5.0). Every broker stores its own
+users, slaves too; Aerobee's NameServers do so where access control is on. A change is sent to all of these servers; a
+list states the servers that store each user.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
 SUBJECT = "User:{}"
-CUSTOM, DEFAULT = "Custom", "Default"  # policies: the second one counts where the first says nothing
-ROWS_MAX = 100_000  # of one server's answer
+CUSTOM, DEFAULT = "Custom", "Default"  # policies: DEFAULT applies to resources without a CUSTOM entry
+ROWS_MAX = 100_000  # maximum size of one server's reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserInfo:
-    """A user as servers tell it, which is without the secret key. `addresses`: where it is known just so."""
+    """A user as servers return it, without the secret key. `addresses`: the servers that store exactly this state."""
 
     name: str
     is_super: bool
@@ -42,10 +43,11 @@ class UserInfo:
 def merged_actions(
     entries: Sequence[PolicyEntryInfo], actions: Sequence[str], *, is_allowed: bool, source_ips: Sequence[str]
 ) -> tuple[str, ...]:
-    """The actions of the entries of one resource and of one policy, and `actions` besides, in this order; All stands alone.
+    """The actions of the existing entries of one resource and policy, followed by the new `actions`; All excludes the
+    others.
 
-    A server holds one entry for each resource. Raises UsageError when an entry has the other decision or other sources:
-    no single entry says both.
+    A server stores one entry per resource. Raises UsageError when an existing entry has another decision or other
+    sources: one entry cannot express both.
     """
     for each in entries:
         if each.is_allowed is not is_allowed or set(each.source_ips) != set(source_ips):
@@ -58,14 +60,15 @@ def merged_actions(
 
 
 def entry_text(entry: PolicyEntryInfo) -> str:
-    """An entry for people: "allow Pub, Sub from 10.0.0.0/8"."""
+    """An entry as text for operators: "allow Pub, Sub from 10.0.0.0/8"."""
     sources = f" from {', '.join(entry.source_ips)}" if entry.source_ips else ""
     return f"{'allow' if entry.is_allowed else 'deny'} {', '.join(entry.actions)}{sources}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEntryInfo:
-    """One sentence of a user's policy: these actions on this resource, from these sources (none: from everywhere), yes or no.
+    """One entry of a user's policy: allows or denies these actions on this resource from these sources (empty: from
+    everywhere).
 
     `resource` is `Topic:name`, `Group:name`, `Cluster:name`, with `name*` or `*` for more, or `*`; `policy` is CUSTOM or DEFAULT.
     """
@@ -80,14 +83,14 @@ class PolicyEntryInfo:
 
 
 class AccessCalls(AdminCalls):
-    """Who may do what, at every server that keeps users.
+    """Users and their permissions, at every server that stores users.
 
-    Each raises RemoteSystemError where access control is off, and NoPermission for who is no administrator. A change that one
-    server refuses may be made at others: the same call again makes it whole.
+    Each raises RemoteSystemError where access control is off, and NoPermission for a user who is not an
+    administrator. A change that one server refuses may be stored at others: repeat the call to complete it.
     """
 
     async def users(self, cluster: str | None = None) -> tuple[UserInfo, ...]:
-        """All users, sorted by name. One that servers tell differently is there once for each way."""
+        """All users, sorted by name. A user whose state differs between servers appears once per state."""
         found: dict[UserInfo, list[str]] = {}
         for address, row in await self._access_rows(RequestCode.AUTH_LIST_USER, cluster):
             info = UserInfo(
@@ -116,7 +119,8 @@ class AccessCalls(AdminCalls):
         cluster: str | None = None,
         address: str | None = None,
     ) -> tuple[str, ...]:
-        """Make a user everywhere, or at one server; returns where. Raises InvalidParameter for one that is there."""
+        """Create a user at all servers, or at one; returns the servers' addresses. Raises InvalidParameter for an
+        existing user."""
         kind = "Super" if is_super else "Normal"
         body = {"username": name, "password": secret_key, "userType": kind, "userStatus": "enable"}
         return await self._everywhere(
@@ -132,7 +136,7 @@ class AccessCalls(AdminCalls):
         is_enabled: bool | None = None,
         cluster: str | None = None,
     ) -> tuple[str, ...]:
-        """Change what is given; the rest stays. Returns where."""
+        """Change the given attributes of a user; the others stay. Returns the servers' addresses."""
         body = {"username": name}
         if secret_key is not None:
             body["password"] = secret_key
@@ -143,11 +147,12 @@ class AccessCalls(AdminCalls):
         return await self._everywhere(RequestCode.AUTH_UPDATE_USER, {"username": name}, body, cluster)
 
     async def delete_user(self, name: str, *, cluster: str | None = None) -> tuple[str, ...]:
-        """Delete a user with its policies; returns where. One that is not there is no fault."""
+        """Delete a user with its policies; returns the servers' addresses. An unknown user is not an error."""
         return await self._everywhere(RequestCode.AUTH_DELETE_USER, {"username": name}, None, cluster)
 
     async def policies(self, user: str = "", cluster: str | None = None) -> tuple[PolicyEntryInfo, ...]:
-        """Every entry of every policy, or those of users whose name holds `user`; sorted by user, policy, resource."""
+        """Every entry of every policy, or the entries of users whose name contains `user`; sorted by user, policy,
+        resource."""
         ext = {"subjectFilter": user} if user else {}
         found: dict[PolicyEntryInfo, list[str]] = {}
         for address, row in await self._access_rows(RequestCode.AUTH_LIST_ACL, cluster, ext):
@@ -197,7 +202,8 @@ class AccessCalls(AdminCalls):
     async def delete_policy(
         self, user: str, resource: str | None = None, *, policy: str = CUSTOM, cluster: str | None = None
     ) -> tuple[str, ...]:
-        """Take back what was said of one resource in one policy; without a resource all of a user, in both. Returns where."""
+        """Remove the entry of one resource from one policy; without a resource, all entries of a user from both
+        policies. Returns the servers' addresses."""
         ext = {"subject": SUBJECT.format(user)}
         if resource is not None:
             ext |= {"resource": resource, "policyType": policy}
@@ -206,9 +212,10 @@ class AccessCalls(AdminCalls):
     async def copy_policies(
         self, source: str, target: str, user: str | None = None
     ) -> tuple[PolicyEntryInfo, ...]:
-        """Give one server what another says of every user, or of one: entries of the same resource are replaced, none is deleted.
+        """Copy every user, or one, from one server to another: entries of the same resource are replaced, none is
+        deleted.
 
-        `source` and `target` are addresses; returns what was written, as the source tells it.
+        `source` and `target` are addresses; returns the written entries, as the source returned them.
         """
         answer = await self._call(source, RequestCode.AUTH_LIST_ACL)
         entries = [
@@ -227,7 +234,8 @@ class AccessCalls(AdminCalls):
         return tuple(entries)
 
     async def is_authenticated(self, broker: str) -> bool:
-        """Whether the broker at this address takes this client's keys. The request changes nothing and needs no permission."""
+        """Whether the broker at this address accepts this client's credentials. The request changes nothing and needs
+        no permission."""
         ext = {"clientID": "is-authenticated", "producerGroup": "", "consumerGroup": ""}
         try:
             await self._call(broker, RequestCode.UNREGISTER_CLIENT, ext)
@@ -236,7 +244,8 @@ class AccessCalls(AdminCalls):
         return True
 
     async def _keepers(self, cluster: str | None) -> list[str]:
-        """Brokers, and the NameServers that keep users: others do not know the request, or have access control off."""
+        """Brokers, and the NameServers that store users: other NameServers do not support the request, or have access
+        control off."""
         brokers = [info.address for info in await self.brokers(cluster)]
         if not brokers:
             raise NoBroker("no broker is registered at the NameServer")
@@ -259,7 +268,8 @@ class AccessCalls(AdminCalls):
         cluster: str | None,
         address: str | None = None,
     ) -> tuple[str, ...]:
-        """Send to one server after the other, so that of two concurrent changes the same one is last at every server."""
+        """Send to the servers one after the other, so that two concurrent changes reach every server in the same
+        order."""
         payload = b"" if body is None else fastjson.dumps(body)
         addresses = await self._keepers(cluster) if address is None else [address]
         for each in addresses:
@@ -281,7 +291,7 @@ class AccessCalls(AdminCalls):
 
 
 def _list(answer: RemotingCommand, address: str) -> list[dict[str, Any]]:
-    """No body is an empty list. Raises MalformedFrame."""
+    """An absent body is an empty list. Raises MalformedFrame."""
     rows = fastjson.loads(answer.body, fastjson.TRUSTED_BYTES_MAX) if answer.body else []
     if rows is None:
         return []
@@ -316,7 +326,7 @@ def _text(fields: dict[str, Any], name: str) -> str:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """A list, or what RocketMQ writes for one action: words with commas."""
+    """A JSON list, or RocketMQ's form of actions: comma-separated words."""
     if isinstance(value, str):
         return tuple(each.strip() for each in value.split(",") if each.strip())
     return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()

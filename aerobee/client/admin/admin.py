@@ -1,4 +1,4 @@
-"""Looks at a cluster and changes it: topics, groups, messages, brokers. Follows DefaultMQAdminExt."""
+"""Inspects and changes a cluster: topics, groups, messages, brokers. Follows DefaultMQAdminExt."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Admin(
 ):
     """`async with Admin("127.0.0.1:9876") as admin: await admin.topics()`.
 
-    All calls raise RemoteError when a peer refuses, and ConnectFailed, ConnectionLost or RequestTimeout when none
-    answers. It joins no group and sends no heartbeats.
+    All calls raise RemoteError when a server refuses, and ConnectFailed, ConnectionLost or RequestTimeout when no
+    server answers. Admin joins no group and sends no heartbeats.
     """
 
     def __init__(

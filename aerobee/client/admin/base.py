@@ -1,4 +1,4 @@
-"""What the families of admin calls share: the session, and the brokers that a call goes to."""
+"""Shared base of the admin calls: the session, and the brokers that a call is sent to."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ T = TypeVar("T")
 
 
 class AdminCalls:
-    """Base of the families of calls that make up Admin."""
+    """Base of the classes of calls that Admin combines."""
 
     _session: Session
     _timeout_s: float
 
     @property
     def nameserver_addresses(self) -> tuple[str, ...]:
-        """host:port of every NameServer that this client was given; they never talk to each other."""
+        """host:port of every NameServer of this client's configuration; NameServers never communicate with each
+        other."""
         return tuple(self._session.nameservers.addresses)
 
     async def _call(
@@ -44,7 +45,8 @@ class AdminCalls:
     async def _call_each_nameserver(
         self, code: RequestCode, ext: dict[str, str] | None = None
     ) -> list[RemotingCommand]:
-        """Call every nameserver: they never talk to each other. Raises the first failure, NoNameServer for what is none."""
+        """Call every NameServer, because they do not replicate to each other. Raises the first failure, and
+        NoNameServer for a peer that is not a NameServer."""
         self._session.check_open()
 
         async def ask(address: str) -> RemotingCommand:

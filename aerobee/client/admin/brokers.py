@@ -14,10 +14,10 @@ from aerobee.remoting.codes import RequestCode
 
 
 class BrokerCalls(AdminCalls):
-    """Look at brokers and change them while they run."""
+    """Inspect brokers and change their settings while they run."""
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
-        """The broker's counters and state, as text by RocketMQ's names."""
+        """The broker's counters and state: RocketMQ's names and their values as text."""
         answer = await self._call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
         return dict(KVTable.decode(answer.body).table)
 
@@ -27,7 +27,7 @@ class BrokerCalls(AdminCalls):
         return _parse_properties(answer.body)
 
     async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
-        """Change settings while the broker runs; keys that it does not know are ignored by it."""
+        """Change settings while the broker runs; the broker ignores unknown keys."""
         await self._call(address, RequestCode.UPDATE_BROKER_CONFIG, None, _properties_text(values))
 
     async def nameserver_config(self, address: str) -> dict[str, str]:
@@ -44,7 +44,7 @@ class BrokerCalls(AdminCalls):
         return _parse_properties(answer.body)
 
     async def update_controller_config(self, address: str, values: Mapping[str, str]) -> None:
-        """Change settings of one controller while it runs; each of a quorum has its own."""
+        """Change settings of one controller while it runs; each controller of a quorum has separate settings."""
         await self._call(address, RequestCode.UPDATE_CONTROLLER_CONFIG, None, _properties_text(values))
 
     async def broker_stats(self, address: str, name: str, key: str) -> StatsRates:
@@ -69,9 +69,10 @@ class BrokerCalls(AdminCalls):
         )
 
     async def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write permission of a broker's topics from every nameserver; returns how many topics that were.
+        """Revoke the write permission of a broker's topics at every NameServer; returns the number of topics.
 
-        Producers stop sending there with their next route, until the broker's next full registration.
+        Producers stop sending to the broker after their next route refresh, until the broker's next full
+        registration.
         """
         answers = await self._call_each_nameserver(
             RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": broker_name}
@@ -79,7 +80,7 @@ class BrokerCalls(AdminCalls):
         return max(answer.integer("wipeTopicCount", 0) for answer in answers)
 
     async def add_write_perm(self, broker_name: str) -> int:
-        """Give the write permission back; returns for how many topics."""
+        """Restore the write permission; returns the number of topics."""
         answers = await self._call_each_nameserver(
             RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": broker_name}
         )

@@ -1,4 +1,4 @@
-"""Dead-letter messages: list the groups that have some, read and redrive them.
+"""Dead-letter messages: list the groups that have any, read the messages, and redrive them.
 
 A redrive sends a message to the group's retry topic, so that only the group that failed receives it, or to a given topic.
 The message keeps its body, keys, tag, properties and id (UNIQ_KEY), so that an idempotent handler recognizes it. The
@@ -148,7 +148,7 @@ class DeadLetterCalls(AdminCalls):
             "queueId": str(queue.queue_id),
             "queueOffset": str(offset),
             "maxMsgNums": str(PULL_COUNT),
-            "sysFlag": "4",  # the subscription is in the request, no waiting
+            "sysFlag": "4",  # sysFlag: the request contains the subscription, no long polling
             "commitOffset": "0",
             "suspendTimeoutMillis": "0",
             "subscription": "*",

@@ -1,7 +1,8 @@
-"""Admin calls behind `aerobee why`: copies of a message wherever brokers keep them, locks, what is invisible, conflicts.
+"""Admin calls behind `aerobee why`: all stored copies of a message, queue locks, invisible messages, subscription
+conflicts.
 
-What a broker does not know how to answer (RocketMQ's know none of the calls that are Aerobee's own) is None, not empty:
-"unknown" and "nothing" are different answers.
+A call returns None when no broker supports the request (RocketMQ's brokers do not know Aerobee-specific requests). An
+empty list means that brokers answered and have no entries.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.codes import RequestCode
 
-COPIES_MAX = 32  # requested from one broker
+COPIES_MAX = 32  # maximum number of rows requested from one broker
 INVISIBLE_MAX = 1_000
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class QueueLock:
-    """A queue that one member of an orderly group has for itself.
+    """A queue that one member of an orderly group has locked.
 
-    `since_ms` is when it got it, `age_ms` how long ago it renewed its lock, which lapses when that reaches `lease_ms`.
+    `since_ms` is when the member took the lock, `age_ms` the time since it renewed the lock; the lock expires when
+    `age_ms` reaches `lease_ms`.
     """
 
     queue: MessageQueue
@@ -51,7 +53,7 @@ class InvisibleMessage:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class SubscriptionDifference:
-    """Two members of one group that ask for different things of a topic."""
+    """Two members of one group with different subscriptions to a topic."""
 
     topic: str
     client_id: str
@@ -62,7 +64,8 @@ class SubscriptionDifference:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class SharedClientId:
-    """Several clients of one group under one id, as a broker sees them. The first of `addresses` has the id's queues."""
+    """Several clients of one group with the same client id, as a broker sees them. The client at the first of
+    `addresses` owns the id's queues."""
 
     client_id: str
     addresses: tuple[str, ...]
@@ -72,9 +75,10 @@ class ExplainCalls(MessageCalls):
     """Facts about one group and one message."""
 
     async def copies(self, topics: Sequence[str], unique_key: str) -> tuple[ReceivedMessage, ...]:
-        """Every record of these topics, system topics too, with this client-given id, oldest first.
+        """Every record of these topics, system topics included, with this unique key, oldest first.
 
-        `topic` and `queue` of each are where it is stored. Brokers that do not answer are passed over, unless none does.
+        `topic` and `queue` of a record name the queue that stores it. Brokers that do not answer are skipped; the
+        call fails only when no broker answers.
         """
         masters = {info.address: info.broker_name for info in await self.brokers() if info.broker_id == 0}
 
@@ -111,7 +115,7 @@ class ExplainCalls(MessageCalls):
         return tuple(sorted(found, key=lambda message: (message.store_timestamp, message.physical_offset)))
 
     async def queue_locks(self, group: str) -> tuple[QueueLock, ...] | None:
-        """Who holds which queue of an orderly group; None when no broker can tell."""
+        """The queue locks of an orderly group; None when no broker supports the request."""
         rows = await self._rows(RequestCode.AEROBEE_LIST_LOCKS, {"consumerGroup": group}, "locks")
         if rows is None:
             return None
@@ -158,7 +162,7 @@ class ExplainCalls(MessageCalls):
         )
 
     async def subscription_differences(self, group: str) -> tuple[SubscriptionDifference, ...]:
-        """Members that subscribe differently, as brokers of Aerobee notice it; RocketMQ's do not."""
+        """Members with different subscriptions, as reported by Aerobee's brokers; RocketMQ's do not report them."""
         found: dict[tuple[str, str, str], SubscriptionDifference] = {}
         for fields in await self._members_of(group):
             for row in json_fields.objects(fields, "subscriptionConflicts"):
@@ -173,7 +177,8 @@ class ExplainCalls(MessageCalls):
         return tuple(found.values())
 
     async def shared_client_ids(self, group: str) -> tuple[SharedClientId, ...]:
-        """Client ids that several living members have, as brokers of Aerobee notice it; RocketMQ's do not."""
+        """Client ids that several connected members share, as reported by Aerobee's brokers; RocketMQ's do not report
+        them."""
         found: dict[str, SharedClientId] = {}
         for fields in await self._members_of(group):
             for row in json_fields.objects(fields, "sharedClientIds"):
@@ -183,7 +188,7 @@ class ExplainCalls(MessageCalls):
         return tuple(found.values())
 
     async def _members_of(self, group: str) -> list[json_fields.Fields]:
-        """What each master answers to GET_CONSUMER_CONNECTION_LIST that knows members."""
+        """The reply to GET_CONSUMER_CONNECTION_LIST of each master that knows members of the group."""
         found: list[json_fields.Fields] = []
         for address in [info.address for info in await self.brokers() if info.broker_id == 0]:
             try:

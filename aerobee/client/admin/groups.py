@@ -106,9 +106,10 @@ class GroupCalls(UpkeepCalls):
         return tuple(sorted(found, key=lambda item: (item.name, item.broker_address)))
 
     async def consumer_connections(self, group: str) -> GroupConnections:
-        """The members that are online and what they ask for, from the first broker that knows some.
+        """The online members and their subscriptions, from the first broker that knows any.
 
-        Raises ConsumerNotOnline when there are none, TransportError when none is known and a broker did not answer.
+        Raises ConsumerNotOnline when every broker knows no member, TransportError when a broker did not answer and
+        the others know no member.
         """
         failure: AerobeeError | None = None
         for address in await self._group_addresses(group):
@@ -170,7 +171,7 @@ class GroupCalls(UpkeepCalls):
         return tuple(found[client_id] for client_id in sorted(found))
 
     async def consumer_progress(self, group: str, topic: str | None = None) -> ConsumerProgress:
-        """How far a group is in each queue for which it has offsets, of one topic or of all."""
+        """The group's progress in each queue for which it has offsets, of one topic or of all."""
         fields = {"consumerGroup": group} if topic is None else {"consumerGroup": group, "topic": topic}
         found: dict[MessageQueue, QueueProgress] = {}
         tps = 0.0
@@ -197,7 +198,7 @@ class GroupCalls(UpkeepCalls):
         )
 
     async def _owners(self, group: str) -> dict[MessageQueue, tuple[str, int, int]]:
-        """Which member owns which queue, where it is in it and when it last worked on it, as far as members say."""
+        """The owner of each queue, its position and its last activity, as far as members report them."""
         try:
             members = await self.consumer_connections(group)
         except RemoteError:
@@ -219,7 +220,7 @@ class GroupCalls(UpkeepCalls):
         return owners
 
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """What one member says of itself: queues, cached messages, settings."""
+        """The state that one member reports: queues, cached messages, settings."""
         failure: AerobeeError | None = None
         for address in await self._group_addresses(group):
             try:
@@ -236,7 +237,7 @@ class GroupCalls(UpkeepCalls):
     async def consume_directly(
         self, group: str, client_id: str, topic: str, offset_message_id: str
     ) -> DirectConsumption:
-        """Have one member consume one message now, outside of its queues."""
+        """Let one member consume one message now, independently of the queues that it owns."""
         fields = {
             "consumerGroup": group,
             "clientId": client_id,
@@ -276,7 +277,7 @@ class GroupCalls(UpkeepCalls):
         `force` false: never move an offset forward.
         """
         if (timestamp_ms is None) == (offset is None):
-            raise UsageError("give either timestamp_ms (-1: to the end) or offset")
+            raise UsageError("specify either timestamp_ms (-1: to the end) or offset")
         if offset is not None and queue_id is None:
             raise UsageError("an offset is for one queue: give queue_id too")
         time_ms = LATEST_MS if timestamp_ms is None else timestamp_ms

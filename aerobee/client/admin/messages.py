@@ -21,13 +21,12 @@ QUERY_TIMEOUT_FACTOR = 4  # searching the index reads many records
 
 
 class MessageCalls(AdminCalls):
-    """Find messages."""
+    """Queries for stored messages."""
 
     async def message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
-        """A message by either kind of id. Raises QueryNotFound when it is not there.
+        """A message by its offset message id or its unique key. Raises QueryNotFound when no broker has it.
 
-        An offset message id names the broker's address itself; the id that a client gave (the one that Java shows)
-        needs the topic.
+        An offset message id contains the broker's address; a unique key (Java: msgId) requires the topic.
         """
         try:
             (host, port), offset = parse_offset_message_id(message_id)
@@ -80,7 +79,7 @@ class MessageCalls(AdminCalls):
     async def messages_by_unique_key(
         self, topic: str, unique_key: str, *, begin_ms: int | None = None, end_ms: int = TIME_MAX_MS
     ) -> tuple[ReceivedMessage, ...]:
-        """Messages whose client-given id is `unique_key`: more than one when a send was repeated."""
+        """Messages with this unique key: more than one when a producer retried the send."""
         if begin_ms is None:
             begin_ms = self._session.clock.now_ms() - THREE_DAYS_MS
         found = await self._query(topic, unique_key, UNIQUE_KEY_COUNT_MAX, begin_ms, end_ms, unique=True)
@@ -89,7 +88,7 @@ class MessageCalls(AdminCalls):
     async def messages_by_key(
         self, topic: str, key: str, *, count_max: int = 64, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
     ) -> tuple[ReceivedMessage, ...]:
-        """Messages that were sent with this key, in the order in which they were stored."""
+        """Messages with this key, in the order in which they were stored."""
         found = await self._query(topic, key, count_max, begin_ms, end_ms, unique=False)
         return tuple(message for message in found if key in message.keys and message.topic == topic)[
             :count_max
@@ -98,7 +97,7 @@ class MessageCalls(AdminCalls):
     async def _query(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int, *, unique: bool
     ) -> list[ReceivedMessage]:
-        """Ask every broker of a topic; fails only when none of them could answer."""
+        """Query every broker of a topic; fails only when no broker answered."""
         fields = {
             "topic": topic,
             "key": key,
@@ -142,7 +141,7 @@ class MessageCalls(AdminCalls):
             "queueId": str(queue.queue_id),
             "queueOffset": str(offset),
             "maxMsgNums": "1",
-            "sysFlag": "4",  # the subscription is in the request, no waiting
+            "sysFlag": "4",  # sysFlag: the request contains the subscription, no long polling
             "commitOffset": "0",
             "suspendTimeoutMillis": "0",
             "subscription": "*",

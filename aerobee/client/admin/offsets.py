@@ -1,11 +1,11 @@
-"""Admin calls that move a group: planned first, looked at, then carried out queue by queue.
+"""Admin calls that reset a group's offsets: plan, review the plan, then apply it queue by queue.
 
     plan = await admin.plan_offsets("group", "orders", OffsetTarget.time(ms))      # nothing has changed
     done = await admin.move_offsets("group", plan)
 
-Each queue is moved by INVOKE_BROKER_TO_RESET_OFFSET (222) with its queue id and offset, so that members that are online
-continue there with their next pull (or, at a broker with useServerSideResetOffset=false, when it pushes 220 to them). A
-broker that can only push and has no member to push to gets the offset committed.
+Each queue is moved by INVOKE_BROKER_TO_RESET_OFFSET (222) with its queue id and offset, so that members that are
+online continue there with their next pull (or, at a broker with useServerSideResetOffset=false, when it pushes 220 to
+them). At a broker that can only push and has no online member, the call commits the offset instead.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ FOLLOW_POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class OffsetTarget:
-    """Where a group is to go. Use the class methods."""
+    """Target of a reset. Create it with the class methods."""
 
     kind: Literal["earliest", "latest", "offset", "time", "relative"]
-    """What `value` means."""
+    """Kind of target, which gives `value` its meaning."""
     value: int = 0
     """Offset, timestamp in ms since the epoch, or number of messages, by `kind`."""
 
@@ -44,7 +44,7 @@ class OffsetTarget:
 
     @classmethod
     def latest(cls) -> OffsetTarget:
-        """Behind the last message: the backlog is skipped."""
+        """The end of the queue: the backlog is skipped."""
         return cls("latest")
 
     @classmethod
@@ -59,14 +59,15 @@ class OffsetTarget:
 
     @classmethod
     def relative(cls, count: int) -> OffsetTarget:
-        """So many messages of each queue forward, or back when it is below 0, from where the group is."""
+        """Move by this number of messages in each queue, relative to the committed offset; a negative number moves
+        back."""
         return cls("relative", count)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """One queue of a plan. `begin` and `end` are what the queue holds, `before` what the group has committed (None:
-    nothing), `after` the new offset. `note` says why `after` differs from the requested offset.
+    """One queue of a plan. `begin` and `end` bound the stored messages, `before` is the committed offset (None:
+    none), `after` the new offset. `note` says why `after` differs from the requested offset.
     """
 
     queue: MessageQueue
@@ -84,17 +85,17 @@ class OffsetMove:
 
     @property
     def distance(self) -> int:
-        """Messages skipped; below 0: messages that come again."""
+        """Number of skipped messages; negative: number of messages that are redelivered."""
         return self.after - (self.begin if self.before is None else max(self.before, self.begin))
 
 
 class OffsetCalls(AdminCalls):
-    """Look at a group's offsets, move them, copy them."""
+    """Read, reset and copy a group's offsets."""
 
     async def offsets(
         self, group: str, topic: str, *, queues: Collection[MessageQueue] | None = None
     ) -> tuple[OffsetMove, ...]:
-        """Where a group is in each queue of a topic, as a plan that moves nothing."""
+        """The group's offset in each queue of a topic, as a plan without changes."""
         stats = await self._ends(topic)
         wanted = sorted(stats if queues is None else queues)
         missing = [queue for queue in wanted if queue not in stats]
@@ -119,9 +120,9 @@ class OffsetCalls(AdminCalls):
         queues: Collection[MessageQueue] | None = None,
         may_skip: bool = True,
     ) -> tuple[OffsetMove, ...]:
-        """What move_offsets would do. Offsets outside of a queue are brought to its ends.
+        """The plan that move_offsets applies. Offsets outside the queue's range are moved to its nearest end.
 
-        `may_skip` false: no queue goes forward, so nothing is left out that the group has not seen.
+        `may_skip` false: no offset moves forward, so no unconsumed message is skipped.
         """
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
 
@@ -138,7 +139,7 @@ class OffsetCalls(AdminCalls):
         return tuple(await asyncio.gather(*map(aim, await self.offsets(group, topic, queues=queues))))
 
     async def plan_clone(self, source: str, target: str, topic: str) -> tuple[OffsetMove, ...]:
-        """What gives group `target` the offsets that group `source` has; queues without one are left out."""
+        """A plan that gives group `target` the offsets of group `source`; queues without an offset are left out."""
         wanted = {move.queue: move for move in await self.offsets(source, topic)}
         moves = []
         for move in await self.offsets(target, topic):
@@ -151,11 +152,12 @@ class OffsetCalls(AdminCalls):
         return tuple(moves)
 
     async def move_offsets(self, group: str, moves: Sequence[OffsetMove]) -> tuple[OffsetMove, ...]:
-        """Carry out a plan; return where the group is now, asked again of the brokers.
+        """Apply a plan; return the group's new offsets, read again from the brokers.
 
-        A broker that pushes offsets knows of the move when its members commit: they get FOLLOW_WAIT_S for it, then
-        the move's `note` says that they have not; or it says that members are where they were again. Raises the first refusal. Queues that were moved before it stay
-        moved: plan again and repeat.
+        A broker that pushes offsets learns the new offset when its members commit. The call waits FOLLOW_WAIT_S for
+        that commit; then the move's `note` states that members have not committed, or that they continue at the
+        previous offset. Raises the first refusal. Queues that were reset before a refusal keep their new offset: plan
+        again and repeat.
         """
         addresses: dict[str, str] = {}
         for topic in {move.queue.topic for move in moves}:
@@ -184,7 +186,7 @@ class OffsetCalls(AdminCalls):
         fields = {
             "group": group,
             "topic": queue.topic,
-            "timestamp": "0",  # for brokers before 5.0, which know no offset: they repeat rather than skip
+            "timestamp": "0",  # brokers before 5.0 accept only times: repeat rather than skip
             "isForce": "true",
             "queueId": str(queue.queue_id),
             "offset": str(move.after),
@@ -202,12 +204,12 @@ class OffsetCalls(AdminCalls):
             )
 
     async def _pushes_resets(self, address: str) -> bool:
-        """Whether a broker leaves a reset to the members, instead of changing the group's offset itself immediately."""
+        """Whether a broker only notifies the members of a reset, instead of changing the group's offset itself."""
         answer = await self._call(address, RequestCode.GET_BROKER_CONFIG)
         return b"\nuseServerSideResetOffset=true" not in b"\n" + answer.body
 
     async def _followed(self, group: str, move: OffsetMove) -> int | None:
-        """The group's offset once it differs from the one before the move, or after FOLLOW_WAIT_S."""
+        """The group's offset as soon as it differs from the previous one, at the latest after FOLLOW_WAIT_S."""
         deadline = asyncio.get_running_loop().time() + FOLLOW_WAIT_S
         while (now := await self._committed(group, move.queue)) == move.before != move.after:
             if asyncio.get_running_loop().time() >= deadline:

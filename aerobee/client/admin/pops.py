@@ -33,10 +33,10 @@ class RequestModeInfo:
 
 
 class PopModeCalls(AdminCalls):
-    """Look at request modes and change them."""
+    """Read and change request modes."""
 
     async def request_modes(self, group: str | None = None) -> tuple[RequestModeInfo, ...]:
-        """The modes that were set, of one group or all, at every master; the rest has the brokers' default (PULL)."""
+        """The explicit modes, of one group or all, at every master; other topics use the brokers' default (PULL)."""
         found: list[RequestModeInfo] = []
         for address in await self._masters(None, None):
             answer = await self._call(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
@@ -59,9 +59,9 @@ class PopModeCalls(AdminCalls):
     async def set_request_mode(
         self, group: str, topic: str, mode: str, *, share_queue_num: int = SHARE_ALL
     ) -> tuple[str, ...]:
-        """Choose between "PULL" and "POP" at every master; on their disks on return. Returns their addresses.
+        """Set "PULL" or "POP" at every master, durable on return. Returns the masters' addresses.
 
-        Members that run heed it at their next rebalance, after 20 s at most.
+        Running members apply the mode at their next rebalance, within 20 s.
         """
         check_group_name(group)
         if mode not in MODES:

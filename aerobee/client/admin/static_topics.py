@@ -22,10 +22,11 @@ from aerobee.remoting.protocol import MASTER_ID
 
 
 class StaticTopicCalls(AdminCalls):
-    """Make static topics, and move their queues."""
+    """Create static topics, and move their queues."""
 
     async def static_topic(self, topic: str) -> StaticTopic:
-        """What all masters say of it. Raises TopicNotExist, UsageError for an ordinary topic."""
+        """The topic's mappings at all masters. Raises TopicNotExist, and UsageError for a topic that is not
+        static."""
         check_topic_name(topic)
         parts = {}
         for name, address in (await self._masters_by_name()).items():
@@ -44,10 +45,12 @@ class StaticTopicCalls(AdminCalls):
         brokers: Collection[str] | None = None,
         gives_lost: bool = False,
     ) -> StaticTopic:
-        """Make a static topic of so many logical queues, or give one more; at `brokers` (names), or at all masters.
+        """Create a static topic with this number of logical queues, or add queues to an existing one; at `brokers`
+        (names), or at all masters.
 
-        Every broker has its part on return. The same call again ends what broke off. Queues without a leader are refused: their
-        broker may be away. With `gives_lost` others get them, from offset 0 on. Raises UsageError, RemoteError.
+        Every broker has its part on return. Repeat the call to complete an interrupted change. The call refuses
+        queues without a leader, because their broker may only be down. With `gives_lost` other brokers lead them,
+        from offset 0 on. Raises UsageError, RemoteError.
         """
         now, wanted = await self._known(topic, brokers)
         target = grown(now, queue_count, wanted, self._session.clock.now_ms(), gives_lost=gives_lost)
@@ -93,8 +96,9 @@ class StaticTopicCalls(AdminCalls):
     async def _carry_out(self, target: StaticTopic) -> StaticTopic:
         """Write a target to the brokers in an order that loses no message, and return the resulting topic.
 
-        First brokers that take queues over, so that they accept writes; then brokers that give them away, which takes nothing from
-        then on; only now the old ends are known, and with them where the new parts begin.
+        First the new leaders, so that they accept writes; then the previous leaders, which refuse writes from then
+        on. Only then the final offsets of the old parts are known, and with them the logical offsets of the new
+        parts.
         """
         takers = {items[-1].broker_name for items in target.undecided.values()}
         givers = {items[-2].broker_name for items in target.undecided.values()}
@@ -108,7 +112,7 @@ class StaticTopicCalls(AdminCalls):
         return target
 
     def _with_all(self, target: StaticTopic, masters: Iterable[str]) -> StaticTopic:
-        """Brokers without a queue know the topic, too."""
+        """Brokers without a queue of the topic get its mapping, too."""
         nothing = {
             name: StaticPart(
                 TopicConfig(target.topic, 0, 0), QueueMapping(target.topic, target.total, name, target.epoch)

@@ -1,7 +1,7 @@
-"""Admin calls about messages that wait for their time: what waits, taking back, another time, figures.
+"""Admin calls on timer messages: list the pending ones, recall and reschedule them, count them.
 
-370 is RocketMQ's; the two others are Aerobee's own (broker/timer/timer_calls.py), which RocketMQ's brokers answer with
-REQUEST_CODE_NOT_SUPPORTED.
+Request 370 is RocketMQ's; the two others are Aerobee-specific (broker/timer/timer_calls.py), which RocketMQ's brokers
+answer with REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from aerobee.errors import MalformedFrame, UsageError
 from aerobee.remoting import fastjson
 from aerobee.remoting.codes import RequestCode
 
-LIST_MAX = 1_000  # rows that a broker returns at most
+LIST_MAX = 1_000  # maximum number of rows of one reply
 ADMIN_GROUP = "TOOLS_PRODUCER"
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class TimerInfo:
-    """A message that waits for its time. Times in ms since the epoch; `in_ms` is how long until then.
+    """A pending timer message. Times in ms since the epoch; `in_ms` is the time until delivery.
 
-    `topic` and `queue_id` say where it will go, `rolls` how often it was stored again on the way.
+    `topic` and `queue_id` name its destination; `rolls` counts how often the broker stored it again before its
+    delivery time.
     """
 
     message_id: str
@@ -53,7 +54,7 @@ class TimerList:
 
 
 class TimerCalls(AdminCalls):
-    """Look at waiting messages and move them."""
+    """List, recall and reschedule timer messages."""
 
     async def timers(
         self,
@@ -67,7 +68,7 @@ class TimerCalls(AdminCalls):
     ) -> TimerList:
         """Messages of the timer (not of delay levels) that are due in [from_ms, until_ms], the first due first.
 
-        Raises RemoteError with code 3 when a broker is none of Aerobee's.
+        Raises RemoteError with code 3 when a broker is not an Aerobee broker.
         """
         if not 1 <= count_max <= LIST_MAX:
             raise UsageError(f"count_max is {count_max}: 1 to {LIST_MAX} are possible")
@@ -95,16 +96,17 @@ class TimerCalls(AdminCalls):
         )
 
     async def recall_timer(self, handle: str) -> str:
-        """Take a waiting message back; returns its id. Raises RemoteError with the reason, UsageError for no handle."""
+        """Recall a pending message; returns its id. Raises RemoteError with the reason, UsageError for an invalid
+        handle."""
         self._session.check_open()
         topic = parse_handle(handle).topic
         return await recall_message(self._session, ADMIN_GROUP, topic, handle, timeout_s=self._timeout_s)
 
     async def reschedule_timer(self, handle: str, deliver_at: datetime | float) -> str:
-        """Give a waiting message another time (a datetime, or seconds since the epoch); returns its new handle.
+        """Reschedule a pending message (a datetime, or seconds since the epoch); returns its new handle.
 
-        The handle is empty when the new time is not ahead: then it was delivered. Raises RemoteError with code 22 when
-        no such message waits, with code 3 when the broker is none of Aerobee's.
+        The handle is empty when the new time has passed: the message is then delivered. Raises RemoteError with code
+        22 when no such message is pending, with code 3 when the broker is not an Aerobee broker.
         """
         known = parse_handle(handle)
         if isinstance(deliver_at, datetime):

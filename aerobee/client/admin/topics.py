@@ -20,7 +20,7 @@ QUEUE_COUNT = 8  # RocketMQ's default for updateTopic
 
 
 class TopicCalls(AdminCalls):
-    """Create, delete, list and measure topics."""
+    """Calls that create, delete, list and measure topics."""
 
     async def create_topic(
         self,
@@ -35,10 +35,10 @@ class TopicCalls(AdminCalls):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> tuple[str, ...]:
-        """Create a topic, or change it where it exists; returns the addresses of the brokers that have it now.
+        """Create a topic, or change an existing one; returns the addresses of its brokers.
 
-        On all masters, those of one cluster, or one broker (a name or an address). `perm`: 2 write, 4 read, 6 both.
-        `attributes` e.g. {"message.type": "FIFO"}. A nameserver may know it a moment later.
+        Applies to all masters, those of one cluster, or one broker (a name or an address). `perm`: 2 write, 4 read, 6
+        both. `attributes` e.g. {"message.type": "FIFO"}. A NameServer may know the topic a moment later.
         """
         check_topic_name(topic)
         for name, count in (
@@ -88,7 +88,7 @@ class TopicCalls(AdminCalls):
         return tuple(sorted(TopicList.decode(answer.body).topic_list)) if answer.body else ()
 
     async def system_topics(self) -> tuple[str, ...]:
-        """Topics that belong to the brokers, and the cluster and broker names, which are topics too."""
+        """System topics of the brokers, and the topics named like the cluster and its brokers."""
         answer = await self._call_nameserver(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
         names = TopicList.decode(answer.body)
         found = set(names.topic_list)
@@ -96,7 +96,7 @@ class TopicCalls(AdminCalls):
             code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
             try:
                 own = await self._call(names.broker_addr, code)
-            except TransportError:  # the nameserver names one broker: another one has the same list
+            except TransportError:  # the NameServer names one broker: every broker has the same list
                 others = [
                     address for address in await self._masters(None, None) if address != names.broker_addr
                 ]
@@ -146,7 +146,7 @@ class TopicCalls(AdminCalls):
         return tuple(found[queue] for queue in sorted(found))
 
     async def topic_groups(self, topic: str) -> tuple[str, ...]:
-        """Groups that consume a topic: online, or with offsets stored."""
+        """Groups that consume a topic: groups with online members, and groups with stored offsets."""
         found: set[str] = set()
         for _, address in await self._topic_addresses(topic):
             answer = await self._call(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})

@@ -1,4 +1,4 @@
-"""Admin calls that read message trace back: what producers and consumers recorded of one message."""
+"""Admin calls that read message trace: the records of producers and consumers about one message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from aerobee.client.base.trace_record import TraceEvent, decode_events, timeline
 from aerobee.errors import QueryNotFound, TopicNotExist
 from aerobee.system_names import TRACE_TOPIC
 
-TRACE_MESSAGES_MAX = 64  # of each broker: what one index query returns
+TRACE_MESSAGES_MAX = 64  # per broker: the maximum result of one index query
 
 
 class TraceCalls(MessageCalls):

@@ -19,15 +19,16 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 
 OPEN, GIVEN_UP = "open", "given-up"
 ACTIONS = ("commit", "rollback", "check")
-LIST_MAX = 1_000  # rows that a broker returns at most
+LIST_MAX = 1_000  # maximum number of rows of one reply
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class TransactionInfo:
-    """A transaction that is not decided, as its broker sees it. Times in ms.
+    """An undecided transaction, as its broker reports it. Times in ms.
 
-    `topic` and `queue_id` say where it goes when it is committed. `producer` is the address that sent it, `group` its
-    producer group, of which `producers_online` can be asked. `next_check_ms` is how long until that happens next.
+    `topic` and `queue_id` name its destination after a commit. `producer` is the address of the sender, `group` its
+    producer group, of which `producers_online` members are connected and can answer checks. `next_check_ms` is the
+    time until the next check.
     """
 
     transaction_id: str
@@ -60,7 +61,7 @@ class TransactionList:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class TransactionOutcome:
-    """What became of a transaction: `outcome` is committed, rolled back or asked.
+    """Result of resolving a transaction: `outcome` is committed, rolled back or asked.
 
     `queue_offset` is that of the committed message; `checks` is the number of checks sent. -1: does not apply.
     """
@@ -74,7 +75,7 @@ class TransactionOutcome:
 
 
 class TransactionCalls(AdminCalls):
-    """Look at open transactions and decide them."""
+    """List and resolve open transactions."""
 
     async def transactions(
         self,
@@ -88,9 +89,9 @@ class TransactionCalls(AdminCalls):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> TransactionList:
-        """Transactions that are open, or with state "given-up" those that the broker stopped asking about; oldest first.
+        """Open transactions, or with state "given-up" those whose checks the broker stopped; oldest first.
 
-        Raises RemoteError with code 3 when a broker is none of Aerobee's.
+        Raises RemoteError with code 3 when a broker is not an Aerobee broker.
         """
         if state not in (OPEN, GIVEN_UP):
             raise UsageError(f"state is {state!r}: it is {OPEN} or {GIVEN_UP}")
@@ -124,7 +125,8 @@ class TransactionCalls(AdminCalls):
         cluster: str | None = None,
         broker: str | None = None,
     ) -> TransactionOutcome:
-        """Commit, roll back, or have a producer asked now ("check"), wherever the transaction is open or was given up.
+        """Commit or roll back a transaction, or let its broker send a check to a producer now ("check"); the
+        transaction is open or given up.
 
         Raises QueryNotFound when no broker has it, another RemoteError when it cannot be done (it was decided already,
         no producer of the group is connected).

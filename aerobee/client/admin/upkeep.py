@@ -1,6 +1,6 @@
 """Admin calls that keep a cluster in order: whole tables of topics and groups, clean-up, producers, queue entries, epochs.
 
-Source: DefaultMQAdminExtImpl (RocketMQ 5.5.0). Each asks one server by its address.
+Source: DefaultMQAdminExtImpl (RocketMQ 5.5.0). Each call is sent to one server by its address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aerobee.remoting.body.topic_config import TopicConfig, TopicConfigSerialize
 from aerobee.remoting.codes import RequestCode
 
 PAGE = 2_000
-LIST_BYTES_MAX = 512 << 10  # of one request that carries topics or groups
+LIST_BYTES_MAX = 512 << 10  # maximum body of one request that carries topics or groups
 LIST_MAX = 200
 
 
@@ -35,9 +35,9 @@ class ProducerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEntry:
-    """What a consume queue says of one message: where its record lies, how long it is, the hash of its tag.
+    """A consume queue entry: physical offset and size of the record, hash of its tag.
 
-    `is_wanted`: whether the filter of the group that was named takes it; None where no group was.
+    `is_wanted`: whether the filter of the named group matches; None when no group was named.
     """
 
     offset: int
@@ -49,7 +49,7 @@ class QueueEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """Which bytes of a log a master wrote; `end_offset` is None for the epoch that lasts."""
+    """Range of the log that one master wrote; `end_offset` is None for the current epoch."""
 
     number: int
     start_offset: int
@@ -57,46 +57,49 @@ class Epoch:
 
 
 class UpkeepCalls(AdminCalls):
-    """What an operator does now and then."""
+    """Calls for occasional maintenance by an operator."""
 
     async def topic_table(self, address: str) -> dict[str, TopicConfig]:
-        """Every topic of a broker, its own ones too."""
+        """Every topic of a broker, system topics included."""
         answer = await self._call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
         return dict(TopicConfigSerializeWrapper.decode(answer.body).topic_config_table)
 
     async def put_topics(self, address: str, topics: Iterable[TopicConfig]) -> None:
-        """Create these topics at a broker, or make them so. What a request carries is taken whole or not at all."""
+        """Create or update these topics at a broker. The broker applies the topics of one request all or not at
+        all."""
         rows = [replace(each, attributes=_as_changes(each.attributes)).to_dict() for each in topics]
         for part in _parts(rows):
             body = fastjson.dumps({"topicConfigList": part})
             await self._call(address, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, None, body)
 
     async def group_table(self, address: str) -> dict[str, SubscriptionGroupConfig]:
-        """Every group with settings of a broker, its own ones too."""
+        """Every group with settings at a broker, system groups included."""
         table: dict[str, SubscriptionGroupConfig] = {}
         while True:
             ext = {"groupSeq": str(len(table)), "maxGroupNum": str(PAGE), "dataVersion": ""}
             answer = await self._call(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ext)
             before = len(table)
             table.update(SubscriptionGroupWrapper.decode(answer.body).subscription_group_table)
-            # Without a total everything is here; a page that brings nothing new ends it in any case.
+            # A reply without a total is complete; a page without a new row ends the loop in any case.
             if len(table) >= answer.integer("totalGroupNum", 0) or len(table) == before:
                 return table
 
     async def put_groups(self, address: str, groups: Iterable[SubscriptionGroupConfig]) -> None:
-        """Create these groups at a broker, or make them so. What a request carries is taken whole or not at all."""
+        """Create or update these groups at a broker. The broker applies the groups of one request all or not at
+        all."""
         rows = [replace(each, attributes=_as_changes(each.attributes)).to_dict() for each in groups]
         for part in _parts(rows):
             body = fastjson.dumps({"groupConfigList": part})
             await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, None, body)
 
     async def delete_expired_files(self, address: str) -> None:
-        """Have a broker delete now what retention would delete at its hour: log files, and queue files that point into them."""
+        """Let a broker apply retention now instead of at its deletion hour: it deletes expired log files, and queue
+        files that point into them."""
         await self._call(address, RequestCode.DELETE_EXPIRED_COMMITLOG)
         await self._call(address, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
 
     async def delete_unused_queues(self, address: str) -> None:
-        """Have a broker delete the queues of topics that it does not know any more."""
+        """Let a broker delete the queues of topics that no longer exist."""
         await self._call(address, RequestCode.CLEAN_UNUSED_TOPIC)
 
     async def all_producers(self, address: str) -> tuple[ProducerInfo, ...]:
@@ -146,7 +149,7 @@ class UpkeepCalls(AdminCalls):
         )
 
     async def epochs(self, address: str) -> tuple[Epoch, ...]:
-        """Which masters' bytes the log of a broker in controller mode is made of. Raises RequestNotSupported for others."""
+        """The epochs of the log of a broker in controller mode. Raises RequestNotSupported for other brokers."""
         answer = await self._call(address, RequestCode.GET_BROKER_EPOCH_CACHE)
         rows = json_fields.objects(fastjson.loads_trusted(answer.body, "EpochEntryCache"), "epochList")
         ends = [json_fields.integer(row, "endOffset") for row in rows]
@@ -161,12 +164,12 @@ class UpkeepCalls(AdminCalls):
 
 
 def _as_changes(attributes: Mapping[str, str]) -> dict[str, str]:
-    """How a request says attributes: a plus in front of each that is set."""
+    """Attributes as a request encodes them: each attribute to set with a leading plus."""
     return {name if name.startswith(("+", "-")) else f"+{name}": value for name, value in attributes.items()}
 
 
 def _parts(rows: list[dict[str, object]]) -> Iterable[list[dict[str, object]]]:
-    """The rows, in runs that a request may carry."""
+    """The rows, split into groups that fit one request."""
     part: list[dict[str, object]] = []
     part_bytes = 0
     for row in rows:

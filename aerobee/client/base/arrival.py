@@ -8,7 +8,8 @@ from aerobee.clock import Clock
 
 
 class Arrival:
-    """Fired when something arrived. Each waiter checks again, because another one may have taken it."""
+    """Event that is fired when a message arrived. Each waiter checks again, because another waiter may have taken the
+    message."""
 
     __slots__ = ("_waiting",)
 
@@ -31,7 +32,7 @@ class Arrival:
                 self._waiting.remove(waiter)
 
     async def wait_at_most(self, seconds: float, clock: Clock) -> None:
-        """Return when it is fired or after `seconds`."""
+        """Return when the event is fired, or after `seconds`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         timer = clock.call_later(seconds, lambda: None if waiter.done() else waiter.set_result(None))

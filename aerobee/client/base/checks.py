@@ -1,6 +1,7 @@
-"""Checks at the edge of the client: what a caller gave, what was expected, and how to write it.
+"""Checks of arguments at the client's public calls: the error states the given value, the expected one, and an
+example.
 
-They raise UsageError or ConfigError where Python's own error would come later and say less.
+They raise UsageError or ConfigError where Python itself would fail later and with a less helpful error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from aerobee.errors import ConfigError, UsageError
 from aerobee.message import Message, MessageQueue
 
 C = TypeVar("C")
-# What a field may hold, by its annotation; a subclass of int is no bool unless it says so.
+# Values that a field accepts, by its annotation; an int field refuses a bool.
 _PLAIN: Mapping[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
@@ -61,7 +62,7 @@ def check_field_types(config: Any, part: str) -> None:
 
 
 def subscription_map(subscriptions: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
-    """Topic -> expression. A list of topics, or one topic, wants all of their messages. Raises UsageError."""
+    """Topic -> expression. A list of topics, or one topic, subscribes to all of their messages. Raises UsageError."""
     if isinstance(subscriptions, str):
         subscriptions = [subscriptions]
     if isinstance(subscriptions, Mapping):
@@ -79,7 +80,7 @@ def subscription_map(subscriptions: Mapping[str, str] | Iterable[str]) -> dict[s
     for topic, expression in wanted.items():
         if not isinstance(topic, str) or not isinstance(expression, str):
             raise UsageError(
-                f"subscriptions has {topic!r}: {expression!r}: a topic and what is wanted of it are text, "
+                f"subscriptions has {topic!r}: {expression!r}: a topic and its expression are text, "
                 '{"orders": "*"}, {"orders": "paid || sent"} or {"orders": "sql:price > 5"}'
             )
     return wanted
@@ -97,18 +98,20 @@ _CALLS = {
 
 
 def check_handler(handler: object, what: str = "handler", arguments: tuple[str, ...] = ("message",)) -> None:
-    """Raise UsageError unless it can be called with these arguments, or is None. `arguments` is one of _CALLS."""
+    """Raise UsageError unless the value is None or can be called with these arguments. `arguments` is one of
+    _CALLS."""
     if handler is None:
         return
     if not callable(handler):
         raise UsageError(f"{what} is {_a(handler)}: it is a function that takes a message")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        # A call of one runs none of its lines: every message would count as handled.
+        # Calling a generator function runs none of its lines: every message would count as handled.
         raise UsageError(f"{what} has a yield in it: it is a function that handles its message and returns")
     try:
-        # What a decorator wraps may take more: the wrapper is what is called.
+        # The signature of the wrapper counts, not that of the wrapped function, which may take more
+        # arguments.
         signature = inspect.signature(handler, follow_wrapped=False)
-    except (TypeError, ValueError):  # some that are written in C tell nothing of their arguments
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return
     try:
         signature.bind(*arguments)
@@ -117,7 +120,7 @@ def check_handler(handler: object, what: str = "handler", arguments: tuple[str, 
 
 
 def check_queues(queues: object) -> None:
-    """Raise UsageError for what is no collection of queues."""
+    """Raise UsageError unless the value is a collection of queues."""
     if isinstance(queues, str) or not isinstance(queues, Iterable):
         raise UsageError(
             f"queues is {_a(queues)}: write await consumer.assign(await consumer.queues('topic')), or subscribe('topic')"
@@ -131,15 +134,15 @@ def check_queues(queues: object) -> None:
 
 
 def check_seconds(value: object, name: str = "timeout_s") -> None:
-    """Raise UsageError for what is no span in seconds."""
+    """Raise UsageError unless the value is a duration in seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < inf:
         raise UsageError(f"{name} is {_a(value)}: it is a number of seconds")
 
 
 def check_whole_number(value: Any, name: str, unit: str) -> int:
-    """The value as an int, also of a number library's. Raises UsageError for what is no whole number.
+    """The value as an int, also of a number library's. Raises UsageError unless the value is a whole number.
 
-    `unit` says what it counts and how to get it.
+    `unit` describes the number for the error message.
     """
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
@@ -148,7 +151,7 @@ def check_whole_number(value: Any, name: str, unit: str) -> int:
 
 
 def check_queue(queue: object) -> None:
-    """Raise UsageError for what is neither a MessageQueue nor None."""
+    """Raise UsageError unless the value is a MessageQueue or None."""
     if queue is not None and not isinstance(queue, MessageQueue):
         raise UsageError(
             f"queue is {_a(queue)}: it is one of await producer.queues('topic'), or MessageQueue(...)"
@@ -164,7 +167,7 @@ def check_popped(message: object) -> None:
 
 
 def check_message(message: object) -> None:
-    """Raise UsageError for what is no Message."""
+    """Raise UsageError unless the value is a Message."""
     if not isinstance(message, Message):
         raise UsageError(
             f'a producer sends a Message, this is {_a(message)}: write Message("topic", b"body")'
@@ -172,13 +175,13 @@ def check_message(message: object) -> None:
 
 
 def check_messages(messages: object, example: str = "send_batch([Message(...), Message(...)])") -> None:
-    """Raise UsageError for what is no collection of messages."""
+    """Raise UsageError unless the value is a collection of messages."""
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
         raise UsageError(f"messages is {_a(messages)}: write {example}")
 
 
 def check_addresses(addresses: object) -> None:
-    """Raise UsageError unless it is text, or a sequence of texts."""
+    """Raise UsageError unless the value is text, or a sequence of texts."""
     if isinstance(addresses, str):
         return
     if isinstance(addresses, Sequence) and all(isinstance(each, str) for each in addresses):

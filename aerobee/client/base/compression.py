@@ -1,4 +1,4 @@
-"""Body compression, told by bits of sys_flag (message.py). Pure.
+"""Body compression, encoded in bits of sys_flag (message.py). Pure.
 
 ZLIB is a zlib stream, LZ4 the LZ4 frame format, ZSTD a zstd frame. Source: CompressorFactory (RocketMQ 5).
 """
@@ -20,7 +20,9 @@ from aerobee.message import (
     COMPRESSION_ZSTD,
 )
 
-DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024  # a body is 4 MiB at most by default; more is taken for a bomb
+DECOMPRESSED_BYTES_MAX = (
+    64 * 1024 * 1024
+)  # bodies have 4 MiB at most; a larger result is a decompression bomb
 
 SYS_FLAG = {
     Compression.ZLIB: COMPRESSED | COMPRESSION_ZLIB,
@@ -30,7 +32,8 @@ SYS_FLAG = {
 
 
 def compress(body: bytes, kind: Compression, level: int) -> tuple[bytes, int]:
-    """Return the bytes to store and the sys_flag bits that say how to read them: as they are where packing saves nothing."""
+    """Return the bytes to store and their compression bits for sys_flag: uncompressed where compression saves
+    nothing."""
     if kind is Compression.NONE:
         return body, 0
     if kind is Compression.ZLIB:
@@ -43,7 +46,8 @@ def compress(body: bytes, kind: Compression, level: int) -> tuple[bytes, int]:
 
 
 def decompress(body: bytes, sys_flag: int) -> bytes:
-    """Return the plain body. Raises MalformedRecord when the bytes are not what sys_flag says, or too many."""
+    """Return the plain body. Raises MalformedRecord when the bytes do not match sys_flag's algorithm, or decompress
+    to too many."""
     if not sys_flag & COMPRESSED:
         return body
     kind = sys_flag & COMPRESSION_MASK

@@ -16,12 +16,12 @@ from aerobee.remoting.signature import Credentials
 
 
 class Compression(Enum):
-    """How bodies above the threshold are compressed. C++ and Go consumers read ZLIB only."""
+    """How bodies above the threshold are compressed. C++ and Go consumers support ZLIB only."""
 
     NONE = "none"
     """Send bodies as they are."""
     ZLIB = "zlib"
-    """The only algorithm that RocketMQ's C++ and Go consumers read."""
+    """The only algorithm that RocketMQ's C++ and Go consumers support."""
     LZ4 = "lz4"
     """Fast; weaker compression than ZLIB."""
     ZSTD = "zstd"
@@ -40,25 +40,25 @@ class MessageModel(Enum):
 class Blocked(Enum):
     """What becomes of a message of an ordered queue whose handler fails again and again.
 
-    DEAD_LETTER: after `retry_count_max` tries or `block_max_s` it goes to the dead-letter queue and the queue continues.
-    WAIT: it is tried until it succeeds, and blocks its queue until then, as RocketMQ does.
+    DEAD_LETTER: after `retry_count_max` tries or `block_max_s` the message is dead-lettered and the queue continues.
+    WAIT: the message is retried until the handler succeeds, and blocks its queue until then, as RocketMQ does.
     """
 
     DEAD_LETTER = "dead letter"
-    """Move the message to the dead letters of the group, and continue with the next one."""
+    """Dead-letter the message, and continue with the next one."""
     WAIT = "wait"
-    """Retry until the handler succeeds. The queue is blocked until then, as at RocketMQ."""
+    """Retry until the handler succeeds. The queue is blocked until then, as with RocketMQ."""
 
 
 class ConsumeFrom(Enum):
     """Where a group starts in a queue for which it never committed an offset.
 
-    LAST: with messages sent from now on. RocketMQ's clients replay a topic whose first message is still in the broker's
-    memory; this client does not.
+    LAST: with messages sent after the start. RocketMQ's clients replay a topic whose first message is still in the
+    broker's memory; this client does not.
     """
 
     LAST = "CONSUME_FROM_LAST_OFFSET"
-    """Start with messages sent from now on."""
+    """Start with messages sent after the start of the consumer."""
     FIRST = "CONSUME_FROM_FIRST_OFFSET"
     """Start with the oldest stored message."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
@@ -126,7 +126,7 @@ class ClientConfig:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What requests are signed with, None for nothing. Raises ConfigError."""
+        """Credentials that sign requests, None without access control. Raises ConfigError."""
         if not self.access_key:
             return None
         return Credentials(self.access_key, self.secret_key, self.security_token)

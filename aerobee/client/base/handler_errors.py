@@ -1,4 +1,4 @@
-"""Which errors out of a user's handler, checker or listener are that call's outcome, and which end the task or the program."""
+"""Classifies errors of a user's handler, checker or listener: outcome of that call, or end of the task or program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Whether what a handler call raised is its outcome, instead of the end of its worker or of the program.
+    """Whether an exception of a handler call is the call's outcome, instead of the end of its worker or of the
+    program.
 
     A handler that awaits a cancelled task raises CancelledError too, without being cancelled itself. Call this function
     in the task that called the handler.

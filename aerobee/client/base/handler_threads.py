@@ -1,11 +1,11 @@
-"""Runs plain `def` handlers in threads, so that one that waits holds up neither the event loop nor Ctrl-C.
+"""Runs plain `def` handlers in threads, so that a blocking handler delays neither the event loop nor Ctrl-C.
 
-At most `count_max` threads, started when there is work without an idle thread, named after the group. They are daemons:
-the end of the program does not wait for a handler that never returns. A coroutine that a plain function returns is
-awaited in the event loop, as for `async def`.
+At most `count_max` threads, named after the group; a thread is started when a call finds no idle thread. They are
+daemons: the end of the program does not wait for a handler that never returns. A coroutine that a plain function
+returns is awaited in the event loop, as for `async def`.
 
-What always holds: a call that was cancelled before a thread took it does not run; one that runs cannot be stopped,
-and what it returns then is dropped.
+Invariants: a call that is cancelled before a thread took it does not run; a running call cannot be stopped, and its
+result is dropped after a cancellation.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class _Call:
         error: BaseException | None = None
         try:
             result = self.context.run(self.function, self.argument)
-        except StopIteration as stop:  # a future cannot hold it
+        except StopIteration as stop:  # a future refuses StopIteration
             error = RuntimeError(f"the handler raised {stop!r}")
         except BaseException as raised:
-            # Whatever it is belongs to the call: it is raised again where the call is awaited.
+            # Every exception belongs to the call: it is raised again where the call is awaited.
             error = raised
         with contextlib.suppress(RuntimeError):  # the loop has ended, so no task waits for this call
             self.loop.call_soon_threadsafe(self._finish, result, error)
@@ -82,7 +82,7 @@ class HandlerThreads:
         return await call.future
 
     def close(self) -> None:
-        """Let the threads end when they have nothing more to do; does not wait."""
+        """Let the threads end when they have no more calls; does not wait."""
         for _ in self._threads:
             self._calls.put(None)
 
@@ -96,7 +96,7 @@ class HandlerThreads:
             if call is None:
                 return
             call.run()
-            del call  # while it waits for the next one, nothing of this one is held
+            del call  # drops the references to this call before waiting for the next one
 
 
 def is_plain(handler: Function) -> bool:

@@ -1,7 +1,8 @@
-"""One line when a broker or a nameserver is lost, one when it is back, whoever of a client notices it first.
+"""Logs one line when a client loses a broker or NameServer and one line when it answers again, whichever part of the
+client notices first.
 
-Pulls, heartbeats, commits and locks then fail simultaneously, and each of them would log its error repeatedly. Their
-errors are debug lines.
+Pulls, heartbeats, commits and locks then fail together, and each would log its error repeatedly; these errors are debug
+lines.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from aerobee.errors import AerobeeError, ConnectFailed, ConnectionLost, Transpor
 
 log = logging.getLogger(__name__)
 
-PEERS_MAX = 1_024  # remembered at a time; above it all entries are dropped
+PEERS_MAX = 1_024  # maximum number of remembered addresses; at the limit all entries are dropped
 
 
 class LostPeers:
-    """The addresses of one client that do not answer. `lost` may be read: empty as long as all is well."""
+    """The addresses of one client that do not answer. Callers may read `lost`; it is empty while every peer answers."""
 
     def __init__(self, *, monotonic: Callable[[], float], name_of: Callable[[str], str]) -> None:
         """`name_of` says what is at an address: "broker broker-a", "nameserver"."""
@@ -26,10 +27,10 @@ class LostPeers:
         self._name_of = name_of
 
     def trouble(self, by: logging.Logger, error: AerobeeError, text: str, *args: object) -> None:
-        """A call failed with `error`. Says that its peer is lost, once; for every other error a warning of `by`."""
+        """A call failed with `error`. Logs the loss of its peer once; logs any other error as a warning of `by`."""
         address = error.address if isinstance(error, TransportError) else ""
         if not address:
-            # A lost broker takes routes along: what follows from that is no news.
+            # Routes disappear with a lost broker: the resulting errors are not logged again.
             by.log(logging.DEBUG if self.explains(error) else logging.WARNING, text, *args)
             return
         by.debug(text, *args)
@@ -41,11 +42,11 @@ class LostPeers:
         log.warning("%s at %s is lost: %s; trying again", self._name_of(address), address, _why(error))
 
     def explains(self, error: AerobeeError) -> bool:
-        """Whether an error follows from what has been said already."""
+        """Whether an error follows from a loss that has been logged already."""
         return bool(self.lost) and error.route_stale
 
     def answered(self, address: str) -> None:
-        """A call was answered, with whatever code."""
+        """A peer answered a call, with any response code."""
         since = self.lost.pop(address, None)
         if since is not None:
             seconds = self._monotonic() - since

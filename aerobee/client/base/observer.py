@@ -1,7 +1,7 @@
-"""Who watches what a client sends and consumes: message trace, OpenTelemetry, or code of the user's.
+"""Observers of sends and handler calls: message trace, OpenTelemetry, or user code.
 
-Follows SendMessageHook and ConsumeMessageHook (RocketMQ). An observer must not fail: what it raises is logged and
-changes nothing, but what it returns is used. Without observers a send costs one look at an empty tuple.
+Follows SendMessageHook and ConsumeMessageHook (RocketMQ). An exception of an observer is logged and has no effect; its
+return value is used. Without observers a send only checks an empty tuple.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from aerobee.message import Message
 
 log = logging.getLogger(__name__)
 
-# Called once when the send has ended: with its result, or with the failure.
+# Called once when the send has ended, with its result or its exception.
 SendEnded = Callable[[SendResult | None, BaseException | None], None]
-# Called once when the handler has ended: with nothing, or with what it raised.
+# Called once when the handler has ended, with None or the exception it raised.
 ConsumeEnded = Callable[[BaseException | None], None]
 
 
 class SendObserver(Protocol):
-    """Watches sends."""
+    """Observer of sends."""
 
     def sending(self, message: Message) -> tuple[Message, SendEnded]:
-        """Return the message to send in place of this one (mostly itself), and whom to tell of the end."""
+        """Return the message to send instead (usually the same one), and a callback for the end of the send."""
         ...
 
 
 class ConsumeObserver(Protocol):
-    """Watches handler calls."""
+    """Observer of handler calls."""
 
     def consuming(self, group: str, messages: Sequence[ReceivedMessage]) -> ConsumeEnded:
-        """A handler is about to get these messages, in the task that calls this; return whom to tell of the end."""
+        """Called in the handler's task before the handler receives these messages; return a callback for the end of the
+        call."""
         ...
 
 
 def begin_send(observers: Sequence[SendObserver], message: Message) -> tuple[Message, SendEnded]:
-    """Tell every observer of a send."""
+    """Notify every observer of a send."""
     ends: list[SendEnded] = []
     for observer in observers:
         try:
@@ -63,7 +64,7 @@ def begin_send(observers: Sequence[SendObserver], message: Message) -> tuple[Mes
 def begin_consume(
     observers: Sequence[ConsumeObserver], group: str, messages: Sequence[ReceivedMessage]
 ) -> ConsumeEnded:
-    """Tell every observer of a handler call."""
+    """Notify every observer of a handler call."""
     ends: list[ConsumeEnded] = []
     for observer in observers:
         try:
@@ -84,7 +85,7 @@ def begin_consume(
 def observed(
     handler: Callable[[Any], Any], observers: Sequence[ConsumeObserver], group: str
 ) -> Callable[[Any], Any]:
-    """The handler with observers around it; it gets, returns and raises what it did."""
+    """The handler wrapped by observers; arguments, result and exceptions are unchanged."""
 
     async def handle(messages: Any) -> Any:
         ended = begin_consume(observers, group, messages if isinstance(messages, list) else [messages])

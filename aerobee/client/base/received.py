@@ -33,10 +33,11 @@ from aerobee.record_head import HEAD_V4, RECORD_BYTES_MIN, head_struct
 from aerobee.system_names import LMQ_PREFIX
 
 _HEAD_BYTES = HEAD_V4.size
-# What decoding looks at: total size, magic, queue offset, sys_flag, body size. The rest is read at its first use.
+# The fields that decoding needs: total size, magic, queue offset, sys_flag, body size. The others are read at
+# their first use.
 _unpack_parts = head_struct("size", "magic", "queue_offset", "sys_flag", "body_size").unpack_from
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
-_NO_CRC = 0  # of a message inside a batch: the batch's covers it
+_NO_CRC = 0  # CRC of a message inside a batch: the batch's CRC covers it
 _ENTRY_HEAD = struct.Struct(">iiiii")
 _ENTRY_BYTES_MIN = _ENTRY_HEAD.size + 2
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
@@ -46,15 +47,15 @@ class Settles(Protocol):
     """Receives the verdict on a message of `async for`."""
 
     def settle(self, message: ReceivedMessage, verdict: GiveBack | None) -> None:
-        """None: consumed; otherwise it is given back to its broker."""
+        """None: consumed; otherwise the message is given back to its broker."""
         ...
 
 
 class ReceivedMessage:
     """A message as a consumer sees it. Read only.
 
-    `queue` is where it was read; `topic` is its own topic, which differs for one that came back through the retry
-    topic. `queue_offset` counts entries of `queue`. Times are ms since the epoch.
+    `queue` is where it was read; `topic` is its own topic, which differs from the queue's topic when the message came
+    through a retry topic. `queue_offset` counts entries of `queue`. Times are ms since the epoch.
     """
 
     __slots__ = (
@@ -226,13 +227,13 @@ class ReceivedMessage:
         return int(self._fields()[15])
 
     def ack(self) -> None:
-        """Acknowledge: its offset may be committed. Only for messages of `async for message in consumer`."""
+        """Acknowledge the message: its offset may be committed. Only for messages of `async for message in consumer`."""
         self._settle(None)
 
     def retry(self, delay_level: int = 0, *, after: float | None = None, reason: str = "") -> None:
         """Redeliver the message: level 0 lets the broker choose the delay, 1..18 is a delay level, -1 dead-letters it.
 
-        `after`: the shortest delay of the broker that is not below this number of seconds.
+        `after`: selects the broker's shortest delay of at least this number of seconds.
         """
         self._settle(give_back_after(RetryLater(reason, delay_level=delay_level, after=after)))
 
@@ -262,12 +263,13 @@ def attach(message: ReceivedMessage, settler: Settles) -> None:
 
 
 def tried_again(message: ReceivedMessage) -> None:
-    """Count one more delivery of a message that is handed out again by this process itself."""
+    """Count one more delivery of a message that this process delivers to the handler again."""
     head = message._fields()
     message._head = (*head[:14], head[14] + 1, *head[15:])
 
 
-# take(ReceivedMessage, data, queue, topic): the messages of the ordinary records at the front, and where they end
+# take(ReceivedMessage, data, queue, topic): the messages of the leading ordinary records, and the position
+# after them
 TakeRecords = Callable[[type[ReceivedMessage], bytes, MessageQueue, str], tuple[list[ReceivedMessage], int]]
 
 
@@ -276,8 +278,8 @@ def decode_messages(
 ) -> list[ReceivedMessage]:
     """Decode the records of an answer that all came from `queue`.
 
-    `take_records`: the native backend, for what it takes of an ordinary queue. Raises MalformedRecord for anything that
-    is not whole records back to back.
+    `take_records`: the native backend's decoder for ordinary records. Raises MalformedRecord unless the data consists
+    of whole records back to back.
     """
     messages: list[ReceivedMessage] = []
     end = len(data)
@@ -305,7 +307,7 @@ def decode_messages(
             or data[topic_at + 1 : topic_end] != expected
             or topic_end + 2 + (data[topic_end] << 8 | data[topic_end + 1]) != at + size
         ):
-            # Not the ordinary record of this queue: the full decoder tells what it is, or what is wrong.
+            # Not an ordinary record of this queue: the full decoder decodes it or reports the error.
             record = decode_record(data, at, check_crc=False)
             message = _from_record(record, queue)
             size, sys_flag = message.size_bytes, message.sys_flag
@@ -333,17 +335,17 @@ def decode_messages(
 
 
 def _light_offset(message: ReceivedMessage) -> int:
-    """A message's offset in the LMQ where it was read; the record has the offset in its topic."""
+    """A message's offset in the LMQ from which it was read; the record itself contains the offset in its topic."""
     names = message.properties.get("INNER_MULTI_DISPATCH", "").split(",")
     offsets = message.properties.get("INNER_MULTI_QUEUE_OFFSET", "").split(",")
     for name, offset in zip(names, offsets, strict=False):
         if name == message.queue.topic and offset.isdecimal() and len(offset) < 19:
             return int(offset)
-    raise MalformedRecord(f"a message of {message.queue.topic} does not say which offset it has there")
+    raise MalformedRecord(f"a message of {message.queue.topic} lacks its offset in that LMQ")
 
 
 def _unwrap(batch: ReceivedMessage) -> list[ReceivedMessage]:
-    """The messages of a batch that a queue of type BatchCQ holds as one record; they share its physical offset.
+    """The messages of a batch that a queue of type BatchCQ stores as one record; all have the record's physical offset.
 
     entry: int32 size | int32 magic | int32 crc | int32 flag | int32 n, body | int16 n, properties
     """

@@ -1,4 +1,4 @@
-"""What calls of the client return: frozen dataclasses, one for each answer."""
+"""Results of client calls: one frozen dataclass per kind of reply."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from aerobee.quick_init import quick_init
 
 
 class SendStatus(Enum):
-    """How far a stored message got. In each case the broker has it; the values are RocketMQ's names.
+    """Durability of a stored message. The broker has the message in every case; the values are RocketMQ's names.
 
-    SEND_OK: as far as the broker's settings ask. FLUSH_DISK_TIMEOUT: in memory, not yet on the disk.
-    FLUSH_SLAVE_TIMEOUT: not yet at a replica. SLAVE_NOT_AVAILABLE: no replica lives.
+    SEND_OK: as durable as the broker's settings require. FLUSH_DISK_TIMEOUT: in memory, not yet on disk.
+    FLUSH_SLAVE_TIMEOUT: not yet acknowledged by a replica. SLAVE_NOT_AVAILABLE: no replica is connected or in sync.
     """
 
     SEND_OK = "SEND_OK"
@@ -31,14 +31,14 @@ class SendStatus(Enum):
 class SendResult:
     """Where a message is stored.
 
-    `message_id` is the id that the client gave (UNIQ_KEY; what Java calls msgId), `offset_message_id` names the
-    physical offset, `queue_offset` counts entries of the queue.
+    `message_id` is the id that the client assigned (UNIQ_KEY; msgId in Java), `offset_message_id` contains the physical
+    offset, `queue_offset` counts entries of the queue.
     """
 
     status: SendStatus
     """How durably the broker stored the message before it replied."""
     message_id: str
-    """Id that the client gave to the message (UNIQ_KEY; msgId in Java)."""
+    """Id that the client assigned to the message (UNIQ_KEY; msgId in Java)."""
     offset_message_id: str
     """Id of the record: address of the broker and physical offset in its log."""
     queue: MessageQueue
@@ -76,12 +76,12 @@ class QueueStats:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class QueueProgress:
-    """How far a group is in one queue. `client_id` is the member that owns it, empty when unknown.
+    """Progress of a group in one queue. `client_id` is the member that owns the queue, empty when unknown.
 
-    `consumer_offset` is what the group committed. `member_offset` is the first offset that its owner has not finished
-    with, as the owner says, -1 when it does not: it runs ahead of the commits, and is there before the first one.
-    `wanted` is how much of the lag the group's filter takes, estimated; None when it has none, or is not online.
-    `member_worked_ms` is when the owner was last at work on a message of it, 0 when unknown.
+    `consumer_offset` is what the group committed. `member_offset` is the first unfinished offset as its owner reports
+    it, -1 without a report; it is ahead of the committed offset, and known before the first commit. `wanted` is the
+    estimated part of the lag that matches the group's filter; None when the group has no filter, or is not online.
+    `member_worked_ms` is the last time at which the owner processed a message of the queue, 0 when unknown.
     """
 
     queue: MessageQueue
@@ -100,13 +100,13 @@ class QueueProgress:
 
     @property
     def reached(self) -> int:
-        """Where the group really is: by its commits, or further by what the owner says."""
+        """The group's actual position: the committed offset, or the owner's reported offset when that is higher."""
         return max(self.consumer_offset, self.member_offset)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ConsumerProgress:
-    """How far a group is, over all queues for which it has offsets."""
+    """Progress of a group over all queues for which it has offsets."""
 
     group: str
     queues: tuple[QueueProgress, ...]
@@ -119,7 +119,7 @@ class ConsumerProgress:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class BrokerInfo:
-    """One broker address that a nameserver knows. `broker_id` 0 is the master."""
+    """One broker address known to a NameServer. `broker_id` 0 is the master."""
 
     cluster: str
     broker_name: str
@@ -139,7 +139,7 @@ class ClientConnection:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class SubscriptionInfo:
-    """What a group wants of one topic."""
+    """Subscription of a group to one topic."""
 
     topic: str
     expression: str
@@ -149,7 +149,8 @@ class SubscriptionInfo:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class SubscriptionConflict:
-    """Two members of a group that ask for different things of a topic: messages are lost to them."""
+    """Two members of a group with different subscriptions to a topic: each misses messages that only the other
+    subscribes to."""
 
     topic: str
     client_id: str
@@ -198,12 +199,12 @@ class TopicInfo:
     perm: int
     order: bool
     message_type: str
-    ack_level: str = ""  # empty: as the broker's settings say
+    ack_level: str = ""  # empty: the broker's setting applies
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class StatsRates:
-    """One counter of a broker over the last minute, hour, day: sum and a second."""
+    """One counter of a broker over the last minute, hour, day: sum and rate per second."""
 
     minute_sum: int
     minute_tps: float
@@ -215,7 +216,7 @@ class StatsRates:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class DirectConsumption:
-    """What a member answered when it was made to consume one message (CONSUME_MESSAGE_DIRECTLY)."""
+    """A member's reply to CONSUME_MESSAGE_DIRECTLY, the request to consume one message."""
 
     result: str
     remark: str

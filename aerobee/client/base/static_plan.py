@@ -1,8 +1,10 @@
-"""Which broker gets which logical queue of a static topic: made, grown, moved, and put right after a change that broke off. Core.
+"""Plans the leaders of a static topic's logical queues: creation, growth, moves, and completion of interrupted changes.
+Core.
 
-A change is written to one broker after the other, so it can be interrupted. The written part is enough to complete it: of two
-brokers that claim to lead a queue the later epoch counts. A queue without a leader was never created, or its broker is
-down with its messages: the brokers' data do not tell which, so it is assigned to another broker only with `gives_lost`.
+A change is written to one broker after the other, so it can be interrupted. The written part suffices to complete it:
+of two brokers that claim to lead a queue, the one with the later epoch does. A queue without a leader was never
+created, or its broker is down with its messages: the other brokers' data cannot distinguish the cases, so the queue is
+assigned to another broker only with `gives_lost`.
 
 Source: TopicQueueMappingUtils, MQAdminUtils.remappingStaticTopic (RocketMQ), whose mappings these are.
 """
@@ -18,13 +20,13 @@ from aerobee.remoting.body.queue_mapping import UNDECIDED, Items, QueueMapping, 
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.words import plural
 
-BLOCK = 10_000  # logical offsets: a part begins at a multiple, well behind the one before
+BLOCK = 10_000  # logical offsets: a part begins at a multiple of it, well after the end of the previous part
 EPOCH_STEP_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class StaticPart:
-    """What one broker has of the topic. `mapping` None: there it is an ordinary one."""
+    """One broker's part of the topic. `mapping` None: at this broker the topic is not static."""
 
     config: TopicConfig
     mapping: QueueMapping | None
@@ -32,7 +34,7 @@ class StaticPart:
 
 @dataclass(frozen=True, slots=True)
 class StaticTopic:
-    """What all brokers say together. `queues`: logical queue -> its items as its leader has them."""
+    """The combined mappings of all brokers. `queues`: logical queue -> its items at its leader."""
 
     topic: str
     epoch: int
@@ -42,7 +44,7 @@ class StaticTopic:
 
     @property
     def leaders(self) -> dict[int, str]:
-        """Logical queue -> the broker that takes its messages."""
+        """Logical queue -> the broker that accepts its messages."""
         return {queue_id: items[-1].broker_name for queue_id, items in sorted(self.queues.items())}
 
     @property
@@ -62,12 +64,12 @@ class StaticTopic:
 
     @property
     def leaderless(self) -> tuple[int, ...]:
-        """Queues that some broker knows of, and none says that it leads."""
+        """Queues that a broker's mapping contains but no broker leads."""
         return tuple(queue_id for queue_id in range(self.total) if queue_id not in self.queues)
 
 
 def gathered(topic: str, parts: Mapping[str, StaticPart]) -> StaticTopic:
-    """Put together what brokers (by name) said. Raises UsageError for what cannot be changed safely."""
+    """Combine the brokers' mappings, by broker name. Raises UsageError for a topic that cannot be changed safely."""
     queues: dict[int, Items] = {}
     mappings: list[QueueMapping] = []
     for name, part in parts.items():
@@ -103,10 +105,10 @@ def gathered(topic: str, parts: Mapping[str, StaticPart]) -> StaticTopic:
 def grown(
     now: StaticTopic, total: int, brokers: Collection[str], now_ms: int, *, gives_lost: bool = False
 ) -> StaticTopic:
-    """The topic with `total` logical queues: those that are missing go to the brokers that lead fewest.
+    """The topic with `total` logical queues: missing queues go to the brokers that lead the fewest.
 
-    `gives_lost`: so do those without a leader, from offset 0 on. Raises UsageError, for these too unless it is set, and for one whose
-    leader a broker names that had it before.
+    `gives_lost`: queues without a leader do too, from offset 0 on; without it they raise UsageError. Also raises
+    UsageError for a queue whose leader is down but named by a previous leader.
     """
     _check_leaderless(now, gives_lost)
     if not brokers:
@@ -146,11 +148,11 @@ def _check_leaderless(now: StaticTopic, gives_lost: bool) -> None:
 
 
 def moved(now: StaticTopic, brokers: Collection[str], now_ms: int) -> StaticTopic:
-    """The topic with its queues at these brokers alone, as few of them moved as can be. Raises UsageError."""
+    """The topic with its queues at these brokers only, moving as few as possible. Raises UsageError."""
     if not brokers:
         raise UsageError("name a broker, or a cluster that has some")
     if not now.is_whole:
-        raise UsageError(f"an earlier change of {now.topic} broke off: end it first")
+        raise UsageError(f"an earlier change of {now.topic} was interrupted: complete it first")
     led = Counter(now.leaders.values())
     share, rest = divmod(now.total, len(brokers))
     most_first = sorted(brokers, key=lambda name: (-led[name], name))
@@ -180,9 +182,10 @@ def settled(
 
 
 def decided(now: StaticTopic, ends: Mapping[tuple[str, int], int]) -> StaticTopic:
-    """With a logical offset for each part that has none. `ends`: (broker, queue) -> its max offset, of parts that are left.
+    """The topic with a logical offset for each part that has none. `ends`: (broker, queue) -> max offset of the
+    previous part.
 
-    Raises UsageError for a part whose end is not among them.
+    Raises UsageError for a part whose end is missing in `ends`.
     """
     change = _Change(now, now.total, 0, epoch=now.epoch)
     for queue_id, items in now.undecided.items():
@@ -190,7 +193,7 @@ def decided(now: StaticTopic, ends: Mapping[tuple[str, int], int]) -> StaticTopi
         end = ends.get((before.broker_name, before.queue_id))
         if end is None:
             raise UsageError(
-                f"{before.broker_name} did not say where its queue {before.queue_id} of {now.topic} ends"
+                f"{before.broker_name} did not return the end of its queue {before.queue_id} of {now.topic}"
             )
         change.replace(queue_id, (*items[:-1], replace(last, logic_offset=block_after(before.logical(end)))))
     return change.done()
@@ -203,7 +206,7 @@ def block_after(offset: int) -> int:
 
 
 class _Change:
-    """Mappings in the making."""
+    """Mappings under construction."""
 
     def __init__(self, now: StaticTopic, total: int, now_ms: int, *, epoch: int = 0) -> None:
         self._now = now
@@ -217,7 +220,7 @@ class _Change:
         }
 
     def next_queue(self, broker: str) -> int:
-        """A new physical queue of this broker's."""
+        """Add a new physical queue of this broker."""
         config = self._configs.get(broker, TopicConfig(self._now.topic, 0, 0))
         number = config.write_queue_nums
         self._configs[broker] = replace(
@@ -234,7 +237,7 @@ class _Change:
         self._queues[queue_id] = items
 
     def done(self) -> StaticTopic:
-        """Who leads a queue now, and who led it before, have the same items of it."""
+        """The current leader of a queue and its previous leader store the same items of it."""
         for queue_id, items in self._queues.items():
             for item in items[-2:]:
                 hosted = self._hosted.get(item.broker_name)

@@ -1,4 +1,4 @@
-"""Background tasks with an owner: they end with it, and a failure is seen.
+"""Background tasks with an owner: they end with their owner, and their failures are logged.
 
 The tasks of a client live from start() to close(), which may run in different tasks, so that an asyncio.TaskGroup,
 which belongs to one block of one task, does not fit.
@@ -25,7 +25,8 @@ class Tasks:
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str, *, awaited: bool = False) -> asyncio.Task[T]:
-        """Start a task; after close() it is a cancelled one. `awaited`: the caller receives its exception."""
+        """Start a task; after close() the returned task is cancelled. `awaited`: the caller awaits the task and
+        receives its exception."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         if self._closed:
             task.cancel()

@@ -1,8 +1,8 @@
-"""The route of a topic: which brokers have it, and the queues a producer or a consumer derives from that. Pure.
+"""The route of a topic: its brokers, and the queues that producers and consumers derive from them. Pure.
 
 Source: TopicRouteData, MQClientInstance.topicRouteData2TopicPublishInfo and ...2TopicSubscribeInfo. A producer uses
-queues with the write bit at brokers that have a master (id 0); a consumer uses queues with the read bit. The queues of a
-static topic are logical ones, whose broker name is `__syslo__global__`: the route says who leads each of them.
+queues with the write bit at brokers that have a master (id 0); a consumer uses queues with the read bit. The queues of
+a static topic are logical ones, whose broker name is `__syslo__global__`: the route names the leader of each.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE
 from aerobee.remoting.protocol import MASTER_ID, QUEUES_MAX
 from aerobee.words import plural
 
-COUNT_CHARS_MAX = 5  # of the queues that an order config gives a broker
+COUNT_CHARS_MAX = 5  # maximum number of queues that an order config may assign to a broker
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """What a nameserver answers for a topic, sorted. Equal when nothing that matters to a client changed."""
+    """A NameServer's route of a topic, sorted. Two routes are equal when no difference matters to a client."""
 
     topic: str
     queue_datas: tuple[QueueData, ...]
@@ -30,7 +30,7 @@ class TopicRoute:
     order_topic_conf: str | None = None
     logical: tuple[
         tuple[MessageQueue, str], ...
-    ] = ()  # of a static topic: each queue and the broker that leads it
+    ] = ()  # static topic: each logical queue and the broker that leads it
 
     def broker(self, broker_name: str) -> BrokerData | None:
         return next((broker for broker in self.brokers if broker.broker_name == broker_name), None)
@@ -55,7 +55,7 @@ def parse_route(topic: str, body: bytes) -> TopicRoute:
 
 
 def publish_queues(route: TopicRoute) -> tuple[MessageQueue, ...]:
-    """Queues that a producer may send to; an order config, where there is one, fixes them."""
+    """Queues that a producer may send to; an order config, if present, determines them."""
     if route.order_topic_conf is not None:
         return _ordered_queues(route.topic, route.order_topic_conf)
     if route.logical:
@@ -69,7 +69,7 @@ def publish_queues(route: TopicRoute) -> tuple[MessageQueue, ...]:
 
 
 def masterless(route: TopicRoute) -> tuple[str, ...]:
-    """The names of the route's brokers that have no master now, only slaves."""
+    """Names of the route's brokers without a master, which have only slaves."""
     return tuple(each.broker_name for each in route.brokers if MASTER_ID not in each.broker_addrs)
 
 

@@ -26,7 +26,7 @@ FIELD, RECORD = "\x01", "\x02"
 
 
 class TraceKind(Enum):
-    """What a record tells; the values stand in the text."""
+    """Kinds of records; the values are the text of the first field."""
 
     PUB = "Pub"
     SUB_BEFORE = "SubBefore"
@@ -87,7 +87,7 @@ class TraceEvent:
 
     @property
     def index_keys(self) -> set[str]:
-        """What the trace message is found by."""
+        """Keys by which the index finds the trace message."""
         return {self.message_id, *self.keys.split()} - {""}
 
 
@@ -120,7 +120,8 @@ def encode_event(event: TraceEvent) -> str:
 
 
 def decode_events(body: bytes, client_host: str = "") -> list[TraceEvent]:
-    """The records of one trace message. Those of unknown kinds, or cut short, are left out: the rest still counts."""
+    """The records of one trace message. Records of unknown kinds and truncated records are skipped; the others are
+    returned."""
     events: list[TraceEvent] = []
     for text in body.decode(errors="replace").split(RECORD):
         fields = text.split(FIELD)
@@ -184,7 +185,7 @@ _DECODERS = {
 
 
 def timeline(events: Iterable[TraceEvent], wanted: str) -> tuple[TraceEvent, ...]:
-    """The events of one message id or key, in order of time; an end of consumption without a time follows its begin."""
+    """The events of one message id or key, ordered by time; a SubAfter without a time follows its SubBefore."""
     chosen = [event for event in events if wanted in event.index_keys]
     begun = {event.request_id: event.time_ms for event in chosen if event.kind is TraceKind.SUB_BEFORE}
 

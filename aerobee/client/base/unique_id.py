@@ -1,4 +1,4 @@
-"""Message ids that a client gives (UNIQ_KEY), in RocketMQ's format. Pure: time and salt come in.
+"""Message ids that a client assigns (UNIQ_KEY), in RocketMQ's format. Pure: time and salt are arguments.
 
 32 hex digits for an IPv4 address, 56 for IPv6, upper case. Source: MessageClientIDSetter.
 
@@ -13,16 +13,16 @@ import struct
 
 
 class UniqueIds:
-    """Generates distinct ids as long as fewer than 65,536 are requested in one millisecond."""
+    """Generator of ids, which are distinct if fewer than 65,536 are requested in one millisecond."""
 
     __slots__ = ("_head", "_head_ms", "_month_end_ms", "_month_start_ms", "counter", "prefix")
 
     def __init__(self, *, ip: str, process_id: int, salt: int, counter: int = 0) -> None:
-        """`salt`: 32 random bits that tell two clients of one process apart."""
+        """`salt`: 32 random bits that distinguish two clients of one process."""
         packed = ipaddress.ip_address(ip).packed
         self.prefix = (packed + struct.pack(">HI", process_id & 0xFFFF, salt & 0xFFFFFFFF)).hex().upper()
         self.counter = counter
-        self._head = ""  # of an id of `_head_ms`: all but the counter
+        self._head = ""  # prefix of the ids of `_head_ms`: all but the counter
         self._head_ms = -1
         self._month_start_ms = 0
         self._month_end_ms = 0

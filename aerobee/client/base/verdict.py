@@ -14,16 +14,16 @@ from aerobee.errors import MessageDamaged, UsageError
 LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 LEVEL_BROKER_CHOOSES = 0
 LEVEL_DEAD_LETTER = -1
-ERROR_CHARS_MAX = 1024  # of the text of an error that travels with a message that is given back
+ERROR_CHARS_MAX = 1024  # maximum length of the error text that is sent with a message that is given back
 
 
 class RetryLater(Exception):
     """Raised by a handler: redeliver the message.
 
-    `after` is in seconds. A message of an ordered queue is retried in order after exactly that time. Others go
-    back to the broker: Aerobee's keeps the time to the millisecond, RocketMQ's knows 18 delays from 1 s to 2 h, of
-    which the shortest one that is not below `after` is taken.
-    `delay_level` names one of them itself; 0 lets the broker choose a growing delay.
+    `after` is in seconds. A message of an ordered queue is retried in order after exactly that time. Others go back to
+    the broker: Aerobee's broker uses `after` to the millisecond; RocketMQ's has 18 delays from 1 s to 2 h and uses the
+    shortest that is at least `after`. `delay_level` selects one of these 18 delays; 0 lets the broker choose a growing
+    delay.
     """
 
     def __init__(self, reason: str = "", *, delay_level: int = 0, after: float | None = None) -> None:
@@ -56,7 +56,7 @@ def reject(reason: str = "") -> NoReturn:
 
 
 def level_for(after_s: float) -> int:
-    """The level with the shortest delay that is not below `after_s`; the longest one when none is."""
+    """The level of the shortest delay that is at least `after_s`, or the highest level."""
     for level, delay_s in enumerate(LEVEL_DELAYS_S, start=1):
         if delay_s >= after_s:
             return level
@@ -65,10 +65,10 @@ def level_for(after_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """What a consumer reports to a broker about a message that it gives back.
+    """A consumer's report to a broker about a message that it gives back.
 
     `tries` counts the deliveries so far; 0: the count in the message. `reason` is the reason of the dead-lettering.
-    `after_ms` is the requested delay, -1 for none; brokers that do not know it take `delay_level`.
+    `after_ms` is the requested delay, -1 for none; brokers that do not know it use `delay_level`.
     """
 
     delay_level: int = LEVEL_BROKER_CHOOSES
@@ -83,7 +83,7 @@ class GiveBack:
 
 
 def error_text(error: BaseException) -> str:
-    """`error` in one line, bounded."""
+    """`error` as one line of bounded length."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return " ".join(text.split())[:ERROR_CHARS_MAX]
 
@@ -99,6 +99,6 @@ def give_back_after(error: BaseException) -> GiveBack:
         after_ms = -1 if error.after is None else round(error.after * 1000)
         return GiveBack(error.delay_level, reason[:ERROR_CHARS_MAX], error_text(error), after_ms=after_ms)
     if isinstance(error, MessageDamaged):
-        # A copy in the retry topic would have a CRC that matches the damaged body, and would hide the damage.
+        # A copy in the retry topic would get a CRC that matches the damaged body and would hide the damage.
         return GiveBack(LEVEL_DEAD_LETTER, "the body is damaged", error_text(error))
     return GiveBack(error=error_text(error))

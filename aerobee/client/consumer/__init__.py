@@ -1,1 +1,1 @@
-"""Consumers that pull, that are pushed to, and that pop."""
+"""Pull, push and simple (POP) consumers."""

@@ -1,9 +1,9 @@
 """Which queues of a topic belong to which member of a group. Pure.
 
-Source: AllocateMessageQueueAveragely and its siblings. An Allocation is called as
-`allocation(own_id, queues, ids)`; `queues` and `ids` are sorted, `own_id` is in `ids`, and it returns the queues of
-`own_id`. Every member computes alone and must come to the same split: a strategy depends on nothing but its
-arguments, and all members of a group use the same one.
+Source: AllocateMessageQueueAveragely and its siblings. An Allocation is called as `allocation(own_id, queues, ids)`;
+`queues` and `ids` are sorted, `own_id` is in `ids`, and it returns the queues of `own_id`. Every member computes the
+allocation independently and must get the same result: a strategy depends only on its arguments, and all members of a
+group use the same strategy.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from aerobee.message import MessageQueue
 
 Allocation = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
 
-VIRTUAL_NODES = 10  # ring points of each client, as AllocateMessageQueueConsistentHash
+VIRTUAL_NODES = 10  # virtual nodes of each client, as AllocateMessageQueueConsistentHash
 
 
 def average(own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> Sequence[MessageQueue]:
-    """AVG, the default: contiguous blocks, the first members get one more when it does not divide."""
+    """AVG, the default: contiguous blocks; the first members get one queue more when the division has a remainder."""
     index = ids.index(own_id)
     share, rest = divmod(len(queues), len(ids))
     start = index * share + min(index, rest)
@@ -32,12 +32,12 @@ def average(own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]) -> 
 def average_by_circle(
     own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]
 ) -> Sequence[MessageQueue]:
-    """AVG_BY_CIRCLE: dealt out like cards."""
+    """AVG_BY_CIRCLE: round robin, queue by queue."""
     return queues[ids.index(own_id) :: len(ids)]
 
 
 def fixed(own_queues: Iterable[MessageQueue]) -> Allocation:
-    """CONFIG: always these queues, whoever else is there."""
+    """CONFIG: always these queues, independent of the other members."""
     chosen = tuple(own_queues)
 
     def allocate(
@@ -98,7 +98,7 @@ def machine_room_nearby(
 def consistent_hash(
     own_id: str, queues: Sequence[MessageQueue], ids: Sequence[str]
 ) -> Sequence[MessageQueue]:
-    """CONSISTENT_HASH: few queues move when a member comes or goes. 10 virtual nodes each, first 4 bytes of MD5."""
+    """CONSISTENT_HASH: few queues move when a member joins or leaves. 10 virtual nodes each, first 4 bytes of MD5."""
     points, owners = _ring(tuple(ids))
     return [queue for queue in queues if owners[_ring_index(points, queue)] == own_id]
 

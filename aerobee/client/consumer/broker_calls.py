@@ -1,7 +1,7 @@
-"""Calls that consumers make to brokers: offsets, members, pulls, send-backs. One function a request code.
+"""Calls of consumers to brokers: offsets, members, pulls, send-backs. One function per request code.
 
-`address` is the broker; `queue.broker_name` travels along as RocketMQ's clients send it. All raise
-RemoteError for a refusal and TransportError when no answer came.
+`address` is the broker; requests contain `queue.broker_name` as RocketMQ's clients send it. All raise RemoteError for a
+refusal and TransportError when the broker does not answer.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ async def send_back(
     *,
     retry_count_max: int | None = None,
 ) -> None:
-    """Let the broker that stored a message deliver it again after a delay (-1: put it with the dead letters).
+    """Let the broker that stored a message redeliver it after a delay (level -1: dead-letter it).
 
     `retry_count_max` None leaves the bound of redeliveries to the broker, which has the group's setting.
 
-    The last four fields are Aerobee's own; RocketMQ's brokers ignore them.
+    The last four fields are Aerobee-specific; RocketMQ's brokers ignore them.
     """
     fields = {
         "offset": str(message.physical_offset),
@@ -119,7 +119,7 @@ async def send_back(
 
 
 async def check_subscription(session: Session, group: str, subscription: Subscription, address: str) -> None:
-    """Have a broker parse an expression. Raises RemoteError (code 23) with the broker's reason when it cannot."""
+    """Let a broker check an expression. Raises RemoteError (code 23) with the broker's reason for an invalid one."""
     body = {
         "clientId": session.client_id,
         "group": group,
@@ -136,7 +136,7 @@ async def lock_queues(
 ) -> frozenset[MessageQueue]:
     """Lock queues of one broker for this client (ordered consumption); returns those that were granted.
 
-    `leaseMillis` tells Aerobee's brokers when this client stops to trust its lock; RocketMQ's ignore it (60 s).
+    `leaseMillis` is the time after which this client stops trusting its lock; RocketMQ's brokers ignore it (60 s).
     """
     body = _lock_body(session, group, queues) | {"leaseMillis": round(lease_s * 1000)}
     answer = await session.invoke(
@@ -153,7 +153,7 @@ async def lock_queues(
 
 
 async def unlock_queues(session: Session, group: str, address: str, queues: list[MessageQueue]) -> None:
-    """Give locks back, one-way."""
+    """Release locks, one-way."""
     body = orjson.dumps(_lock_body(session, group, queues))
     command = RemotingCommand(RequestCode.UNLOCK_BATCH_MQ.value, {}, body)
     await session.invoke_oneway(address, command)
@@ -172,7 +172,7 @@ def _lock_body(session: Session, group: str, queues: list[MessageQueue]) -> dict
 
 
 async def first_answer(session: Session, group: str, addresses: list[str]) -> list[str]:
-    """The member list from the first of `addresses` that gives one. Raises the last failure when none does."""
+    """The member list from the first of `addresses` that returns one. Raises the last failure when none does."""
     failure: AerobeeError | None = None
     for address in addresses:
         try:

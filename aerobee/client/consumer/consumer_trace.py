@@ -1,4 +1,4 @@
-"""The tracer of a consumer: it sends its records with a separate producer, as RocketMQ's does."""
+"""The tracer of a consumer: sends trace records with a separate producer, as RocketMQ's does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def consumer_tracer(
     network: Network | None,
     random: Random | None,
 ) -> Tracer:
-    """Make a tracer that records what a consumer of `group` does. To be started and closed with the consumer."""
+    """Make a tracer that records what a consumer of `group` does. The caller starts and closes it with the consumer."""
     sender = Producer(
         nameservers,
         trace_group(group, "CONSUME"),

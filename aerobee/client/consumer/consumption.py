@@ -1,8 +1,8 @@
-"""Hands messages to a handler and sees to what becomes of them.
+"""Calls the handler with messages, and commits or redelivers them according to the result.
 
-Follows ConsumeMessageConcurrentlyService. A message is finished when the handler returned, or when a broker has
-taken it back for another delivery. Until then its offset holds back the committed one, so nothing is lost when this
-process dies; what was handled and not committed is then delivered again.
+Follows ConsumeMessageConcurrentlyService. A message is finished when the handler returned, or when a broker has taken
+it back for another delivery. Until then the committed offset does not pass it, so no message is lost when this process
+dies; handled messages without a commit are then redelivered.
 
 A handler that takes longer than the consume time-out is cancelled and its message given back, so that one stuck call
 does not block the offset of its queue for ever. RocketMQ's client gives the message back too, but does not stop the call,
@@ -30,11 +30,11 @@ from aerobee.client.session.session import Session
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Any]
-# One handler call: the queue, its bookkeeping at that time, the messages.
+# One handler call: the queue, its ProcessQueue at that time, the messages.
 Work = tuple[QueuePull, ProcessQueue, list[ReceivedMessage]]
 
-OVERDUE_LEVEL = 3  # delay level of a message whose handler took too long: 10 s, as RocketMQ
-LOOKS_PER_TIMEOUT = 8  # an overdue call is found at most an eighth of the time-out late
+OVERDUE_LEVEL = 3  # delay level of a message whose handler timed out: 10 s, as RocketMQ
+LOOKS_PER_TIMEOUT = 8  # an overdue call is found late by at most an eighth of the time-out
 
 
 class Consumption:
@@ -57,8 +57,8 @@ class Consumption:
         self._group = group
         self._gives_back = gives_back
         self._timeout_s = timeout_s
-        self._overdue: set[asyncio.Task[Any]] = set()  # workers whose call was cancelled for its time
-        self._settling: set[asyncio.Task[Any]] = set()  # workers that give something back
+        self._overdue: set[asyncio.Task[Any]] = set()  # workers whose call was cancelled by the time-out
+        self._settling: set[asyncio.Task[Any]] = set()  # workers that give messages back
         self._handler = handler
         self._batch_size = batch_size
         self._broadcasting = broadcasting
@@ -68,7 +68,7 @@ class Consumption:
         self.failed_count = 0
 
     def deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
-        """Put messages in line."""
+        """Enqueue messages for the workers."""
         process, size = pull.process, self._batch_size
         if size == 1:
             self._pool.submit([(pull, process, [message]) for message in messages])
@@ -78,7 +78,7 @@ class Consumption:
             )
 
     async def stop(self, timeout_s: float) -> None:
-        """Start no more handler calls, wait for those that run."""
+        """Start no more handler calls and wait for the running ones."""
         if not await self._pool.stop(timeout_s):
             log.warning(
                 "%d handler calls of group %s still run after %.1f s: their messages are delivered again",
@@ -100,7 +100,7 @@ class Consumption:
                 ):
                     await returned
             except BaseException as error:
-                # The outermost edge of the user's code: whatever it raises means "not consumed".
+                # Boundary to user code: any exception means "not consumed".
                 if isinstance(error, asyncio.CancelledError) and self._was_overdue():
                     await self._failed(work, self._overdue_verdict(messages))
                 elif is_of_handler(error):
@@ -109,7 +109,7 @@ class Consumption:
                     raise
                 continue
             if self._overdue:
-                self._was_overdue()  # it ended by itself just then
+                self._was_overdue()  # it ended by itself in the meantime
             self.consumed_count += len(messages)
             for message in messages:
                 process.finish(message.queue_offset)
@@ -123,15 +123,15 @@ class Consumption:
             log.info("group %s does not consume %s: %r", self._group, messages[0], error)
         else:
             log.error("handler of group %s failed for %s", self._group, messages, exc_info=error)
-            self._was_overdue()  # what it raised may be its answer to the cancellation
+            self._was_overdue()  # its exception may result from the cancellation
         await self._failed(work, give_back_after(error))
 
     async def watch(self) -> None:
-        """Cancel handler calls that take longer than the time-out, for ever."""
+        """Periodically cancel handler calls that exceed the time-out, until cancelled."""
         interval_s = self._timeout_s / LOOKS_PER_TIMEOUT
         seen: dict[
             asyncio.Task[Any], tuple[Work, int]
-        ] = {}  # a worker's call, and for how many looks it has run
+        ] = {}  # a worker's call, and the number of checks during which it has been running
         while True:
             await self._session.clock.sleep(interval_s)
             now: dict[asyncio.Task[Any], tuple[Work, int]] = {}
@@ -145,7 +145,7 @@ class Consumption:
             seen = now
 
     def _was_overdue(self) -> bool:
-        """True when the call that the running worker made was cancelled for its time, and for nothing else."""
+        """True when the running worker's call was cancelled by the time-out only."""
         worker = asyncio.current_task()
         if worker is None or worker not in self._overdue:
             return False
@@ -161,7 +161,7 @@ class Consumption:
         pull, process, messages = work
         self.failed_count += len(messages)
         if process.dropped:
-            return  # its next owner gets the messages again
+            return  # the queue's next owner receives the messages again
         worker = asyncio.current_task()
         assert worker is not None
         self._settling.add(worker)
@@ -192,7 +192,7 @@ class Consumption:
         return remaining
 
     async def consume_directly(self, message: ReceivedMessage) -> None:
-        """Run the handler for one message outside of any queue. Raises what the handler raises."""
+        """Run the handler for one message that belongs to no owned queue. Raises what the handler raises."""
         returned: Awaitable[None] | None = self._handler(message if self._batch_size == 1 else [message])
         if returned is not None and inspect.isawaitable(returned):
             await returned

@@ -1,11 +1,12 @@
-"""Where a group begins in a queue of which it has no offset yet.
+"""The start offset of a group in a queue without a committed offset.
 
 Follows RebalancePushImpl.computePullFromWhereWithException, with one difference. RocketMQ's brokers answer 0 for a
-group without an offset while the queue's first message is still in memory, so that CONSUME_FROM_LAST_OFFSET replays
-a new topic from its start. We ask without that rule (setZeroIfNotFound=false): last means last.
+group without an offset while the queue's first message is still in memory, so that CONSUME_FROM_LAST_OFFSET replays a
+new topic from its start. This client queries without that rule (setZeroIfNotFound=false), so that "last" is always the
+end of the queue.
 
-What must not be missed at "last" is what is sent while the consumer runs. So a queue that was not there at the start
-(a topic that was created later, a further broker, more queues) begins with what was stored since the start.
+With "last", the group must not miss messages sent while the consumer runs. A queue that did not exist at the start (a
+new topic, a new broker, more queues) therefore begins with the messages stored since the start.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from aerobee.message import RETRY_PREFIX, MessageQueue
 
 HALF_AN_HOUR_MS = 30 * 60 * 1000
 CLOCKS_DIFFER_MS = (
-    10_000  # a broker's clock may be so far behind ours: rather a message too many than one too few
+    # Assumed maximum clock skew of a broker: the group may receive a message too many, never one too few.
+    10_000
 )
 
 
 class FirstOffset:
-    """Decides for one consumer. `known` queues were there when it started."""
+    """Start offsets for one consumer. `known` queues existed when it started."""
 
     def __init__(self, session: Session, consume_from: ConsumeFrom, timestamp_ms: int) -> None:
         """`timestamp_ms`: for ConsumeFrom.TIMESTAMP; 0 is half an hour before the start."""
@@ -46,11 +48,11 @@ class FirstOffset:
         self._started_ms = now_ms
 
     def know(self, queues: Iterable[MessageQueue]) -> None:
-        """These queues are there at the start."""
+        """Record the queues that exist at the start."""
         self.known.update(queues)
 
     async def of(self, queue: MessageQueue) -> int:
-        """The offset to begin with. Raises AerobeeError when it cannot be known now."""
+        """The start offset. Raises AerobeeError when no broker can answer now."""
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if self._consume_from is ConsumeFrom.FIRST or (is_retry and self._consume_from is ConsumeFrom.LAST):
             return max(
@@ -67,9 +69,9 @@ class FirstOffset:
 
 
 async def begin_at_end(session: Session, group: str, queues: Iterable[MessageQueue]) -> None:
-    """Commit the end of each queue of which the group has no offset, before it pops there for the first time.
+    """Commit the end of each queue without a committed offset, before the group's first pop from it.
 
-    A broker that begins at the end (initMode 1) also delivers the newest message, which was stored before.
+    A broker that starts at the end itself (initMode 1) also delivers the newest stored message.
     """
 
     async def begin(queue: MessageQueue) -> None:

@@ -1,9 +1,9 @@
 """Gives a message back to a broker: for a later try, or as a dead letter.
 
-Follows DefaultMQPushConsumerImpl.sendMessageBack (RocketMQ). First CONSUMER_SEND_MSG_BACK (36) at the broker that stored it;
-when that fails, a new message for the group's retry topic, which a broker turns into a dead letter when its header
-says that the tries are used up. Aerobee's brokers keep what the request says beyond RocketMQ's fields: the reason, the last
-error, the number of tries; RocketMQ's ignore it.
+Follows DefaultMQPushConsumerImpl.sendMessageBack (RocketMQ). First CONSUMER_SEND_MSG_BACK (36) at the broker that
+stored it; when that fails, a new message to the group's retry topic, which a broker dead-letters when the header states
+that no tries are left. Aerobee's brokers store the request's additional fields (reason, last error, number of tries);
+RocketMQ's ignore them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from aerobee.remoting.body.queue_mapping import LOGICAL_BROKER_PREFIX
 log = logging.getLogger(__name__)
 
 RETRY_LEVEL_FIRST = 3  # delay level of the first retry: 10 s
-BROKER_ROOM_BYTES = 512  # for what a broker adds to the properties of a message
+BROKER_ROOM_BYTES = 512  # reserved for properties that a broker adds to a message
 
 
 class GivesBack:
-    """What a consumer's group does with messages that were not consumed."""
+    """Redelivery of messages that a consumer's group did not consume."""
 
     def __init__(self, session: Session, group: str, *, retries: GroupRetries) -> None:
         self._session = session
@@ -44,7 +44,7 @@ class GivesBack:
         self._retries = retries
 
     async def give_back(self, message: ReceivedMessage, verdict: GiveBack) -> bool:
-        """True when a broker has taken the message; False after a warning when none did."""
+        """True when a broker accepted the message; False, after a warning, when no broker did."""
         broker_name = self._session.routes.leader_of(message.queue)
         bound = await self._retries.requested(broker_name, message.queue.topic)
         try:
@@ -53,7 +53,7 @@ class GivesBack:
                 await send_back(self._session, self._group, message, verdict, retry_count_max=bound)
                 return True
         except AerobeeError as error:
-            log.warning("%s is not taken back (%s), sending it to the retry topic", message, error)
+            log.warning("%s is not accepted back (%s), sending it to the retry topic", message, error)
         try:
             try:
                 await self._send_to_retry_topic(message, verdict, bound)
@@ -70,7 +70,7 @@ class GivesBack:
     async def _send_to_retry_topic(
         self, message: ReceivedMessage, verdict: GiveBack, bound: int | None
     ) -> None:
-        """The way round a broker that does not take its message back: a new message for the retry topic."""
+        """Fallback when the broker refuses its message: send a new message to the retry topic."""
         topic = RETRY_PREFIX + self._group
         session = self._session
         route = await session.routes.get(topic)
@@ -80,7 +80,7 @@ class GivesBack:
         queue = session.random.choice(queues)
         reconsume_times = message.reconsume_times + 1
         if verdict.is_dead:
-            # More than the bound: whichever broker gets it puts it with the dead letters.
+            # Above the bound: any broker that receives the message dead-letters it.
             bound = RETRY_COUNT_DEFAULT if bound is None else min(bound, FOREVER - 1)
             reconsume_times = max(reconsume_times, bound + 1)
         properties = {

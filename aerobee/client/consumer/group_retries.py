@@ -1,9 +1,10 @@
-"""How often a message is delivered again: as the consumer is configured, else as its group is set at the broker.
+"""Maximum number of redeliveries: the consumer's setting, else the group's setting at the broker.
 
-RocketMQ's client sends 16 wherever nothing is configured, so the group's retryMaxTimes has no effect on it (apache/rocketmq
-6369), and -1, "for ever", makes a RocketMQ broker dead-letter a message at its first failure (7842). Here a request leaves
-the bound to the broker, and names one only where the broker would not obey the group's setting. Ordered and popped messages are
-counted by the consumer itself, which reads the setting (GET_SUBSCRIPTIONGROUP_CONFIG 352) when a message has failed.
+RocketMQ's client sends 16 wherever nothing is configured, so the group's retryMaxTimes has no effect on it
+(apache/rocketmq 6369), and -1, "for ever", makes a RocketMQ broker dead-letter a message at its first failure (7842).
+Here a request leaves the bound to the broker, and contains one only where the broker would not apply the group's
+setting. Ordered and popped messages are counted by the consumer itself, which reads the setting
+(GET_SUBSCRIPTIONGROUP_CONFIG 352) when a message has failed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from aerobee.remoting.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
-RETRY_COUNT_DEFAULT = 16  # retryMaxTimes of a group without an explicit value
-FOREVER = (1 << 31) - 1  # the largest int32; a message is never tried so often
+RETRY_COUNT_DEFAULT = 16  # retryMaxTimes of a group without a setting
+FOREVER = (1 << 31) - 1  # the largest int32: no message reaches that number of tries
 KEPT_S = 30.0  # as routes
-BROKERS_MAX = 1_024  # remembered at a time; beyond it all are read again
+BROKERS_MAX = 1_024  # maximum number of remembered brokers; at the limit all are read again
 
 
 class GroupRetries:
@@ -37,7 +38,7 @@ class GroupRetries:
         self._reading = asyncio.Lock()
 
     async def bound(self, broker_name: str, topic: str) -> int:
-        """The largest number of redeliveries of messages of this broker; 16 when the broker does not say."""
+        """Maximum number of redeliveries of messages of this broker; 16 when the broker does not return it."""
         if self._own >= 0:
             return self._own
         setting = await self._setting(broker_name, topic)
@@ -46,15 +47,15 @@ class GroupRetries:
         return setting if setting >= 0 else FOREVER
 
     async def requested(self, broker_name: str, topic: str) -> int | None:
-        """What a request for redelivery names as the bound; None leaves it to the broker."""
+        """The bound in a request for redelivery; None leaves it to the broker."""
         if self._own >= 0:
             return self._own
         setting = await self._setting(broker_name, topic)
         return FOREVER if setting is not None and setting < 0 else None
 
     async def _setting(self, broker_name: str, topic: str) -> int | None:
-        """retryMaxTimes of the group at a broker, at most KEPT_S old; None when the broker does not say."""
-        async with self._reading:  # many messages fail at the same time: one of them reads
+        """retryMaxTimes of the group at a broker, at most KEPT_S old; None when the broker does not return it."""
+        async with self._reading:  # when many messages fail at the same time, only one reads the setting
             now = self._session.clock.monotonic()
             until, setting = self._known.get(broker_name, (0.0, None))
             if broker_name in self._known and now < until:
@@ -65,7 +66,8 @@ class GroupRetries:
                 answer = await self._session.invoke(address, request)
                 setting = SubscriptionGroupConfig.decode(answer.body).retry_max_times
             except AerobeeError as error:
-                # A user without permission, a broker before 5.0, a broker that is lost: what was known before stays.
+                # For a user without permission, a broker before 5.0 or a lost broker, the previous value
+                # stays.
                 log.debug("settings of group %s at %s: %s", self._group, broker_name, error)
             if len(self._known) >= BROKERS_MAX:
                 self._known.clear()

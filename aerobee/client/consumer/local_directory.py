@@ -1,9 +1,9 @@
-"""Where a broadcasting consumer keeps its offsets on this machine, so that it finds them after a restart.
+"""Directory of a broadcasting consumer's offsets on this machine, found again after a restart.
 
-As RocketMQ has it: ROOT/CLIENT ID/GROUP/offsets.json. RocketMQ's broadcasting clients are all called ip@DEFAULT unless they are
-given an instance name, so that two processes of a machine overwrite each other's offsets in the same file. Here a
-second process takes ip@DEFAULT-2, and so on; a lock on the directory shows which is free, and is released with the
-process, however that ends.
+Same layout as RocketMQ: ROOT/CLIENT ID/GROUP/offsets.json. RocketMQ's broadcasting clients are all called ip@DEFAULT
+unless they are given an instance name, so that two processes of a machine overwrite each other's offsets in the same
+file. Here a second process takes ip@DEFAULT-2, and so on; a lock on the directory marks it as used; the kernel releases
+the lock when the process ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LocalDirectory:
         )
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the directory for another process."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             unlock_and_close(descriptor)

@@ -1,8 +1,8 @@
 """The offsets of a broadcasting group: a file of this machine, `offsets.json`, in RocketMQ's form, and `offsets.json.bak` with the
 content before.
 
-Source: LocalFileOffsetStore. Each file is replaced whole, its content durable before it gets the name, and content that cannot be
-read never becomes the copy: one of the two is usable at each moment.
+Source: LocalFileOffsetStore. Each file is replaced atomically (content durable before the rename), and unreadable
+content never becomes the backup: at least one of the two files is usable at any time.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class LocalOffsets:
         self._backup = self._path.with_suffix(".json.bak")
         self._offsets: dict[MessageQueue, int] | None = None
         self._lock = threading.Lock()
-        self._version = 0  # of the newest content that was to be written
+        self._version = 0  # number of the newest content to write
         self._written = 0
-        self._on_disk: bytes | None = None  # what this object wrote last
+        self._on_disk: bytes | None = None  # the last content that this object wrote
 
     async def load(self, queue: MessageQueue) -> int | None:
         return self._table().get(queue)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Durable on return. What the disk refuses is logged, and written with the next save."""
+        """Durable on return. A failed write is logged, and repeated with the next save."""
         table = self._table()
         table.update(offsets)
         data = fastjson.dumps({"offsetTable": dict(sorted(table.items()))})
@@ -50,7 +50,7 @@ class LocalOffsets:
             log.warning("offsets are not written to %s: %s", self._path, error)
 
     def _table(self) -> dict[MessageQueue, int]:
-        """Raises StoreError when there is a file and none can be used."""
+        """Raises StoreError when a file exists and none is usable."""
         if self._offsets is not None:
             return self._offsets
         failures: list[str] = []
@@ -75,9 +75,9 @@ class LocalOffsets:
         return self._offsets
 
     def _write(self, data: bytes, version: int) -> None:
-        """Any thread. Raises OSError; then what was there before is."""
+        """Any thread. Raises OSError; the previous files then stay."""
         with self._lock:
-            if version < self._written:  # of a save that was cancelled while it waited
+            if version < self._written:  # of a cancelled save
                 return
             self._path.parent.mkdir(parents=True, exist_ok=True)
             previous = self._usable(self._path)
@@ -90,7 +90,7 @@ class LocalOffsets:
             self._on_disk, self._written = data, version
 
     def _usable(self, path: Path) -> bytes | None:
-        """The file's content; None when it cannot be used."""
+        """The file's content; None when it is unusable."""
         try:
             data = path.read_bytes()
             if data != self._on_disk:
@@ -109,7 +109,7 @@ def _parse(data: bytes) -> dict[MessageQueue, int]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Put `data` in place of the file's content, durable on return. Raises OSError."""
+    """Replace the file's content with `data`, durable on return. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as target:
         target.write(data)

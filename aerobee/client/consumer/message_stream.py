@@ -1,4 +1,4 @@
-"""Messages in line for `async for message in consumer`."""
+"""Buffer of messages for `async for message in consumer`."""
 
 from __future__ import annotations
 

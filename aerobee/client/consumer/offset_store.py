@@ -1,7 +1,6 @@
-"""Where a group's offsets live: at the broker for clustering, in a file of this machine for broadcasting (local_offsets.py).
+"""Stores of a group's offsets: the broker for clustering, a local file for broadcasting (local_offsets.py).
 
-Source: RemoteBrokerOffsetStore. What always holds: an offset is written only for a queue that
-this member owns or is just giving away.
+Source: RemoteBrokerOffsetStore. Invariant: an offset is written only for a queue that this member owns or is releasing.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class RemoteOffsets:
     applied last. So one write at a time is in flight to a broker, and each is answered before the next one is sent
     (RocketMQ's clients send theirs one-way; their next owner of a queue may repeat some messages).
 
-    Such a broker that gets the first offsets of a group and topic in several threads simultaneously keeps those of one
-    thread only (ConsumerOffsetManager.commitOffset looks a table up and puts a new one). So the first offset for a
-    broker and topic is written alone.
+    When a RocketMQ broker receives the first offsets of a group and topic in several threads simultaneously, it keeps
+    those of one thread only (ConsumerOffsetManager.commitOffset looks a table up and puts a new one). So the first
+    offset for a broker and topic is written alone.
     """
 
     def __init__(self, session: Session, group: str) -> None:
@@ -61,7 +60,7 @@ class RemoteOffsets:
             )
 
     async def save_and_wait(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Write offsets. Raises AerobeeError of the first that a broker does not take; the others are written."""
+        """Write offsets. Raises the AerobeeError of the first offset that a broker refuses; the others are written."""
         for _, error in await self._write(offsets):
             raise error
 
@@ -86,7 +85,8 @@ class RemoteOffsets:
                 failures.append((queue, error))
 
         async with self._in_turn[broker_name]:
-            first: dict[str, MessageQueue] = {}  # one of each topic that has no offset yet, as far as we know
+            # One of each topic that has no offset yet, as far as this client knows.
+            first: dict[str, MessageQueue] = {}
             for queue in offsets:
                 if (broker_name, queue.topic) not in self._known:
                     first.setdefault(queue.topic, queue)

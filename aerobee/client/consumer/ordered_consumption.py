@@ -1,12 +1,11 @@
-"""Hands the messages of each queue to a handler one after the other. Shell around OrderedQueue.
+"""Calls the handler with the messages of each queue in order. I/O layer of OrderedQueue.
 
-Follows ConsumeMessageOrderlyService (RocketMQ). Queues are worked on side by side, at most `concurrency` of them; within a
-queue the next message waits until the one before it was handled, or was given up and taken by the dead letters.
+Follows ConsumeMessageOrderlyService (RocketMQ). Up to `concurrency` queues are processed concurrently; within a queue
+the next message waits until the previous one was handled, or was given up and dead-lettered.
 
 The handler of a queue that this member loses (its lock ran out, see queue_locking.py) is cancelled, because another
-member may already be at the same message; an `async def` handler ends there, the thread of a plain one continues. A
-queue that is given away in good order is finished first: the handler that runs ends, then the offset is committed, then
-the lock is given back.
+member may already process the same message; an `async def` handler ends, the thread of a plain one continues. An
+orderly release has three steps: the running handler ends, the offset is committed, the lock is released.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
-MESSAGES_PER_TURN = 64  # of one queue, then other queues that wait for a worker get their turn
-CANCELLED_WAIT_S = 1.0  # at a stop, for handlers that were cancelled
+MESSAGES_PER_TURN = 64  # maximum number of batches of one queue before a worker serves other waiting queues
+CANCELLED_WAIT_S = 1.0  # wait at a stop for cancelled handlers
 
 
 class _Line:
-    """One queue: its messages, and who works on it."""
+    """One queue: its messages and the task of its worker."""
 
     __slots__ = ("closing", "listed", "ordered", "pull", "quiet", "revoked", "timer", "worker")
 
     def __init__(self, pull: QueuePull, policy: OrderPolicy) -> None:
         self.pull = pull
         self.ordered = OrderedQueue(policy)
-        self.listed = False  # with the workers, or about to be
-        self.closing = False  # nothing new is begun
-        self.revoked = False  # what still runs does not count
+        self.listed = False  # queued for a worker or being processed
+        self.closing = False  # no new handler call starts
+        self.revoked = False  # the result of a running handler call is ignored
         self.worker: asyncio.Task[Any] | None = None
         self.timer: Timer | None = None
         self.quiet: asyncio.Future[None] | None = None
@@ -68,7 +67,7 @@ class OrderedConsumption:
         broadcasting: bool,
         local_retry_s: float,
     ) -> None:
-        """`may_act` is called before each handler call: False while the lock of the queue is not certain."""
+        """`may_act` is called before each handler call: False while the lock of the queue may have expired."""
         self._session = session
         self._handler = handler
         self._gives_back = gives_back
@@ -85,21 +84,21 @@ class OrderedConsumption:
         self.consumed_count = 0
         self.failed_count = 0
 
-    # queues come and go
+    # queues are acquired and released
 
     def open(self, pull: QueuePull) -> None:
-        """A queue is owned from now on."""
+        """Start the consumption of a queue that this member now owns."""
         self._lines[pull.queue] = _Line(pull, self._policy)
 
     def deliver(self, pull: QueuePull, messages: list[ReceivedMessage]) -> None:
-        """Put messages in line."""
+        """Enqueue messages of a queue for the handler."""
         line = self._lines.get(pull.queue)
         if line is not None and line.pull is pull:
             line.ordered.put(pull.process, messages)
             self._list(line)
 
     async def finish(self, queue: MessageQueue) -> None:
-        """Begin nothing more of a queue; returns when no handler works on it."""
+        """Start no more handler calls of a queue; return when none is running."""
         line = self._lines.get(queue)
         if line is None:
             return
@@ -112,7 +111,7 @@ class OrderedConsumption:
             del self._lines[queue]
 
     def revoke(self, queue: MessageQueue) -> None:
-        """A queue was lost: a handler that works on it is cancelled, and its result does not count."""
+        """A queue was lost: cancel its running handler call and ignore its result."""
         line = self._lines.pop(queue, None)
         if line is None:
             return
@@ -125,7 +124,7 @@ class OrderedConsumption:
             line.worker.cancel()
 
     async def stop(self, timeout_s: float) -> None:
-        """Begin nothing more; wait for the handlers that run, and cancel those that take longer."""
+        """Start no more handler calls; wait for the running ones, and cancel those that exceed the time-out."""
         self._stopping = True
         for line in self._lines.values():
             line.closing = True
@@ -140,13 +139,13 @@ class OrderedConsumption:
 
     @property
     def working(self) -> set[MessageQueue]:
-        """Queues at which a handler works now."""
+        """Queues whose handler is running."""
         return {queue for queue, line in self._lines.items() if line.worker is not None}
 
     # work
 
     def _list(self, line: _Line) -> None:
-        """Have a worker look at a queue, unless one will anyway."""
+        """Schedule a queue for a worker, unless it is scheduled already."""
         if not line.listed and not line.closing and not self._stopping:
             line.listed = True
             self._pool.submit((line,))
@@ -162,7 +161,7 @@ class OrderedConsumption:
             line.timer = None
 
     async def _work(self, line: _Line) -> None:
-        """Handle messages of one queue until there is none, or it is another one's turn."""
+        """Handle messages of one queue until it is empty or its share of batches is used."""
         task = line.worker = asyncio.current_task()
         again = False
         try:
@@ -172,7 +171,7 @@ class OrderedConsumption:
                 raise
             log.warning("the handler of %s was cancelled: the queue was lost", line.pull.queue)
         except Exception:
-            # The edge of this queue's work: whatever is wrong here must not take a worker from the other queues.
+            # Boundary of this queue's work: an error here must not end a worker that other queues need.
             log.exception("work on %s failed", line.pull.queue)
             again = True
         finally:
@@ -204,7 +203,7 @@ class OrderedConsumption:
                 if returned is not None and inspect.isawaitable(returned):
                     await returned
             except BaseException as error:
-                # The outermost edge of the user's code: whatever it raises means "not consumed".
+                # Boundary to user code: any exception means "not consumed".
                 if not is_of_handler(error):
                     raise
                 if not line.revoked:
@@ -224,7 +223,7 @@ class OrderedConsumption:
         verdict = give_back_after(error)
         after_s = error.after if isinstance(error, RetryLater) else None
         if isinstance(error, RetryLater):
-            log.info("%s is tried again later: %s", messages[0], error)
+            log.info("%s is redelivered later: %s", messages[0], error)
         elif not verdict.is_dead:
             log.error("handler failed for %s", messages, exc_info=error)
         broker_name = self._session.routes.leader_of(line.pull.queue)
@@ -247,7 +246,7 @@ class OrderedConsumption:
 
     async def _to_dead_letters(self, line: _Line, message: ReceivedMessage, verdict: GiveBack) -> bool:
         reason = verdict.reason or self._hopeless(line)
-        log.error("%s is put with the dead letters: %s (%s)", message, reason, verdict.error)
+        log.error("%s is dead-lettered: %s (%s)", message, reason, verdict.error)
         tries = message.reconsume_times + 1
         return await self._gives_back.give_back(message, GiveBack(-1, reason, verdict.error, tries))
 
@@ -258,7 +257,7 @@ class OrderedConsumption:
         return f"blocked its ordered queue for {blocked_s:.0f} s, {plural(tries, 'try', 'tries')} failed"
 
     async def consume_directly(self, message: ReceivedMessage) -> None:
-        """Run the handler for one message outside of any queue. Raises what the handler raises."""
+        """Run the handler for one message that belongs to no owned queue. Raises what the handler raises."""
         returned = self._handler(message if self._policy.batch_size == 1 else [message])
         if returned is not None and inspect.isawaitable(returned):
             await returned

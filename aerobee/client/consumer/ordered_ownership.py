@@ -1,4 +1,4 @@
-"""How an ordered consumer comes to own queues and gives them away without a moment in which two members do.
+"""Acquires and releases the queues of an ordered consumer so that no two members own a queue at the same time.
 
 Follows RebalancePushImpl for ordered consumers (RocketMQ), with these steps in this order:
 
@@ -34,7 +34,7 @@ Save = Callable[[Mapping[MessageQueue, int]], Awaitable[None]]
 
 
 class OrderedOwnership:
-    """The queues of one ordered consumer. With broadcasting there are no locks: every member has every queue."""
+    """The queues of one ordered consumer. With broadcasting there are no locks: every member owns every queue."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class OrderedOwnership:
         lease_s: float,
         local_retry_s: float,
     ) -> None:
-        """`pulls` are the queues that are owned now: a released or lost one is taken out of it here."""
+        """`pulls` contains the owned queues: this class removes released and lost ones."""
         self._session = session
         self._group = group
         self._pulls = pulls
@@ -85,19 +85,19 @@ class OrderedOwnership:
         return 0 if at is None else clock.now_ms() - round((clock.monotonic() - at) * 1000)
 
     async def keep_locks(self) -> None:
-        """Renew locks, for ever."""
+        """Renew locks periodically, until cancelled."""
         if self.locking is not None:
             await self.locking.keep()
 
     async def take(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues that this member does not have yet; return those that it may begin with."""
+        """Lock queues that this member does not own yet; return those that it may start to consume."""
         wanted = set(queues) - self._releasing
         if self.locking is None or not wanted:
             return wanted
         return await self.locking.take(wanted)
 
     async def may_begin(self, queue: MessageQueue, start_offset: int | None) -> bool:
-        """False when the lock ran out meanwhile, or the start is not known: the lock is given back then."""
+        """False when the lock expired meanwhile, or the start offset is unknown: the lock is then released."""
         if self.locking is None or (start_offset is not None and self.locking.may_act(queue)):
             return True
         await self.locking.give_back([queue])
@@ -107,9 +107,9 @@ class OrderedOwnership:
         return not self._releasing.isdisjoint(queues)
 
     def release(self, queues: Collection[MessageQueue]) -> None:
-        """Give queues away in good order, in the background; the rebalancer is woken when it is done."""
+        """Release queues orderly in the background, then wake the rebalancer."""
         for queue in sorted(set(queues) - self._releasing):
-            log.info("group %s gives up %s", self._group, queue)
+            log.info("group %s releases %s", self._group, queue)
             self._releasing.add(queue)
             self._session.tasks.spawn(self._release_and_tell(queue), f"consumer-release-{queue.queue_id}")
 
@@ -125,13 +125,13 @@ class OrderedOwnership:
         await pull.halt()
         await self.consumption.finish(queue)
         if self._pulls.get(queue) is not pull:
-            return  # lost while its handler ended
+            return  # the lock was lost while the handler ended
         offset = pull.process.commit_offset
         pull.stop()
         try:
             await self._save({queue: offset})
         except AerobeeError as error:
-            log.warning("offset %d of %s is not committed, its next owner repeats some messages: %s",
+            log.warning("offset %d of %s is not committed, its next owner receives some messages again: %s",
                         offset, queue, error)  # fmt: skip
         if self.locking is not None:
             await self.locking.give_back([queue])
@@ -152,7 +152,7 @@ class OrderedOwnership:
         try:
             await self._save(offsets)
         except AerobeeError as error:
-            log.warning("offsets are not committed, the next owners repeat some messages: %s", error)
+            log.warning("offsets are not committed, the next owners receive some messages again: %s", error)
         if self.locking is not None:
-            # A handler that does not heed its cancellation keeps its queue: the lock runs out by itself.
+            # A handler that ignores its cancellation keeps its queue: the lock expires by itself.
             await self.locking.end(kept=self.consumption.working)

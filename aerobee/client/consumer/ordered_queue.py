@@ -1,4 +1,5 @@
-"""One queue that is consumed in order: what is handed out next, and what follows from how that ended. Pure.
+"""State of one queue that is consumed in order: the next messages for the handler, and the effect of a handler's
+result. Pure.
 
 Follows ConsumeMessageOrderlyService and the ordered half of ProcessQueue (RocketMQ).
 
@@ -7,11 +8,11 @@ Follows ConsumeMessageOrderlyService and the ordered half of ProcessQueue (Rocke
                             OUT --failed()-----> GIVEN UP --succeeded()--> NOTHING OUT  (it is with the dead letters)
                                                  GIVEN UP --suspend()----> SUSPENDED    (it could not be put there)
 
-What always holds: messages are handed out in the order of their offsets, one batch at a time, and nothing behind a message
-is handed out before it succeeded or became a dead letter. A message may be handed out several times.
+Invariants: the handler receives messages in the order of their offsets, one batch at a time, and no later message
+before this one succeeded or was dead-lettered. A message may be delivered several times.
 
-RocketMQ blocks a queue for ever at a message that always fails, unless told otherwise; here a message is given up
-after `retry_count_max` tries or `block_max_s`, unless told otherwise.
+By default RocketMQ blocks a queue forever at a message that always fails; here a message is by default given up after
+`retry_count_max` tries or `block_max_s`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from aerobee.errors import UsageError
 class OrderPolicy:
     """How long a failing message may block its queue.
 
-    `block_max_s`: from its first failure on, 0: any time. `dead_letters` False: it blocks until it succeeds.
+    `block_max_s`: counted from its first failure, 0: no limit. `dead_letters` False: the message blocks until it
+    succeeds.
     """
 
     batch_size: int = 1
@@ -40,7 +42,7 @@ class OrderPolicy:
 
 
 class State(Enum):
-    """Where the head of the queue is."""
+    """State of the head of the queue."""
 
     NOTHING_OUT = "nothing out"
     OUT = "out"
@@ -49,7 +51,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to the head of the queue."""
+    """Event at the head of the queue."""
 
     TAKE = "take"
     SUCCEED = "succeed"
@@ -73,7 +75,7 @@ Entry = tuple[ProcessQueue, ReceivedMessage]
 
 
 class OrderedQueue:
-    """The messages of one queue between their arrival and their end."""
+    """The pulled, unfinished messages of one queue."""
 
     def __init__(self, policy: OrderPolicy) -> None:
         self._policy = policy
@@ -82,17 +84,17 @@ class OrderedQueue:
         self._again_at = 0.0
         self._blocked_since: float | None = None
         self._tries = 0  # failed tries of the messages in progress
-        self._singles = 0  # number of messages to deliver one by one, to find the one that fails
+        self._singles = 0  # number of messages to deliver individually, to find the failing one
         self.state = State.NOTHING_OUT
 
     def put(self, process: ProcessQueue, messages: Iterable[ReceivedMessage]) -> None:
-        """Add messages that were pulled, in the order of their offsets."""
+        """Add pulled messages, in the order of their offsets."""
         self._ready.extend((process, message) for message in messages)
 
     def take(self, now: float) -> list[ReceivedMessage]:
         """The messages to handle now; empty while others are in progress, while suspended, or without messages.
 
-        Messages of a `process` that was dropped meanwhile (the queue was given away, or its offset moved) are left out.
+        Messages of a `process` that was dropped meanwhile (queue released, or offset reset) are left out.
         """
         if self.state is State.SUSPENDED:
             self._out = [entry for entry in self._out if not entry[0].dropped]
@@ -119,7 +121,7 @@ class OrderedQueue:
         return [message for _, message in self._out]
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until take() gives the suspended messages again, None when nothing is suspended."""
+        """Seconds until take() returns the suspended messages again, None when none are suspended."""
         return max(0.0, self._again_at - now) if self.state is State.SUSPENDED else None
 
     def succeeded(self) -> None:
@@ -136,10 +138,12 @@ class OrderedQueue:
     ) -> bool:
         """The messages in progress failed. True: dead-letter them, then call succeeded() or suspend(); False: wait.
 
-        `retry_count_max`: tries after the first one (GroupRetries.bound). `dead`: the handler asks for the dead letters itself. `after_s`: it asks for that pause.
+        `retry_count_max`: tries after the first one (GroupRetries.bound). `dead`: the handler raised Reject. `after_s`:
+        the pause that the handler requested.
         """
         if len(self._out) > 1:
-            # It is unknown which message failed: each is tried alone before one is dead-lettered.
+            # Which message of the batch failed is unknown: each is delivered alone before one is
+            # dead-lettered.
             self._singles = len(self._out) - 1
             self._ready.extendleft(reversed(self._out[1:]))
             del self._out[1:]
@@ -155,7 +159,7 @@ class OrderedQueue:
         return False
 
     def suspend(self, now: float, after_s: float | None = None) -> None:
-        """Hand the same messages out again after a pause."""
+        """Deliver the same messages again after a pause."""
         self._step(Event.SUSPEND)
         for _, message in self._out:
             tried_again(message)
@@ -168,12 +172,12 @@ class OrderedQueue:
 
     @property
     def blocked_since(self) -> float | None:
-        """When the head failed first, None when it did not."""
+        """Time of the head's first failure, None without a failure."""
         return self._blocked_since
 
     @property
     def has_work(self) -> bool:
-        """True when take() may give something now or later."""
+        """True when take() may return messages now or later."""
         return bool(self._ready) or self.state is not State.NOTHING_OUT
 
     def _is_hopeless(self, now: float, retry_count_max: int) -> bool:

@@ -1,4 +1,4 @@
-"""Calls that a broker makes to a consumer: members changed, offsets reset, status, running info, consume this one.
+"""Requests of a broker to a consumer: members changed, reset offsets, status, running info, consume one message.
 
 Source: ClientRemotingProcessor. Codes 40, 220, 221, 307, 309.
 """
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerCalls:
-    """What the calls need of a consumer."""
+    """The consumer as these requests use it."""
 
     session: Session
     group: str
@@ -42,10 +42,10 @@ class PeerCalls:
     reset: Callable[[Mapping[MessageQueue, int]], Coroutine[Any, Any, None]]
     consume: Callable[[ReceivedMessage], Coroutine[Any, Any, None]] | None
     settings: Callable[[], Mapping[str, str]]
-    locked_at_ms: Callable[[MessageQueue], int] | None = None  # of an ordered consumer: 0 for not locked
+    locked_at_ms: Callable[[MessageQueue], int] | None = None  # only of an ordered consumer; 0: not locked
 
     def install(self) -> None:
-        """Answer these calls on every connection of the session."""
+        """Answer these requests on every connection of the session."""
         self.session.handlers.update(
             {
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED.value: self._members_changed,
@@ -83,12 +83,12 @@ class PeerCalls:
         if request.text("consumerGroup") != self.group:
             return request.reply(
                 ResponseCode.SYSTEM_ERROR.value,
-                remark=f"the consumer group {request.text('consumerGroup')} does not run in this client",
+                remark=f"this client runs no consumer of group {request.text('consumerGroup')}",
             )
         return request.reply(body=fastjson.dumps(self.running_info()))
 
     def running_info(self) -> dict[str, Any]:
-        """ConsumerRunningInfo. Times in ms, sizes in MiB, as RocketMQ has them."""
+        """ConsumerRunningInfo. Times in ms, sizes in MiB, as in RocketMQ."""
         properties = {
             "PROP_NAMESERVER_ADDR": ";".join(self.session.nameservers.addresses) + ";",
             "PROP_CONSUME_TYPE": self.consume_type,
@@ -125,7 +125,7 @@ class PeerCalls:
         try:
             await consume(messages[0])
         except BaseException as error:
-            # The outermost edge of the user's code: the requester receives the exception.
+            # Boundary to user code: the requester receives the exception.
             if not is_of_handler(error):
                 raise
             log.info("direct consumption of %s failed", messages[0], exc_info=error)

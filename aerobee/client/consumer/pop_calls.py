@@ -1,6 +1,6 @@
-"""POP calls to a broker: pop, acknowledge, put off; and the assignment that says whether to pop at all.
+"""POP calls to a broker: pop, acknowledge, change the invisible time; and the assignment that selects pull or POP.
 
-All raise RemoteError for a refusal and TransportError when no answer came.
+All raise RemoteError for a refusal and TransportError when the broker does not answer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.codes import RequestCode, ResponseCode, request_name
 from aerobee.remoting.command import RemotingCommand, boolean_text
 
-ANSWER_MARGIN_S = 10.0  # beyond the time that a pop may wait at the broker
-BATCH_DISTANCE_MAX = 512  # bits of one entry of a batch of acknowledgements
+ANSWER_MARGIN_S = 10.0  # added to the time that a pop may wait at the broker
+BATCH_DISTANCE_MAX = 512  # maximum number of bits in one entry of a batch of acknowledgements
 NOTHING = frozenset(
     {ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}
 )
@@ -42,9 +42,9 @@ async def pop(
     ordered: bool = False,
     attempt_id: str = "",
 ) -> list[PoppedMessage]:
-    """Take messages of a queue, or with queue id -1 of any queue of its broker; empty when none came in time.
+    """Pop messages of a queue, or with queue id -1 of any queue of its broker; empty when none arrived in time.
 
-    Raises RemoteError POLLING_FULL (209) when too many pops wait there.
+    Raises RemoteError POLLING_FULL (209) when too many pops are pending at the broker.
     """
     address = await session.broker_address(queue.broker_name, queue.topic)
     fields = {
@@ -86,15 +86,15 @@ def _message_fields(group: str, message: PoppedMessage) -> dict[str, str]:
 
 
 async def ack(session: Session, group: str, message: PoppedMessage) -> None:
-    """Acknowledge one message. Raises RemoteError NO_MESSAGE (208) when it was handed out again already."""
+    """Acknowledge one message. Raises RemoteError NO_MESSAGE (208) when it was already redelivered."""
     request = RemotingCommand(RequestCode.ACK_MESSAGE.value, _message_fields(group, message))
     await session.invoke_broker(message.pop_queue.broker_name, message.topic, request)
 
 
 async def ack_all(session: Session, group: str, messages: Iterable[PoppedMessage]) -> None:
-    """Acknowledge messages with one call a broker. Raises the first failure when all calls have ended.
+    """Acknowledge messages with one call per broker. Raises the first failure when all calls have ended.
 
-    A batch is not told which of its messages came too late.
+    The reply to a batch does not state which acknowledgements came too late.
     """
     by_broker: dict[str, list[PoppedMessage]] = {}
     for message in messages:
@@ -143,9 +143,10 @@ async def _ack_batch(session: Session, group: str, broker_name: str, messages: l
 async def change_invisible(
     session: Session, group: str, message: PoppedMessage, invisible_ms: int, *, suspend: bool = False
 ) -> None:
-    """Have a message come back `invisible_ms` from now; its handle is another one then.
+    """Redeliver a message `invisible_ms` from now; the message gets a new handle.
 
-    `suspend`: that does not count as a try. Raises RemoteError NO_MESSAGE when it was handed out again already.
+    `suspend`: the delivery does not count as a try. Raises RemoteError NO_MESSAGE when the message was already
+    redelivered.
     """
     fields = {
         **_message_fields(group, message),
@@ -167,9 +168,9 @@ async def change_invisible(
 async def query_assignment(
     session: Session, group: str, topic: str, address: str
 ) -> tuple[frozenset[MessageQueue], frozenset[MessageQueue]] | None:
-    """What a broker says this member should consume: (queues to pull, queues to pop; queue id -1 is any of a broker's).
+    """The broker's assignment for this member: (queues to pull, queues to pop; queue id -1: any queue of a broker).
 
-    None: it does not say, and what is consumed stays.
+    None: the broker has no assignment, and the present one stays.
     """
     body = {
         "clientId": session.client_id,
@@ -199,5 +200,5 @@ async def query_assignment(
 
 
 def is_too_late(error: RemoteError) -> bool:
-    """Whether a refusal means that the message is out of our hands: it was handed out again, or is gone."""
+    """Whether a refusal means that this consumer no longer owns the message: it was redelivered or deleted."""
     return error.code == ResponseCode.NO_MESSAGE

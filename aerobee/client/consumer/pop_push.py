@@ -1,9 +1,10 @@
-"""The push form of POP: pops in the background, handler calls at most so many at a time, and what becomes of each message.
+"""Push consumption with POP: pops in the background, bounded concurrent handler calls, acknowledgement or redelivery of
+each message.
 
-Follows DefaultMQPushConsumerImpl.popMessage and ConsumeMessagePopConcurrentlyService (RocketMQ). Returning means
-consumed: the message is acknowledged. Raising means: again later; the invisible time is changed to when. After the
-group's last try, or with Reject, the message goes to the dead letters. A handler that is not done when the invisible
-time has expired continues, but another member may have its message by then: give the group enough time.
+Follows DefaultMQPushConsumerImpl.popMessage and ConsumeMessagePopConcurrentlyService (RocketMQ). When the handler
+returns, the message is acknowledged. When it raises, the message's invisible time is changed to the time of its
+redelivery. After the group's last try, or with Reject, the message is dead-lettered. A handler that runs when the
+invisible time expires continues, but another member may receive its message: configure a sufficient invisible time.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
-# When a message comes again after its n-th failure, s (popDelayLevel of RocketMQ's client).
+# Delay of a redelivery after the n-th failure, in s (popDelayLevel of RocketMQ's client).
 DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 CACHED_MAX = 96  # pending messages of one source; above it no pop is sent (popThresholdForQueue)
 PAUSE_AFTER_ERROR_S = 1.0
@@ -40,7 +41,7 @@ Handler = Callable[[Any], Any]
 
 
 class _Source:
-    """One (topic, broker, queue or any) that is popped."""
+    """One source of pops: topic, broker, and a queue or any queue."""
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
@@ -49,7 +50,7 @@ class _Source:
 
 
 class PopPush:
-    """Pops the queues that it owns and runs one handler for all of them."""
+    """Pops the owned queues and runs one handler for all of them."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class PopPush:
         self._retries = retries
         self._from_begin = from_begin
         self._sources: dict[MessageQueue, _Source] = {}
-        # Its own tasks: at the end popping stops first, and what runs may still acknowledge.
+        # Separate tasks: close() stops popping first, and running handlers may still acknowledge.
         self._tasks = Tasks()
         self._pool: WorkerPool[tuple[_Source, list[PoppedMessage]]] = WorkerPool(
             self._tasks, one_by_one(self._run), concurrency=concurrency
@@ -92,7 +93,7 @@ class PopPush:
         return frozenset(self._sources)
 
     def own(self, topic: str, queues: frozenset[MessageQueue]) -> None:
-        """Make `queues` the ones of a topic that are popped."""
+        """Set the queues of a topic to pop."""
         for queue in [queue for queue in self._sources if queue.topic == topic and queue not in queues]:
             task = self._sources.pop(queue).task
             if task is not None:
@@ -109,7 +110,8 @@ class PopPush:
         self._paused = False
 
     async def stop(self, drain_s: float) -> None:
-        """Pop no more and let running handlers end; what waits for one comes again when its time runs out."""
+        """Stop popping and let running handlers end; waiting messages are redelivered when their invisible time
+        expires."""
         for source in self._sources.values():
             if source.task is not None:
                 source.task.cancel()
@@ -161,7 +163,7 @@ class PopPush:
         source, messages = work
         source.cached -= len(messages)
         if messages[0].left_s(self._session.clock.monotonic()) <= 0:
-            log.info("%s waited longer for a handler than it is invisible: it comes again", messages[0])
+            log.info("%s waited for a handler longer than its invisible time: it is redelivered", messages[0])
             return
         verdict: GiveBack | None = None
         after_s: float | None = None
@@ -174,7 +176,7 @@ class PopPush:
             verdict = give_back_after(error)
             after_s = error.after if isinstance(error, RetryLater) else None
         except BaseException as error:
-            # The outermost edge of the user's code: whatever it raises means "not consumed".
+            # Boundary to user code: any exception means "not consumed".
             if not is_of_handler(error):
                 raise
             log.exception("handler of group %s failed for %s", self._group, messages)
@@ -190,7 +192,7 @@ class PopPush:
         except AerobeeError as error:
             too_late = isinstance(error, RemoteError) and is_too_late(error)
             log.warning(
-                "%s %s: %s", messages[0], "was handed out again" if too_late else "will come again", error
+                "%s %s: %s", messages[0], "was redelivered" if too_late else "will be redelivered", error
             )
 
     async def _failed(self, message: PoppedMessage, verdict: GiveBack, after_s: float | None) -> None:

@@ -1,7 +1,7 @@
 """Messages of a pop answer, each with the handle that acknowledges it. Core.
 
-Source: MQClientAPIImpl.processPopResponse (RocketMQ). A message of a retry topic brings its handle as property POP_CK;
-for the others it is put together from the answer's startOffsetInfo and msgOffsetInfo.
+Source: MQClientAPIImpl.processPopResponse (RocketMQ). A message of a retry topic contains its handle in property
+POP_CK; for others it is composed from the reply's startOffsetInfo and msgOffsetInfo.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _SIZE_AND_QUEUE = head_struct("size", "queue_id")
 class PoppedMessage(ReceivedMessage):
     """A message that stays invisible to the group's other members until `visible_at_ms`.
 
-    `place` is the topic and queue where it lies, a retry topic for one that was handed out before. `handle` names it
-    towards its broker, and is another one after its invisible time was changed.
+    `place` is the topic and queue that stores it, a retry topic for a redelivered message. `handle` identifies the
+    delivery to its broker; a change of the invisible time replaces it.
     """
 
     __slots__ = ("arrived_s", "handle", "pop_queue", "times_before")
@@ -62,28 +62,28 @@ class PoppedMessage(ReceivedMessage):
 
     @property
     def visible_at_ms(self) -> int:
-        """When another member may get it, by the broker's clock, ms since the epoch."""
+        """Time at which another member may receive it, by the broker's clock, ms since the epoch."""
         return self.handle.revive_time
 
     def left_s(self, now_s: float) -> float:
-        """Seconds for which it stays invisible, as it was popped; `now_s` is this client's monotonic time.
+        """Remaining seconds of the invisible time of the pop; `now_s` is this client's monotonic time.
 
-        The wall clocks of client and broker are not compared: they may be hours apart.
+        The wall clocks of client and broker are not compared: they may differ by hours.
         """
         return self.arrived_s + self.handle.invisible_ms / 1000 - now_s
 
     @property
     def reconsume_times(self) -> int:
-        """How often it was handed out before; 0 at the first delivery."""
+        """Number of earlier deliveries; 0 at the first delivery."""
         return self.times_before or super().reconsume_times
 
 
 def decode_popped(
     answer: RemotingCommand, topic: str, group: str, broker_name: str, arrived_s: float = 0.0
 ) -> list[PoppedMessage]:
-    """The messages of an answer of code 0, which arrived at `arrived_s` by this client's monotonic clock.
+    """The messages of a reply with code 0 that arrived at `arrived_s` by this client's monotonic clock.
 
-    Raises MalformedFrame or MalformedRecord for what is none.
+    Raises MalformedFrame or MalformedRecord for an invalid reply.
     """
     starts = parse_start_offsets(answer.field("startOffsetInfo"))
     offsets = parse_message_offsets(answer.field("msgOffsetInfo"))
@@ -102,7 +102,8 @@ def decode_popped(
         text = message.properties.get(POP_CK)
         handle = parse_handle(text) if text else None
         if handle is not None and (handle.queue_id, handle.queue_offset) == (queue_id, offset):
-            pass  # a retry topic may have given a message of the same queue id and offset as the topic itself
+            # A message of a retry topic may have the same queue id and offset as one of the topic itself.
+            pass
         elif (queue_id, offset) in handed_out:
             start = starts.get((NORMAL, queue_id), offset)
             handle = Handle(
@@ -119,7 +120,7 @@ def decode_popped(
 
 
 def _messages(body: bytes, topic: str, broker_name: str) -> Iterator[ReceivedMessage]:
-    """Records of several queues, back to back: those of one queue stand together."""
+    """Records of several queues, back to back and grouped by queue."""
     at, end = 0, len(body)
     run_start, run_queue = 0, -1
     while at < end:

@@ -1,8 +1,7 @@
-"""Messages of one queue that are pulled and not yet finished. Pure.
+"""Pulled, unfinished messages of one queue. Pure.
 
-Follows ProcessQueue. What always holds: offsets are put in ascending order, and `commit_offset` is the smallest
-unfinished offset, or the one after the newest when nothing is left, so a committed offset never passes a message
-that no handler has finished.
+Follows ProcessQueue. Invariants: offsets are added in ascending order, and `commit_offset` is the smallest unfinished
+offset, or the one after the newest when all are finished, so a committed offset never passes an unfinished message.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Protocol, TypeVar
 
 
 class Placed(Protocol):
-    """What is used of a pulled message; `size_bytes` is that of its record."""
+    """The fields of a pulled message that are used here; `size_bytes` is the size of its record."""
 
     queue_offset: int
     size_bytes: int
@@ -28,14 +27,14 @@ class ProcessQueue:
     __slots__ = ("_next", "_order", "_unfinished", "cached_bytes", "dropped")
 
     def __init__(self, next_offset: int) -> None:
-        self.dropped = False  # the queue was given away: results of handlers that still run do not count
+        self.dropped = False  # the queue was released: results of running handlers are ignored
         self.cached_bytes = 0
         self._next = next_offset
         self._order: deque[int] = deque()  # ascending; holds finished offsets too until they reach the front
         self._unfinished: dict[int, int] = {}  # offset -> body bytes
 
     def put(self, offset: int, size_bytes: int) -> bool:
-        """Add a pulled message. False when it is older than what was pulled before: it is there already."""
+        """Add a pulled message. False when it is not newer than the last pulled one: it is a repetition."""
         if offset < self._next:
             return False
         self._unfinished[offset] = size_bytes
@@ -45,7 +44,7 @@ class ProcessQueue:
         return True
 
     def put_all(self, messages: list[P]) -> list[P]:
-        """Add what a pull brought; returns those that were not there already."""
+        """Add the messages of one pull; returns the new ones."""
         added: list[P] = []
         unfinished, order, following, total = self._unfinished, self._order, self._next, 0
         for message in messages:
@@ -61,7 +60,7 @@ class ProcessQueue:
         return added
 
     def finish(self, offset: int) -> bool:
-        """Mark one message as done. False when it was not open."""
+        """Mark one message as finished. False when it was not pending."""
         size_bytes = self._unfinished.pop(offset, None)
         if size_bytes is None:
             return False
@@ -73,7 +72,7 @@ class ProcessQueue:
             self.finish(offset)
 
     def pulled_up_to(self, next_offset: int) -> None:
-        """The broker skipped entries (filtered, or not there): the next pull begins at `next_offset`."""
+        """The broker skipped entries (filtered or deleted): the next pull begins at `next_offset`."""
         self._next = max(self._next, next_offset)
 
     @property
@@ -82,12 +81,12 @@ class ProcessQueue:
 
     @property
     def next_offset(self) -> int:
-        """Where the next pull begins."""
+        """Offset of the next pull."""
         return self._next
 
     @property
     def commit_offset(self) -> int:
-        """The first offset that a successor has to read."""
+        """The first offset that the queue's next owner has to read."""
         order, unfinished = self._order, self._unfinished
         while order and order[0] not in unfinished:
             order.popleft()
@@ -95,18 +94,18 @@ class ProcessQueue:
 
     @property
     def newest_offset(self) -> int:
-        """The largest unfinished offset's upper bound; -1 when empty."""
+        """Upper bound of the unfinished offsets; -1 when empty."""
         return self._order[-1] if self._unfinished else -1
 
     @property
     def span(self) -> int:
-        """Offsets between the oldest unfinished message and the newest pulled one."""
+        """Distance in offsets between the oldest unfinished message and the newest pulled one."""
         if not self._unfinished:
             return 0
         return self._order[-1] - self.commit_offset
 
     def is_full(self, *, count_max: int, bytes_max: int, span_max: int) -> bool:
-        """True while no more should be pulled. Source: DefaultMQPushConsumerImpl.pullMessage."""
+        """True while the cache bounds forbid another pull. Source: DefaultMQPushConsumerImpl.pullMessage."""
         return (
             len(self._unfinished) > count_max
             or self.cached_bytes > bytes_max

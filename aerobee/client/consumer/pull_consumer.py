@@ -82,7 +82,7 @@ class PullConsumer:
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned_by_hand = False
         self._pulls: dict[MessageQueue, QueuePull] = {}
-        self._no_start: dict[MessageQueue, AerobeeError] = {}  # why it is not known where to begin
+        self._no_start: dict[MessageQueue, AerobeeError] = {}  # why the start offset is unknown
         self._ready: dict[MessageQueue, deque[ReceivedMessage]] = {}
         self._positions: dict[MessageQueue, int] = {}  # next offset that poll() returns
         self._uncommitted: dict[MessageQueue, int] = {}
@@ -155,7 +155,7 @@ class PullConsumer:
         self._session.routes.on_change(self._route_changed)
 
     async def close(self) -> None:
-        """Commit what was polled (with auto_commit), leave the group."""
+        """Commit the offsets of polled messages (with auto_commit) and leave the group."""
         if not self._session.is_open:
             return
         try:
@@ -165,7 +165,7 @@ class PullConsumer:
             for pull in self._pulls.values():
                 pull.stop()
             self._pulls.clear()
-            self._ready.clear()  # a poll() that waits finds nothing and ends
+            self._ready.clear()  # a waiting poll() finds no message and returns
             self._arrived.fire()
             await self._session.close()
             if self._tracer is not None:
@@ -193,7 +193,7 @@ class PullConsumer:
         """
         self._session.check_open()
         if self._assigned_by_hand:
-            raise UsageError("queues were assigned by hand: use either assign() or subscribe()")
+            raise UsageError("queues were assigned explicitly: use either assign() or subscribe()")
         first = not self._subscriptions
         subscription = subscribe(topic, expression, self._clock.now_ms())
         self._session.routes.subscribe((topic,))
@@ -238,7 +238,7 @@ class PullConsumer:
             self._take(queue, await self._first.of(queue) if stored is None else stored)
 
     async def _check(self, subscription: Subscription) -> None:
-        """Let a broker of the topic parse an expression that is not tags, so that an error is raised now."""
+        """Let a broker of the topic check an expression other than tags, so that an error is raised now."""
         if subscription.expression_type == "TAG":
             return
         route = await self._session.routes.get(subscription.topic)
@@ -271,7 +271,7 @@ class PullConsumer:
             del self._no_start[queue]
         lost = owned - wanted
         if lost:
-            # What was polled is committed before another member begins there.
+            # Offsets of polled messages are committed before another member starts to consume the queue.
             offsets = {queue: self._uncommitted[queue] for queue in lost if queue in self._uncommitted}
             for queue in lost:
                 self._release(queue)
@@ -297,7 +297,7 @@ class PullConsumer:
         if begun and self.config.auto_commit and self._session.is_open:
             await self._offsets.save(
                 begun
-            )  # as the push consumer: where a group begins is written down first
+            )  # as in the push consumer: the start offset of a new group is committed first
         return complete
 
     def _take(self, queue: MessageQueue, start: int) -> None:
@@ -349,7 +349,8 @@ class PullConsumer:
                 return []
             await self._arrived.wait_at_most(remaining_s, self._clock)
         if self._observers:
-            begin_consume(self._observers, self.group, messages)(None)  # handed over is all that is known
+            # A pull consumer only knows that the message was returned to the caller.
+            begin_consume(self._observers, self.group, messages)(None)
         return messages
 
     def _take_ready(self) -> list[ReceivedMessage]:
@@ -365,14 +366,15 @@ class PullConsumer:
                 message = ready.popleft()
                 process.finish(message.queue_offset)
                 messages.append(message)
-            # The first offset not handed out, which lies beyond messages that the subscription did not want.
+            # The first offset that poll() has not returned; it is after messages that the subscription
+            # filtered out.
             position = ready[0].queue_offset if ready else process.next_offset
             self._positions[queue] = self._uncommitted[queue] = position
             pull.space_freed()
         return messages
 
     def _auto_commit(self) -> None:
-        """Commit in the background: a broker that is gone keeps no poll() waiting."""
+        """Commit in the background, so that an unreachable broker does not delay poll()."""
         now = self._clock.monotonic()
         if self._uncommitted and now - self._committed_at >= self.config.auto_commit_s:
             self._committed_at = now
@@ -382,7 +384,8 @@ class PullConsumer:
     # positions
 
     def position(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message that poll() returns from a queue; None when it is not read."""
+        """The offset of the next message that poll() returns from a queue; None for a queue that this consumer does not
+        read."""
         return self._positions.get(queue)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:

@@ -237,7 +237,7 @@ class PushConsumer:
 
     @property
     def consumed_count(self) -> int:
-        """Messages that the handler finished since the start."""
+        """Number of messages that the handler finished since the start."""
         return self._consumption.consumed_count + (0 if self._pops is None else self._pops.consumed_count)
 
     async def start(self) -> None:
@@ -252,7 +252,7 @@ class PushConsumer:
             self._started_ms = self._clock.now_ms()
             self._first.start(self._started_ms)
             if self._broadcasting:
-                # Not the client id, which is another one in each run unless an instance is named.
+                # Not the client id, which differs in each run unless an instance is configured.
                 name = "@".join([session.client_ip, session.config.instance or DEFAULT_INSTANCE])
                 self._directory = LocalDirectory.claim(
                     Path(self.config.local_offsets_directory), name, self.group
@@ -268,7 +268,7 @@ class PushConsumer:
                 except TopicNotExist:
                     if not topic.startswith(RETRY_PREFIX):
                         log.warning("topic %s does not exist yet; group %s waits for it", topic, self.group)
-            # The heartbeat first: a broker answers pulls only of members that it knows.
+            # The heartbeat first: a broker answers only pulls of members that it knows.
             await session.heartbeat()
             if self._pops is not None and self.config.consume_from is ConsumeFrom.LAST:
                 await begin_at_end(session, self.group, self._first.known)
@@ -291,7 +291,7 @@ class PushConsumer:
             self._directory.close()
 
     async def _check_expressions(self) -> None:
-        """Let a broker of each topic parse expressions that are not tags, so that an error is raised now."""
+        """Let a broker of each topic check expressions other than tags, so that an error is raised now."""
         for subscription in self._subscriptions.values():
             if subscription.expression_type == "TAG":
                 continue
@@ -343,14 +343,14 @@ class PushConsumer:
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         stream = self._stream
         if stream is None:
-            raise UsageError("this consumer has a handler: give none to read it with `async for`")
+            raise UsageError("this consumer has a handler: omit the handler to read it with `async for`")
         self._session.check_open()
         while (message := await stream.next()) is not None:
             yield message
             stream.settle(message, None)
 
     def pause(self) -> None:
-        """Pull no more until resume(); cached messages are still delivered to the handler."""
+        """Stop pulling until resume(); cached messages are still delivered to the handler."""
         self._paused = True
         if self._pops is not None:
             self._pops.pause()
@@ -358,7 +358,7 @@ class PushConsumer:
             pull.pause()
 
     def resume(self) -> None:
-        """Pull again after pause()."""
+        """Resume pulling after pause()."""
         self._paused = False
         if self._pops is not None:
             self._pops.resume()
@@ -394,7 +394,7 @@ class PushConsumer:
     # ownership
 
     async def _own(self, topic: str, wanted: frozenset[MessageQueue]) -> bool:
-        """Make `wanted` the owned queues of a topic. False when a start offset is not known yet."""
+        """Set the owned queues of a topic to `wanted`. False when a start offset is still unknown."""
         ordering = self._ordering
         owned = {queue for queue in self._pulls if queue.topic == topic}
         lost = owned - wanted
@@ -402,12 +402,12 @@ class PushConsumer:
             if ordering is not None:
                 ordering.release(lost)
             else:
-                log.info("group %s gives up %s", self.group, sorted(lost))
+                log.info("group %s releases %s", self.group, sorted(lost))
                 await self._give_up(lost)
         gained = sorted(wanted - owned)
         complete = True
         if ordering is not None:
-            # The first offset is known only under the lock: until then the previous owner continues.
+            # The start offset is final only under the lock: until then the previous owner still consumes.
             locked = await ordering.take(gained)
             complete = len(locked) == len(gained) and not ordering.is_releasing(wanted)
             gained = sorted(locked)
@@ -494,7 +494,7 @@ class PushConsumer:
             await self._offsets.save(offsets)
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets in queues that this member owns, and drop their cached messages."""
+        """Continue at these offsets in owned queues, and drop the cached messages of these queues."""
         pulls = {queue: self._pulls[queue] for queue in offsets if queue in self._pulls}
         await asyncio.gather(*(pull.halt() for pull in pulls.values()))
         mine = {queue: offsets[queue] for queue, pull in pulls.items() if self._pulls.get(queue) is pull}

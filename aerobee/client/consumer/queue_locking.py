@@ -1,8 +1,9 @@
-"""Takes, renews and gives back the locks of an ordered consumer at their brokers. Shell around QueueLocks.
+"""Takes, renews and releases the locks of an ordered consumer at their brokers. I/O layer of QueueLocks.
 
-Follows RebalanceImpl.lock, lockAll and unlock (RocketMQ): LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42, renewed at two thirds of
-the lease. A lock that a broker refuses to renew, or that could not be renewed before its lease expired, is lost: `lost` is
-called, and no message of that queue is handled or committed any more, because another member may have it.
+Follows RebalanceImpl.lock, lockAll and unlock (RocketMQ): LOCK_BATCH_MQ 41, UNLOCK_BATCH_MQ 42, renewed at two thirds
+of the lease. A lock that a broker refuses to renew, or that could not be renewed before its lease expired, is lost:
+`lost` is called, and no message of that queue is handled or committed any more, because another member may own the
+queue.
 
 A broker gets one request at a time: an unlock waits for the answer to a lock request under way, which would otherwise note
 a queue as held that was given away since, and renew it from then on. A request without an answer may have locked its
@@ -32,7 +33,7 @@ class QueueLocking:
     def __init__(
         self, session: Session, group: str, *, lease_s: float, lost: Callable[[MessageQueue, str], None]
     ) -> None:
-        """`lost` gets the queue and why; it is called once for each loss and must not wait."""
+        """`lost` receives the queue and the reason; it is called once per loss and must not block."""
         self._session = session
         self._group = group
         self._lost = lost
@@ -43,18 +44,18 @@ class QueueLocking:
         self.locks = QueueLocks(lease_s=lease_s)
 
     def may_act(self, queue: MessageQueue) -> bool:
-        """True while this member may hand out messages of the queue."""
+        """True while this member may deliver messages of the queue to the handler."""
         return self.locks.may_act(queue, self._session.clock.monotonic())
 
     async def take(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues; return those that were granted. Those of a broker that does not answer are not."""
+        """Lock queues; return those that were granted. A broker that does not answer grants none."""
         granted: set[MessageQueue] = set()
         for taken in await asyncio.gather(*(self._ask(*part) for part in self._by_broker(queues))):
             granted.update(taken or ())
         return granted
 
     async def keep(self) -> None:
-        """Renew what is held, for ever."""
+        """Renew the held locks periodically, until cancelled."""
         clock = self._session.clock
         while True:
             await clock.sleep(self.locks.renew_interval_s)
@@ -71,7 +72,7 @@ class QueueLocking:
                     address = await self._session.broker_address(broker_name, part[0].topic)
                     await unlock_queues(self._session, self._group, address, part)
                 except AerobeeError as error:
-                    self._session.peers.trouble(log, error, "locks of %s are not given back: %s", part, error)
+                    self._session.peers.trouble(log, error, "locks of %s are not released: %s", part, error)
         self._arm()
 
     async def end(self, kept: Collection[MessageQueue] = ()) -> None:
@@ -95,7 +96,7 @@ class QueueLocking:
         return sorted(parts.items())
 
     async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> frozenset[MessageQueue] | None:
-        """The queues that a broker granted, None when it gave no answer."""
+        """The queues that a broker granted, None when it did not answer."""
         async with self._turns[broker_name]:
             return None if self._is_ending else await self._request(broker_name, queues)
 
@@ -116,7 +117,7 @@ class QueueLocking:
         self._unanswered.difference_update(queues)
         granted = granted.intersection(queues)
         if clock.monotonic() - asked_at >= self.locks.lease_s:
-            return None  # granted, but so long ago that it says nothing any more
+            return None  # granted, but requested so long ago that the lease has expired
         self.locks.granted(granted, asked_at=asked_at)
         self._arm()
         return granted
@@ -129,13 +130,13 @@ class QueueLocking:
                 return
             granted = await self._request(broker_name, queues)
         if granted is None:
-            return  # the lease bounds how long this may continue
+            return  # the loop ends at the latest with the lease
         for queue in queues:
             if queue not in granted and self.locks.renewed_at(queue) is not None:
-                self._lose(queue, "its broker gave it to another member")
+                self._lose(queue, "its broker granted it to another member")
 
     def _arm(self) -> None:
-        """Be there when the first lease ends."""
+        """Set a timer for the end of the first lease."""
         self._cancel_timer()
         end = self.locks.next_end
         if end is not None and not self._is_ending:

@@ -1,9 +1,9 @@
-"""Which queues this client has locked at their brokers, and until when it may act on that. Pure.
+"""The queues that this client has locked at their brokers, and the expiry of each lock. Pure.
 
-Follows the lock bookkeeping of ProcessQueue and RebalanceImpl (RocketMQ). A broker keeps a lock for a time after its last
-renewal (60 s; Aerobee's brokers as long as the client asks for, see `lease_s`). A client trusts its lock for `lease_s`
-after it *requested* it, which is earlier than the start of the lease at the broker: when the broker may give the queue to
-another member, this client has stopped.
+Follows the lock bookkeeping of ProcessQueue and RebalanceImpl (RocketMQ). A broker keeps a lock for a time after its
+last renewal (60 s; Aerobee's brokers for the requested time, see `lease_s`). A client trusts its lock for `lease_s`
+after it *requested* it, which is earlier than the start of the lease at the broker: when the broker may give the queue
+to another member, this client has stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class QueueLocks:
 
     @property
     def held(self) -> list[MessageQueue]:
-        """Queues that were granted and not forgotten; their lease may be over."""
+        """Queues that were granted and not removed; their lease may have expired."""
         return sorted(self._ends)
 
     def granted(self, queues: Iterable[MessageQueue], *, asked_at: float) -> None:
@@ -41,7 +41,7 @@ class QueueLocks:
                 self._renewed[queue] = asked_at
 
     def forget(self, queue: MessageQueue) -> None:
-        """The lock was given back, refused or not renewed in time."""
+        """The lock was released, refused or not renewed in time."""
         self._ends.pop(queue, None)
         self._renewed.pop(queue, None)
 
@@ -55,10 +55,10 @@ class QueueLocks:
         return self._renewed.get(queue)
 
     def lapsed(self, now: float) -> list[MessageQueue]:
-        """Queues whose lease has expired: another member may have them by now."""
+        """Queues whose lease has expired: another member may own them by now."""
         return sorted(queue for queue, end in self._ends.items() if now >= end)
 
     @property
     def next_end(self) -> float | None:
-        """When the first lease ends, None without any."""
+        """Time at which the first lease ends, None without a lease."""
         return min(self._ends.values(), default=None)

@@ -1,7 +1,7 @@
-"""Pulls one queue: a long poll after the other, as fast as its messages are worked off.
+"""Pulls one queue: one long poll after the other, as fast as its messages are processed.
 
-Follows PullMessageService and PullAPIWrapper for one queue. One pull is on its way at a time; while more is cached
-than the bounds allow, none is. Whoever owns it finishes messages at `process` and calls `space_freed()`.
+Follows PullMessageService and PullAPIWrapper for one queue. At most one pull is pending at a time, and none while the
+cache exceeds its bounds. The owner finishes messages at `process` and calls `space_freed()`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # sysFlag of a pull (PullSysFlag)
 
 FLOW_CONTROL_PAUSE_S = 0.02
-ANSWER_WAIT_S = 3.0  # for a pull that carries an offset, before a newer one is committed
+ANSWER_WAIT_S = 3.0  # maximum wait for a pull that carries an offset, before a newer one is committed
 SPAN_UNBOUNDED = 1 << 62
 
 Deliver = Callable[["QueuePull", list[ReceivedMessage]], None]
@@ -59,7 +59,7 @@ class PullSettings:
 
 
 class QueuePull:
-    """One owned queue: where it stands, what is cached, and the task that pulls."""
+    """One owned queue: its offsets, its cached messages, and the task that pulls."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class QueuePull:
         self._moved = moved
         self._broker_id = MASTER_ID
         self._paused = False
-        self.failure: AerobeeError | None = None  # of the newest pull; None since one succeeds
+        self.failure: AerobeeError | None = None  # of the newest pull; None after a success
         # Whether the broker had messages behind its last reply: it answers the next pull immediately.
         self._has_more = False
-        # Done when the pull with a growing offset is answered.
+        # Done when the broker answered the pull that carries a growing offset.
         self._carrying: asyncio.Future[None] | None = None
         self._ending = False
         self.space: asyncio.Future[None] | None = None  # set while a pull waits for space
@@ -102,14 +102,14 @@ class QueuePull:
         )
 
     def stop(self) -> None:
-        """Pull no more. Results of handlers that still run on its messages do not count from now on."""
+        """Stop pulling. Results of running handlers are ignored from now on."""
         self.process.dropped = True
         if self._task is not None:
             self._task.cancel()
 
     async def halt(self) -> None:
-        """Pull no more; what is cached still counts. On return what a pull carried is at the broker, or 3 s have
-        passed: an offset that is committed now is not followed by an older one."""
+        """Stop pulling; cached messages stay valid. On return the broker has the offset that a pull carried, or 3 s
+        have passed: an offset that is committed now is not followed by an older one."""
         self._ending = True
         if self._carrying is not None:
             await asyncio.wait((self._carrying,), timeout=ANSWER_WAIT_S)
@@ -135,7 +135,7 @@ class QueuePull:
         self.space_freed()
 
     def space_freed(self) -> None:
-        """Messages were finished: a pull that waits for space checks again."""
+        """Messages were finished: a waiting pull checks the cache bounds again."""
         if self.space is not None and not self.space.done() and not self._must_wait():
             self.space.set_result(None)
 
@@ -164,7 +164,7 @@ class QueuePull:
                     self.failure = None
                     log.info("pulls of %s succeed again", self.queue)
             except AerobeeError as error:
-                # Said once, not with each of the tries that follow until one succeeds.
+                # Logged once, not with each further try until one succeeds.
                 if self.failure is not None:
                     log.debug("pull of %s: %s", self.queue, error)
                 else:
@@ -209,7 +209,7 @@ class QueuePull:
         if self._session.peers.lost:
             self._session.peers.answered(address)
         if process is not self.process or self._ending:
-            return 0.0  # restarted, or given up, meanwhile
+            return 0.0  # restarted or released meanwhile
         self.last_pull_ms = self._session.clock.now_ms()
         code = answer.code
         if code == ResponseCode.SUCCESS:
@@ -224,7 +224,7 @@ class QueuePull:
             why = (
                 "the group was reset"
                 if answer.remark == "OFFSET_RESET"
-                else f"it is not there ({answer.remark})"
+                else f"the broker does not have it ({answer.remark})"
             )
             log.warning(
                 "%s: cannot continue at offset %d, %s; continuing at %d",
@@ -236,7 +236,7 @@ class QueuePull:
             process.dropped = True
             self.process = ProcessQueue(next_offset)
             self._moved(self, next_offset)
-            # A broker that answers the same again must not make this a busy loop.
+            # A broker that repeats the same answer must not cause a busy loop.
             return 0.0 if next_offset != process.next_offset else self._settings.pause_after_error_s
         if code == ResponseCode.FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_S
@@ -295,13 +295,13 @@ class QueuePull:
         messages = self._session.codec.decode_messages(answer.body, self.queue)
         delta = answer.integer("offsetDelta", 0)
         if delta:
-            # A part of a logical queue: its records have physical queue offsets.
+            # A part of a logical queue: its records contain physical queue offsets.
             for message in messages:
                 message.queue_offset += delta
         wanted = process.put_all(messages)
         subscription = self._subscription()
         if subscription.tags:
-            # A broker filters by the hash of a tag, which others share.
+            # A broker filters by the hash of a tag, which other tags may share.
             process.finish_all(
                 message.queue_offset for message in wanted if not subscription.wants(message.tag)
             )

@@ -1,8 +1,8 @@
-"""Decides again and again which queues this member of a group owns.
+"""Periodically computes the queues that this member of a group owns.
 
-Follows RebalanceImpl and RebalanceService: every 20 s, immediately when a broker notifies of changed members, and after a
-second when the last round could not be finished. Members ask one broker of the topic who is there, and each computes
-the same split. Or a broker computes it (client_rebalance=False): it says of each queue whether to pull or to pop it.
+Follows RebalanceImpl and RebalanceService: every 20 s, immediately when a broker notifies of changed members, and after
+a second when the last round could not be finished. Members read the member list from one broker of the topic, and each
+computes the same allocation. Or a broker computes it (client_rebalance=False) and selects pull or POP for each queue.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from aerobee.remoting.protocol import MASTER_ID
 
 log = logging.getLogger(__name__)
 
-UNBALANCED_S = 1.0  # until the next round when this one could not be finished
+UNBALANCED_S = 1.0  # pause after a round that could not be finished
 
 Apply = Callable[[str, frozenset[MessageQueue]], Awaitable[bool]]
 ApplyPops = Callable[[str, frozenset[MessageQueue]], None]
 
 
 class Rebalancer:
-    """Runs rounds. `apply(topic, queues)` makes `queues` the owned ones of a topic; False: ask again soon."""
+    """Runs rounds. `apply(topic, queues)` sets the owned queues of a topic; False: run another round soon."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Rebalancer:
         interval_s: float,
         apply_pops: ApplyPops | None = None,
     ) -> None:
-        """`apply_pops(topic, queues)`: let a broker share out the queues; these are the ones to pop."""
+        """`apply_pops(topic, queues)`: let a broker assign the queues; these are the queues to pop."""
         self._apply_pops = apply_pops
         self._session = session
         self._group = group
@@ -56,10 +56,10 @@ class Rebalancer:
         self._interval_s = interval_s
         self._wanted = asyncio.Event()
         self._warnings = RepeatedWarnings(log)
-        self.failures: dict[str, AerobeeError] = {}  # by topic, of the newest try
+        self.failures: dict[str, AerobeeError] = {}  # error of the newest round, by topic
 
     def wake(self) -> None:
-        """Run a round as soon as the present one has ended."""
+        """Run another round as soon as the present one has ended."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -76,7 +76,7 @@ class Rebalancer:
                 timer.cancel()
 
     async def round(self) -> bool:
-        """One round over all topics; True when each topic is as it should be."""
+        """One round over all topics; True when every topic is assigned completely."""
         balanced = True
         for topic in tuple(self._topics()):
             try:
@@ -91,14 +91,14 @@ class Rebalancer:
                 # Keep the owned queues: no better allocation is known at the moment.
                 balanced = False
                 self.failures[topic] = error
-                if self._session.is_open:  # brokers forget a member that leaves before it stops asking
+                if self._session.is_open:  # brokers remove a leaving member before its requests stop
                     text = f"rebalance of topic {topic} in group {self._group}: {error}"
                     if isinstance(error, TransportError) or self._session.peers.explains(error):
                         self._session.peers.trouble(log, error, "%s", text)
                     else:
                         self._warnings.warn(topic, text)
             except Exception:
-                # The edge of the user's code: a custom allocation may raise anything.
+                # Boundary to user code: a custom allocation may raise any exception.
                 log.exception("allocation of topic %s in group %s failed", topic, self._group)
                 balanced = False
         return balanced
@@ -128,7 +128,7 @@ class Rebalancer:
             )
             return await self._apply(topic, frozenset())
         if own_id not in ids:
-            # The broker does not know us yet, or not any more because it was restarted.
+            # The broker does not know this client yet, or no longer because it was restarted.
             await self._session.heartbeat()
             ids = await first_answer(self._session, self._group, addresses)
         if own_id not in ids:
@@ -144,7 +144,7 @@ class Rebalancer:
         return await self._apply(topic, share.intersection(queues))
 
     async def _take_assignment(self, topic: str, address: str, apply_pops: ApplyPops) -> bool:
-        """Do what a broker says; nothing changes when it does not say anything."""
+        """Apply a broker's assignment; without one nothing changes."""
         await self._session.heartbeat_to(address)
         assignment = await query_assignment(self._session, self._group, topic, address)
         if assignment is None:

@@ -1,4 +1,4 @@
-"""A consumer that owns no queues: receive(), then acknowledge each message, or have it redelivered.
+"""A consumer that owns no queues: receive(), then acknowledge or redeliver each message.
 
 Follows SimpleConsumer of RocketMQ 5 and its POP calls. Every member of the group may receive any message; a received message
 stays invisible to the others until its invisible time expires, it is acknowledged, or its invisible time is changed. There is
@@ -43,7 +43,8 @@ from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
-MASTER_PAUSE_FIRST_S, MASTER_PAUSE_MAX_S = 0.1, 1.0  # between two tries while a topic's broker has no master
+# Pause between two tries while a topic's broker has no master.
+MASTER_PAUSE_FIRST_S, MASTER_PAUSE_MAX_S = 0.1, 1.0
 
 
 class SimpleConsumer:
@@ -255,7 +256,7 @@ class SimpleConsumer:
     async def _pop_until(
         self, source: MessageQueue, count_max: int, invisible_ms: int, end: float
     ) -> list[PoppedMessage]:
-        """As _pop(), waiting until `end`; at the new master when the broker is lost or no longer master."""
+        """As _pop(), waiting until `end`; retries at the new master when the broker is lost or no longer master."""
         clock, pause_s = self._session.clock, MASTER_PAUSE_FIRST_S
         while True:
             left_s = max(0.0, end - clock.monotonic())
@@ -267,7 +268,7 @@ class SimpleConsumer:
                     raise
                 if pause_s == MASTER_PAUSE_FIRST_S:
                     self._trouble(source, error)
-            # The failed call has the route read again; a master may be elected only in a moment.
+            # The failed call triggers a route refresh; the election of a new master may take a moment.
             await clock.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, MASTER_PAUSE_MAX_S)
 
@@ -305,20 +306,21 @@ class SimpleConsumer:
         ]
 
     async def _give_up(self, message: PoppedMessage) -> bool:
-        """Dead-letter a message with too many deliveries; False when no broker accepts it: then it is delivered."""
+        """Dead-letter a message with too many deliveries; False when no broker accepts it: the caller then delivers
+        it."""
         tries = message.reconsume_times
         try:
             reason = f"not acknowledged in {plural(tries, 'delivery', 'deliveries')}"
             await self._to_dead_letters(message, reason, tries)
         except AerobeeError as error:
-            log.warning("group %s: %s is not put with the dead letters: %s", self.group, message, error)
+            log.warning("group %s: %s is not dead-lettered: %s", self.group, message, error)
             return False
         return True
 
     async def _wait(
         self, sources: list[MessageQueue], count_max: int, invisible_ms: int, end: float
     ) -> list[PoppedMessage]:
-        """Wait at all brokers; messages after the first reply are kept for the next receive()."""
+        """Wait at all brokers; messages of later replies are kept for the next receive()."""
         for source in sources:
             if source not in self._waiting:
                 self._waiting[source] = self._session.tasks.spawn(
@@ -335,7 +337,7 @@ class SimpleConsumer:
                 return taken
 
     def _arrived(self, sources: Sequence[MessageQueue]) -> list[PoppedMessage]:
-        """Messages of a pop that was answered meanwhile, unless their invisible time is about to expire."""
+        """Kept messages of earlier pops, except those whose invisible time is about to expire."""
         found: list[PoppedMessage] = []
         for source in sources:
             task = self._waiting.get(source)

@@ -1,4 +1,4 @@
-"""What a group wants of a topic: `*`, `TagA || TagB`, or an SQL92 expression. Pure.
+"""Subscription of a group to a topic: `*`, `TagA || TagB`, or an SQL92 expression. Pure.
 
 Source: FilterAPI, SubscriptionData. The broker filters tags by hash, so the client filters again by exact text.
 """
@@ -17,8 +17,8 @@ SQL_PREFIX = "sql:"
 class Sql(str):
     """An SQL92 expression over message properties, where a subscription takes tags: `Sql("price > 5")`.
 
-    It is the text `sql:price > 5`, which may be written instead. Brokers evaluate it (enablePropertyFilter) and refuse
-    one that does not parse with the column of the fault.
+    The text `sql:price > 5` is equivalent. Brokers evaluate it (enablePropertyFilter); they refuse an invalid
+    expression and state the column of the error.
     """
 
     __slots__ = ()
@@ -31,7 +31,7 @@ class Sql(str):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a group. `tags` is empty when every message is wanted; `version` grows with each change."""
+    """One topic of a group. `tags` is empty when every message matches; `version` grows with each change."""
 
     topic: str
     expression: str
@@ -44,7 +44,7 @@ class Subscription:
         return not self.tags or tag in self.tags
 
     def to_data(self) -> SubscriptionData:
-        """What a heartbeat says of it."""
+        """The subscription as a heartbeat encodes it."""
         return SubscriptionData.parse(
             self.topic, self.expression, expression_type=self.expression_type, sub_version=self.version
         )

@@ -1,8 +1,8 @@
 """Runs handler calls with bounded concurrency, without a task for each.
 
-Workers are started when there is work without an idle worker, up to the bound. A worker that takes an item wakes at most
-one other when more is waiting: a burst whose handlers never wait is done by one worker in one go, and a burst whose
-handlers wait is spread over all of them.
+Workers are started when there is work without an idle worker, up to the bound. A worker that takes an item wakes at
+most one other when more items are waiting: one worker handles all items when handlers never await, and items spread
+over all workers when handlers do.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from aerobee.client.base.tasks import Tasks
 T = TypeVar("T")
 
 ITEMS_BEFORE_YIELD = (
-    64  # then the event loop gets a turn, so that busy handlers do not starve the connections
+    64  # then the worker yields to the event loop, so that busy handlers do not starve the connections
 )
 
 
 class WorkerPool(Generic[T]):
-    """A bounded number of workers over one line of work. The caller bounds the line."""
+    """A bounded number of workers for one queue of items. The caller bounds the queue."""
 
     def __init__(
         self, tasks: Tasks, run: Callable[[Callable[[], T | None]], Awaitable[None]], *, concurrency: int
     ) -> None:
-        """`run(take)` handles what take() gives it, item by item, until that is None; it raises nothing.
+        """`run(take)` handles the items that take() returns, until take() returns None; it raises nothing.
 
         See one_by_one() for a function that handles one item.
         """
@@ -38,7 +38,7 @@ class WorkerPool(Generic[T]):
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
         self._current: dict[asyncio.Task[Any], T] = {}
-        self._waking = False  # a worker is on its way to the line
+        self._waking = False  # a worker was woken or started and will take the next item
         self._stopped = False
         self._quiet: asyncio.Future[None] | None = None
 
@@ -59,12 +59,12 @@ class WorkerPool(Generic[T]):
 
     @property
     def busy(self) -> int:
-        """Items that are being handled now."""
+        """Number of items that are being handled."""
         return len(self._current)
 
     @property
     def running(self) -> dict[asyncio.Task[Any], T]:
-        """What each worker is busy with now."""
+        """The item that each worker handles now."""
         return dict(self._current)
 
     async def _work(self) -> None:
@@ -72,7 +72,7 @@ class WorkerPool(Generic[T]):
         task = asyncio.current_task()
         assert task is not None
         ready, current, run = self._ready, self._current, self._run
-        left = 0  # until the event loop gets a turn
+        left = 0  # before the worker yields to the event loop
 
         def take() -> T | None:
             nonlocal left
@@ -104,11 +104,11 @@ class WorkerPool(Generic[T]):
         try:
             await self._work()
         finally:
-            # A handler that cancels the task it runs in ends a worker: another one replaces it.
+            # A handler that cancels its own task ends a worker: a new worker replaces it.
             self._worker_count -= 1
 
     async def stop(self, timeout_s: float) -> bool:
-        """Take no more from the line and wait for the calls that run. False when some still run after the time."""
+        """Take no more items and wait for the running calls. False when calls still run after the time-out."""
         self._stopped = True
         self._ready.clear()
         if not self.busy:
@@ -125,7 +125,7 @@ class WorkerPool(Generic[T]):
 def one_by_one(
     run: Callable[[T], Awaitable[None]],
 ) -> Callable[[Callable[[], T | None]], Awaitable[None]]:
-    """A WorkerPool's `run` out of a function that handles one item and raises nothing."""
+    """Build a WorkerPool's `run` from a function that handles one item and raises nothing."""
 
     async def run_all(take: Callable[[], T | None]) -> None:
         while (item := take()) is not None:

@@ -1,13 +1,13 @@
-"""Makes a handler's effect happen once for each message, although delivery is "at least once".
+"""Applies a handler's effect once per message, although delivery is "at least once".
 
-A message comes twice when a consumer dies between its work and the commit of its offset, when a queue changes its owner,
-or when a producer sent it twice. The wrapper runs the handler inside one transaction of a store that the user picks;
-the message's key is written in the same transaction. So either both are there or neither: a repetition finds the key
-and is acknowledged without work, a failed handler leaves no key and is delivered again.
+A message is delivered twice when a consumer dies between its work and the commit of its offset, when a queue changes
+its owner, or when a producer sent it twice. The wrapper runs the handler inside one transaction of a store that the
+user picks; the message's key is written in the same transaction. So effect and key are committed together or not at
+all: a repetition finds the key and is acknowledged without work; after a failed handler there is no key and the message
+is redelivered.
 
-What always holds: the key is claimed before the handler runs, so of two deliveries at the same time one waits for, or
-loses against, the other. What the handler does outside of the given transaction (a mail, a call of another service)
-is not covered.
+Invariant: the key is claimed before the handler runs, so of two simultaneous deliveries one waits for, or loses
+against, the other. Effects outside of the given transaction (a mail, a call to another service) are not covered.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from aerobee.property_names import DEDUP_KEY
 
 log = logging.getLogger(__name__)
 
-KEY_CHARS_MAX = 255  # stored as it is up to here, by its hash beyond
+KEY_CHARS_MAX = 255  # longest key that is stored verbatim; a longer one is stored as its hash
 KeyOf = Callable[[ReceivedMessage], str]
-# Gets what the store gives: a SQLAlchemy connection inside the transaction, a Redis pipeline.
+# Receives the message and the store's transaction: a SQLAlchemy connection or a Redis pipeline.
 Effect = Callable[[Any], Any]
 
 
 class DedupStore(Protocol):
-    """Where keys are kept, together with the handler's own data."""
+    """Store of the keys, in the same database as the handler's data."""
 
     is_async: bool  # whether an effect may be a coroutine function
 
     async def run_once(self, group: str, key: str, effect: Effect) -> bool:
-        """Run `effect` in a transaction that also notes the key; return False, without running it, for a known key.
+        """Run `effect` in a transaction that also stores the key; return False, without running it, for a known key.
 
-        Raises what `effect` raises, or the store's own error; nothing is kept then.
+        Raises what `effect` raises, or the store's own error; the transaction is then rolled back.
         """
         ...
 
@@ -49,10 +49,11 @@ def key_of(message: ReceivedMessage) -> str:
 
 
 def stored_key(key: str) -> str:
-    """The key as stores keep it. Raises UsageError for an empty one."""
+    """The key in stored form. Raises UsageError for an empty one."""
     if not key:
         raise UsageError(
-            "the deduplication key of a message is empty: give a key function that always finds one"
+            "the deduplication key of a message is empty: provide a key function that never "
+            "returns an empty text"
         )
     if len(key) <= KEY_CHARS_MAX:
         return key
@@ -68,8 +69,9 @@ def deduplicated(
 ) -> Callable[[Any], Any]:
     """Return a handler for a consumer of `group` that runs `handler(message, connection)` once for each key.
 
-    `key` names what is to happen once: one send by default, or a business key such as `lambda m: m.keys[0]`. With
-    `batch_size` above 1 the messages of a list are handled one after the other, each in a separate transaction.
+    `key` identifies the effect that must happen once: one send by default, or a business key such as `lambda m:
+    m.keys[0]`. With `batch_size` above 1 the messages of a list are handled one after the other, each in a separate
+    transaction.
     """
     if not store.is_async and inspect.iscoroutinefunction(handler):
         raise UsageError(
@@ -80,7 +82,7 @@ def deduplicated(
     async def one(message: ReceivedMessage) -> None:
         name = stored_key(key(message))
         if not await store.run_once(group, name, lambda connection: handler(message, connection)):
-            log.info("group %s: %s was handled before (key %s)", group, message, name)
+            log.info("group %s: %s has already been handled (key %s)", group, message, name)
 
     async def handle(messages: Any) -> None:
         for message in messages if isinstance(messages, list) else [messages]:

@@ -1,4 +1,4 @@
-"""Deduplication in Redis: for handlers whose data lies in Redis, too.
+"""Deduplication in Redis: for handlers whose data is in Redis, too.
 
     store = RedisDedup("redis://127.0.0.1:6379/0")
 
@@ -27,7 +27,8 @@ from aerobee.errors import UsageError
 
 PREFIX = "aerobee:dedup:"
 WEEK_S = 7 * 86_400.0
-TRIES_MAX = 10  # a lost race is decided at the next try, unless the winner's key is removed immediately
+# The next try after a lost race finds the winner's key, unless that key was removed immediately.
+TRIES_MAX = 10
 
 
 class RedisDedup:
@@ -52,7 +53,7 @@ class RedisDedup:
         self._clock = clock or SystemClock()
 
     async def run_once(self, group: str, key: str, effect: Effect) -> bool:
-        """See DedupStore. `effect` runs again when another delivery came between; its commands then count once."""
+        """See DedupStore. `effect` runs again after a conflict with another delivery; its commands are executed once."""
         name = f"{self._prefix}{group}:{key}"
         for _ in range(TRIES_MAX):
             async with self._redis.pipeline(transaction=True) as pipeline:

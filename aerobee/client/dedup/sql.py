@@ -10,9 +10,9 @@ One table, made when it is missing:
 
     aerobee_dedup (consumer_group, message_key, consumed_at)     primary key (consumer_group, message_key)
 
-`consumed_at` is ms since the epoch. The key is inserted first: PostgreSQL lets a second delivery of the same message wait
-for the first one's end, SQLite has one writer at a time. Keys older than `keep_s` are removed once in a while; keep
-them longer than a message can come back (retries take up to 5 hours, a reset of offsets any time).
+`consumed_at` is ms since the epoch. The key is inserted first: PostgreSQL lets a second delivery of the same message
+wait for the first one's end, SQLite has one writer at a time. Keys older than `keep_s` are removed occasionally; keep
+them longer than a message can be redelivered (retries take up to 5 hours, a reset of offsets any time).
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class SqlDedup:
             INSERTS[self._dialect](self.table)
             .values(consumer_group=group, message_key=key, consumed_at=self._clock.now_ms())
             .on_conflict_do_nothing()
-            .returning(self.table.c.message_key)  # a row when it is inserted; not all drivers count
+            # The returned row proves the insertion; not all drivers count rows.
+            .returning(self.table.c.message_key)
         )
         if isinstance(self._engine, AsyncEngine):
             return await self._run_async(self._engine, claim, effect)
@@ -113,7 +114,7 @@ class SqlDedup:
         return True
 
     async def create_table(self) -> None:
-        """Make the table where it is missing. Several processes may do so at the same time."""
+        """Create the table if it is missing. Several processes may do so at the same time."""
         if self._made is None or (self._made.done() and (self._made.cancelled() or self._made.exception())):
             self._made = asyncio.get_running_loop().create_task(self._create(), name="dedup-create-table")
         await asyncio.shield(self._made)
@@ -122,7 +123,7 @@ class SqlDedup:
         try:
             await self._create_once()
         except DBAPIError:
-            # Another process made it between our look and our CREATE; a fault of another kind comes again.
+            # Another process created it between the check and our CREATE; any other error occurs again below.
             await self._create_once()
 
     async def _create_once(self) -> None:
@@ -133,7 +134,7 @@ class SqlDedup:
             await asyncio.to_thread(self._metadata.create_all, self._engine)
 
     async def purge(self, older_than_s: float | None = None) -> int:
-        """Remove keys that are older than `keep_s`, or than `older_than_s`; return how many."""
+        """Remove keys that are older than `keep_s`, or than `older_than_s`; return their number."""
         await self.create_table()
         age_s = self._keep_s if older_than_s is None else older_than_s
         old = delete(self.table).where(self.table.c.consumed_at < self._clock.now_ms() - round(age_s * 1000))

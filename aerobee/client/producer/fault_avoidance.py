@@ -1,4 +1,4 @@
-"""Which brokers a producer should leave alone for a while. Pure: time comes in.
+"""Brokers that a producer should avoid for a while. Pure: time is an argument.
 
 Source: MQFaultStrategy. A latency of at least the threshold makes the broker unavailable for the associated duration;
 a failure counts as ten seconds of latency.
@@ -14,7 +14,7 @@ FAILURE_LATENCY_MS = 10_000
 
 
 class FaultAvoidance:
-    """Remembers until when each broker is to be avoided."""
+    """The time until which to avoid each broker."""
 
     __slots__ = ("_avoid_until",)
 
@@ -22,7 +22,7 @@ class FaultAvoidance:
         self._avoid_until: dict[str, float] = {}
 
     def record(self, broker_name: str, latency_ms: float, now_s: float) -> None:
-        """Note one answer. `now_s` is monotonic."""
+        """Record the latency of one reply. `now_s` is monotonic."""
         pause_ms = unavailable_ms(latency_ms)
         if pause_ms:
             self._avoid_until[broker_name] = now_s + pause_ms / 1000
@@ -36,7 +36,7 @@ class FaultAvoidance:
         return self._avoid_until.get(broker_name, 0.0) <= now_s
 
     def first_back(self, broker_names: list[str]) -> str:
-        """Of brokers that are all avoided, the one whose time ends first."""
+        """The avoided broker whose time ends first."""
         return min(broker_names, key=lambda name: self._avoid_until.get(name, 0.0))
 
 

@@ -1,6 +1,6 @@
-"""Sends messages: awaited, one-way, in batches; over several brokers inside one deadline.
+"""Sends messages: awaited, one-way, in batches; retries at several brokers within one deadline.
 
-Follows DefaultMQProducerImpl. A send takes a queue in turn, and after a retriable failure continues at
+Follows DefaultMQProducerImpl. A send selects the next queue in round robin, and after a retriable failure continues at
 another broker. It needs no task and no timer per send; at most `in_flight_max` sends wait for a reply, further callers
 wait for a slot. "At least once": a send whose reply was lost is retried, so a message can be stored twice.
 """
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
-# Properties that are refused, or make the message another kind (TransactionProducer._prepare).
+# Properties that are refused, or that make the message one of another kind (TransactionProducer._prepare).
 NOT_PLAIN = RESERVED_PROPERTIES | {TRAN_MSG}
 SEND = RequestCode.SEND_MESSAGE_V2.name
 
@@ -136,11 +136,12 @@ class Producer(RequestReplyCalls):
         self._requests = PendingRequests(
             clock=self._clock, random=self._session.random, count_max=self.config.in_flight_max
         )
-        self._request_routes: dict[str, PublishInfo] = {}  # topics whose brokers know us as a requester
+        # Topics whose brokers know this client as a requester.
+        self._request_routes: dict[str, PublishInfo] = {}
         self._closing = False
         faults = FaultAvoidance() if self.config.latency_fault else None
         self._tries = SendTries(self._routes, self.config, faults)
-        # Whether a first try needs no more than what send() itself does for it.
+        # Whether send() itself can make the first try.
         self._is_plain = not self._observers and faults is None and not self.config.retry_when_not_stored_ok
         self._delay_level_max = self.config.delay_level_max
         self._timeout_s = self.config.send_timeout_s
@@ -158,7 +159,7 @@ class Producer(RequestReplyCalls):
         """Connect to a NameServer and join the producer group. Raises ConnectFailed when no NameServer can be reached."""
         self._session.join_producer(self.group)
         self._session.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT.value] = self._requests.arrived
-        # Deadlines of calls run by the loop's own time, which a test that moves the clock does not move.
+        # Deadlines of calls use the event loop's time, which a test that moves the clock does not change.
         self._loop = asyncio.get_running_loop()
         await self._session.start()
         self._ids = self._session.unique_ids()
@@ -251,7 +252,7 @@ class Producer(RequestReplyCalls):
                 or (message.delay_level and message.delay_level > self._delay_level_max)
             ):
                 return await self._send_in_tries(message, None, deadline)
-            # A message eligible for the fast path. The first try, without a coroutine and a timer:
+            # A message eligible for the fast path: the first try without a coroutine and a timer.
             turn = info.turn + 1
             chosen, target = info.choices[turn % len(info.choices)]
             connection = None if target is None else self._connections.get(target.address)
@@ -269,7 +270,7 @@ class Producer(RequestReplyCalls):
                 reply = await future
                 if type(reply) is SendResult:
                     return reply
-                # The burst hook left it: a failure, or an answer of a rare form.
+                # The burst hook did not finish it: a failure, or a reply of a rare form.
                 return self._read_reply(reply, chosen, unique_id, target, connection)
             except AerobeeError as error:
                 first = FirstTry(info, target, chosen, now, error)
@@ -301,7 +302,7 @@ class Producer(RequestReplyCalls):
         deadline: float,
         timeout_s: float | None,
     ) -> SendResult:
-        """A send with whatever a send may have."""
+        """A send with any combination of options."""
         check_queue(queue)
         if key is not None and selector is None:
             message = with_sharding_key(message, key)
@@ -338,7 +339,8 @@ class Producer(RequestReplyCalls):
         unique_id: str = "",
         first: FirstTry | None = None,
     ) -> SendResult:
-        """Send to `fixed`, which `select` chose if it is given, or to any queue. `first`: a try that was made under `unique_id` and failed."""
+        """Send to `fixed`, which `select` chose if it is given, or to any queue. `first`: an earlier try with
+        `unique_id`, which failed."""
         began = self._loop.time()
         if first is None:
             await self._tries.info(message.topic, deadline)
@@ -362,7 +364,8 @@ class Producer(RequestReplyCalls):
     async def _connection(
         self, target: Target, deadline: float, request: str, *, is_only_try: bool
     ) -> Connection:
-        """The connection to a broker, when it takes bytes. Raises ConnectFailed with no time left for a request."""
+        """The connection to a broker as soon as it accepts bytes. Raises ConnectFailed when no time is left for a
+        request."""
         self._session.check_loop()
         remoting = self._session.remoting
         connection = remoting.connection_to(target.address)
@@ -372,7 +375,7 @@ class Producer(RequestReplyCalls):
         if connection.congested:
             await connection.wait_writable(deadline - self._loop.time(), request)
         if self._loop.time() >= deadline:
-            why = f"no time was left when it could be sent to: {request} was not sent"
+            why = f"the time-out passed before it accepted the request: {request} was not sent"
             raise ConnectFailed(
                 f"{target.address}: {why}", address=target.address, request=request, reason=why
             )
@@ -386,14 +389,14 @@ class Producer(RequestReplyCalls):
         target: Target,
         connection: Connection,
     ) -> SendResult:
-        """Raises what the answer says when the message is not stored."""
+        """Raises the reply's error when the message is not stored."""
         if reply.code == ResponseCode.GO_AWAY:
             self._session.remoting.leave(connection)
         return decode_send_reply(reply, chosen, unique_id, target.address)
 
     def _refuse_closed(self) -> None:
         self._session.check_open()
-        raise UsageError("this producer is closing: it takes no more messages")
+        raise UsageError("this producer is closing and accepts no more messages")
 
     async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
         """Recall a pending timer message, by `recall_handle` of its SendResult; returns its message id.
@@ -436,7 +439,7 @@ class Producer(RequestReplyCalls):
         try:
             connection = await self._connection(target, deadline, SEND, is_only_try=True)
         except AerobeeError as error:
-            self._session.stale.failed(target.address, error)  # for the send after this one
+            self._session.stale.failed(target.address, error)  # for the next send
             raise
         frame = target.send_oneway.frame(
             connection.next_opaque(),
@@ -500,7 +503,7 @@ class Producer(RequestReplyCalls):
     async def send_entries(
         self, topic: str, entries: bytes, *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResult:
-        """Send messages of one topic that are encoded as the body of a batch already (send_header.encode_batch_entry).
+        """Send messages of one topic from an encoded batch body (send_header.encode_batch_entry).
 
         For callers that encode many messages themselves, with ids from `unique_ids`; the entries are not checked, and observers
         are not called. Stored completely or not at all; returns the position of the first one. Raises as send() does.
@@ -550,7 +553,8 @@ class Producer(RequestReplyCalls):
         deadline: float,
         decode: Callable[[RemotingCommand, MessageQueue, str, str], T],
     ) -> T:
-        """Send a batch in tries. `decode`: its answer, the queue, the batch's own id and the broker's address to a result."""
+        """Send a batch, with retries. `decode` converts the reply, the queue, the batch's id and the broker's address
+        to a result."""
         batch_id = self._ids.next_id(self._clock.now_ms())
         properties = f"UNIQ_KEY\x01{batch_id}\x02WAIT\x01true\x02"
 
@@ -645,5 +649,5 @@ class Producer(RequestReplyCalls):
             check_handler(selector, "selector", ("queues", "message", "key"))
             raise
         if queue not in info.queues:
-            raise UsageError(f"the selector chose {queue}, which is not one of the queues that it was given")
+            raise UsageError(f"the selector returned {queue}, which is not one of the given queues")
         return queue

@@ -1,4 +1,4 @@
-"""What a producer knows about one topic: queues in turn, and per broker the address and the send headers. Pure."""
+"""Publish information of one topic: queues in round robin, and per broker the address and the send headers. Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Target:
 
 
 class PublishInfo:
-    """Queues of one topic, handed out in turn. Source: TopicPublishInfo, MQFaultStrategy.
+    """Queues of one topic in round robin. Source: TopicPublishInfo, MQFaultStrategy.
 
-    `choices` has with each queue its broker, None when that one takes no messages of the topic now. The next one is
-    choices[(turn + 1) % len(choices)]; who takes it counts `turn` up.
+    `choices` contains each queue with its broker, None for a broker that accepts no messages of the topic now. The next
+    queue is choices[(turn + 1) % len(choices)]; the caller increments `turn`.
     """
 
     __slots__ = ("_leaders", "choices", "created_from_template", "masterless", "queues", "targets", "turn")
@@ -40,7 +40,8 @@ class PublishInfo:
         leaders: Mapping[MessageQueue, str] | None = None,
         masterless: Collection[str] = (),
     ) -> None:
-        """`leaders`: of a static topic's logical queues, the broker that serves each. `masterless`: brokers without a master now."""
+        """`leaders`: the broker that serves each logical queue of a static topic. `masterless`: brokers without a
+        master now."""
         self.queues = tuple(queues)
         self.targets = targets
         self.created_from_template = created_from_template
@@ -50,13 +51,13 @@ class PublishInfo:
         self.choices = tuple((queue, targets.get(self.broker_of(queue))) for queue in self.queues)
 
     def broker_of(self, queue: MessageQueue) -> str:
-        """The name of the broker that takes what is sent to a queue."""
+        """The name of the broker that accepts messages for a queue."""
         return self._leaders.get(queue, queue.broker_name)
 
     def next_queue(
         self, *, avoid: Collection[str] = (), faults: FaultAvoidance | None = None, now_s: float = 0.0
     ) -> MessageQueue:
-        """The next queue, of none of the brokers in `avoid` and of one that answers well, where there is one."""
+        """The next queue, preferably of a broker that is not in `avoid` and that replies fast."""
         queues = self.queues
         count = len(queues)
         self.turn += 1

@@ -1,4 +1,4 @@
-"""Where a producer sends: the routes of its topics in the form that sends need, fetched at their first use.
+"""Publish information of a producer's topics: routes in the form that sends need, fetched at their first use.
 
 Follows the topicPublishInfoTable of DefaultMQProducerImpl. An entry is dropped when its route changes and recreated
 at the next send. A topic that does not exist is sent to by the route of the template from which a broker will create it.
@@ -21,18 +21,18 @@ from aerobee.remoting.codes import RequestCode, request_name
 
 log = logging.getLogger(__name__)
 
-REFRESH_PAUSE_S = 0.2  # between two questions for a route that failed sends have shown to be old
+REFRESH_PAUSE_S = 0.2  # pause between two refreshes of a route that failed sends have shown to be stale
 
 
 class PublishInfoTable:
-    """Publish information by topic. `known` may be read by whoever sends, for it saves a call."""
+    """Publish information by topic. Senders may read `known` directly, which saves a call."""
 
     def __init__(self, session: Session, group: str, config: ProducerConfig) -> None:
         self._session = session
         self._group = group
         self._config = config
         self.known: dict[str, PublishInfo] = {}
-        self.once_known: set[str] = set()  # topics that this producer could send to at some time
+        self.once_known: set[str] = set()  # topics that had a usable route at some time
         self._refreshing: set[str] = set()  # topics whose route is refreshed after a failed send
         session.routes.on_change(self._route_changed)
 
@@ -49,7 +49,7 @@ class PublishInfoTable:
             async with asyncio.timeout(max(0.0, deadline - began)):
                 try:
                     known, templated = routes.cached(topic), False
-                    # A route without a queue to write may have been mended since it was fetched.
+                    # A route without a writable queue may have changed since it was fetched.
                     usable = known is not None and publish_queues(known)
                     route = known if known is not None and usable else await routes.refresh(topic)
                 except TopicNotExist as missing:
@@ -73,7 +73,7 @@ class PublishInfoTable:
                 elapsed_s=elapsed_s,
                 reason=f"{';'.join(self._session.nameservers.addresses)}: no answer within {elapsed_s:.1f} s",
             ) from error
-        # Callers that waited for the same route share what the first of them makes of it.
+        # Callers that waited for the same route share the first caller's result.
         return self.known.get(topic) or self._remember(route, templated)
 
     def _remember(self, route: TopicRoute, templated: bool) -> PublishInfo:
@@ -127,7 +127,7 @@ class PublishInfoTable:
         return info
 
     def _route_changed(self, route: TopicRoute) -> None:
-        # Looked up again at the next send: a route without a queue to write is then an error of that send.
+        # The next send reads it again: a route without a writable queue is then an error of that send.
         self.known.pop(route.topic, None)
         if route.topic == self._config.default_topic:
             for topic, info in tuple(self.known.items()):
@@ -135,12 +135,12 @@ class PublishInfoTable:
                     del self.known[topic]
 
     async def refresh(self, topic: str, deadline: float) -> None:
-        """Ask for the route again; what is known stays when that fails."""
+        """Read the route again; the present one stays when that fails."""
         try:
             async with asyncio.timeout(max(0.0, deadline - _now())):
                 await self._session.routes.refresh(topic)
         except TopicNotExist:
-            self.known.pop(topic, None)  # deleted: the next try asks for the template
+            self.known.pop(topic, None)  # the topic is deleted: the next try reads the template's route
         except (TimeoutError, AerobeeError) as error:
             log.info("route of topic %s is not refreshed: %s", topic, error)
 
@@ -159,18 +159,18 @@ class PublishInfoTable:
 
 
 def target_of(info: PublishInfo, queue: MessageQueue) -> Target:
-    """The broker of a queue. Raises RouteError when it takes no messages of the topic now."""
+    """The broker of a queue. Raises RouteError when that broker accepts no messages of the topic now."""
     name = info.broker_of(queue)
     target = info.targets.get(name)
     if target is None:
         known = ", ".join(sorted(info.targets)) or "none"
         raise RouteError(
             queue.topic,
-            f"broker {name} takes no messages of topic {queue.topic} now (brokers that do: {known})",
+            f"broker {name} accepts no messages of topic {queue.topic} now (brokers that do: {known})",
         )
     return target
 
 
 def _now() -> float:
-    """Deadlines of calls run by the loop's own time, which a test that moves the clock does not move."""
+    """Deadlines of calls use the event loop's time, which a test that moves the clock does not change."""
     return asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Taking back a message that waits for its time: RECALL_MESSAGE 370 (MQProducer.recallMessage of RocketMQ)."""
+"""Recall of a pending timer message: RECALL_MESSAGE 370 (MQProducer.recallMessage of RocketMQ)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aerobee.remoting.recall_handle import RecallHandle, decode_recall_handle
 
 
 def parse_handle(text: str, topic: str | None = None) -> RecallHandle:
-    """Raises UsageError for what is no handle, or one of another topic."""
+    """Check a recall handle. Raises UsageError for an invalid handle, or one of another topic."""
     if not isinstance(text, str):
         raise UsageError(
             f"the recall handle is {type(text).__name__}, not text: SendResult.recall_handle holds it"
@@ -30,7 +30,8 @@ def parse_handle(text: str, topic: str | None = None) -> RecallHandle:
 async def recall_message(
     session: Session, group: str, topic: str, handle_text: str, *, timeout_s: float
 ) -> str:
-    """Ask the broker that has the message; returns the message id. Raises RemoteError, RouteError, UsageError."""
+    """Send the recall to the broker that stores the message; returns the message id. Raises RemoteError, RouteError,
+    UsageError."""
     handle = parse_handle(handle_text, topic)
     request = RemotingCommand(
         RequestCode.RECALL_MESSAGE.value,

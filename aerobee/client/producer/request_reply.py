@@ -1,10 +1,10 @@
-"""Request-reply over topics: the requests that wait for a reply, and the message that answers one.
+"""Request-reply over topics: pending requests, and the message that replies to a request.
 
-Follows RequestFutureHolder, RequestResponseFuture and MessageUtil.createReplyMessage (RocketMQ). A request is an ordinary
-message with CORRELATION_ID, REPLY_TO_CLIENT (our client id) and TTL (ms). A reply goes to `<cluster>_REPLY_TOPIC` at a
-broker, which calls the requester (326) over the connection of its heartbeats. That works only at a broker that knows the
-requester, so ours sends a heartbeat to every broker of the reply topic before its first request, and a reply of ours goes to the
-broker from which the request came before any other.
+Follows RequestFutureHolder, RequestResponseFuture and MessageUtil.createReplyMessage (RocketMQ). A request is an
+ordinary message with CORRELATION_ID, REPLY_TO_CLIENT (the requester's client id) and TTL (ms). A reply goes to
+`<cluster>_REPLY_TOPIC` at a broker, which calls the requester (326) over the connection of its heartbeats. That works
+only at a broker that knows the requester. So this client sends a heartbeat to every broker of the reply topic before
+its first request, and sends a reply first to the broker from which the request came.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def reply_topic(cluster: str) -> str:
 
 
 def request_properties(correlation_id: str, client_id: str, timeout_s: float) -> dict[str, str]:
-    """What makes a message a request."""
+    """The properties that make a message a request."""
     return {
         CORRELATION_ID: correlation_id,
         REPLY_TO_CLIENT: client_id,
@@ -48,7 +48,7 @@ def request_properties(correlation_id: str, client_id: str, timeout_s: float) ->
 
 
 def is_request(message: ReceivedMessage) -> bool:
-    """True when the sender of a message waits for a reply."""
+    """True when the sender of a message expects a reply."""
     return REPLY_TO_CLIENT in message.properties
 
 
@@ -74,14 +74,14 @@ def reply_message(request: ReceivedMessage, body: bytes, tag: str | None = None)
 
 
 def not_handed_over(request: ReceivedMessage, attempts: Sequence[tuple[str, BaseException]]) -> SendFailed:
-    """The error of a reply that no broker could hand to the client that waits for it."""
+    """The error of a reply that no broker could deliver to the requester."""
     tries = "; ".join(
         f"{where}: {error.remark if isinstance(error, RemoteError) else error}" for where, error in attempts
     )
     client_id = request.properties.get(REPLY_TO_CLIENT, "")
     return SendFailed(
-        f"the reply to request {request.message_id} did not reach client {client_id} ({tries}): it left, or waits no "
-        "longer",
+        f"the reply to request {request.message_id} did not reach client {client_id} ({tries}): "
+        "the client disconnected, or its request timed out",
         tuple(attempts),
     )
 
@@ -118,7 +118,7 @@ def decode_reply(request: RemotingCommand) -> ReceivedMessage:
 
 
 def _host(text: str) -> tuple[bytes, int]:
-    """ "ip:port" as a packed address and a number; Java writes a slash before an address without a name."""
+    """ "ip:port" as packed address and port; Java writes a slash before an address without a name."""
     ip, _, port = text.removeprefix("/").rpartition(":")
     try:
         return ipaddress.ip_address(bare_host(ip)).packed, int(port)
@@ -127,9 +127,9 @@ def _host(text: str) -> tuple[bytes, int]:
 
 
 class PendingRequests:
-    """Requests of one client that wait for their replies, by correlation id.
+    """Pending requests of one client, by correlation id.
 
-    At most `count_max` wait; a further request waits for its turn inside its own deadline.
+    At most `count_max` are pending; a further request waits for a slot within its deadline.
     """
 
     def __init__(self, *, clock: Clock, random: Random, count_max: int) -> None:
@@ -137,7 +137,7 @@ class PendingRequests:
         self._random = random
         self._slots = asyncio.Semaphore(count_max)
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
-        self.unmatched_count = 0  # replies that arrived too late, or without a request
+        self.unmatched_count = 0  # number of replies that arrived too late, or without a request
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -150,12 +150,12 @@ class PendingRequests:
         return correlation_id, future
 
     def close(self, correlation_id: str) -> None:
-        """Wait no longer."""
+        """Remove the request: its reply is no longer expected."""
         self._waiting.pop(correlation_id).cancel()
         self._slots.release()
 
     def arrived(self, _peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
-        """326: a broker brings a reply. A late one is dropped, with code 0 as in RocketMQ."""
+        """326: a broker delivers a reply. A late one is dropped, with code 0 as in RocketMQ."""
         message = decode_reply(request)
         future = self._waiting.get(message.properties.get(CORRELATION_ID, ""))
         if future is None or future.done():
@@ -166,10 +166,10 @@ class PendingRequests:
         return None if request.is_oneway else request.reply()
 
     def timed_out(self, message_id: str, topic: str, timeout_s: float) -> NoReply:
-        """The error of a request that was stored and not answered."""
+        """The error of a request that was stored but got no reply."""
         return NoReply(
-            f"no reply to request {message_id} of topic {topic} came within {timeout_s:.1f} s: it is stored, but no "
-            "consumer answered it, or its reply was late",
+            f"no reply to request {message_id} of topic {topic} came within {timeout_s:.1f} s: "
+            "the request is stored, but no consumer replied, or the reply was late",
             request="request",
             elapsed_s=timeout_s,
         )

@@ -1,4 +1,4 @@
-"""What a producer does for request-reply: ask and wait, answer. The rules and the bookkeeping are in request_reply.py."""
+"""A producer's request-reply calls: request and reply_to. Rules and pending requests are in request_reply.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
 
 class RequestReplyCalls:
-    """Base of Producer."""
+    """Base of Producer: request-reply calls."""
 
     group: str
     config: ProducerConfig
@@ -47,7 +47,7 @@ class RequestReplyCalls:
     _routes: PublishInfoTable
     _publish: dict[str, PublishInfo]
     _requests: PendingRequests
-    _request_routes: dict[str, PublishInfo]  # topics whose brokers know us as a requester
+    _request_routes: dict[str, PublishInfo]  # topics whose brokers know this client as a requester
     _closing: bool
 
     @property
@@ -113,14 +113,14 @@ class RequestReplyCalls:
             raise self._requests.timed_out(message_id, message.topic, timeout_s) from error
 
     async def _become_known(self, info: PublishInfo, topic: str) -> None:
-        """Greet each broker at which a reply can arrive: those of the topic, and those of the reply topic."""
+        """Send a heartbeat to each broker at which a reply can arrive: brokers of the topic, and of the reply topic."""
         addresses = {target.address for target in info.targets.values()}
         route = self._session.routes.cached(topic)
         for cluster in {broker.cluster for broker in route.brokers} if route is not None else ():
             try:
                 replies = await self._session.routes.get(reply_topic(cluster))
             except AerobeeError as error:
-                log.info("the brokers that take replies in cluster %s are not known: %s", cluster, error)
+                log.info("the brokers of the reply topic of cluster %s are unknown: %s", cluster, error)
                 continue
             addresses.update(filter(None, (broker.address_of_master() for broker in replies.brokers)))
         await asyncio.gather(*(self._session.heartbeat_to(address) for address in addresses))
@@ -129,10 +129,11 @@ class RequestReplyCalls:
     async def reply_to(
         self, request: ReceivedMessage, body: bytes, *, tag: str | None = None, timeout_s: float | None = None
     ) -> SendResult:
-        """Answer a message that was sent with request(), here or in any client of RocketMQ.
+        """Reply to a message that was sent with request(), by this client or by any RocketMQ client.
 
-        The reply goes to the broker that the request came from, then to others of its cluster. Raises UsageError for
-        a message without a waiting client, SendFailed when no broker could deliver the reply: the requester is gone.
+        The reply goes to the broker from which the request came, then to others of its cluster. Raises UsageError for a
+        message that is not a request, SendFailed when no broker could deliver the reply because the requester is
+        disconnected.
         """
         if self._closing or not self._session.is_open:
             self._refuse_closed()

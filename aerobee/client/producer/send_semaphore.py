@@ -1,7 +1,7 @@
-"""How many sends of one producer may wait for an answer at a time; further ones wait here, first come first served.
+"""Bound on the sends of one producer that wait for a reply; further sends wait here, first come first served.
 
-asyncio.Semaphore costs 0.5 us for a send that need not wait. Here such a send counts `taken` up and down itself, and calls
-nothing as long as no send waits.
+asyncio.Semaphore costs 0.5 us for a send that need not wait. Here such a send changes `taken` itself, and makes no call
+while no send waits.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections import deque
 class SendSemaphore:
     """`taken` never passes `count_max`. Belongs to one event loop.
 
-    Taking: `taken += 1` while it is below `count_max`, else wait(). Giving back: `taken -= 1` while not `is_watched`, else
-    give_back(). While a send waits, all are taken: a slot that is given back goes to it and is never free in between.
+    To take a slot: `taken += 1` while it is below `count_max`, else wait(). To release it: `taken -= 1` while not
+    `is_watched`, else give_back(). While a send waits, all slots are taken: a released slot passes to the waiting send
+    and is never free in between.
     """
 
     __slots__ = ("_emptied", "_waiters", "count_max", "is_watched", "taken")
@@ -27,7 +28,7 @@ class SendSemaphore:
         self._emptied: list[asyncio.Future[None]] = []
 
     async def wait(self) -> None:
-        """Take a slot as soon as it is our turn."""
+        """Take a slot, after all earlier waiters."""
         if self.taken < self.count_max:
             self.taken += 1
             return
@@ -38,16 +39,18 @@ class SendSemaphore:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled():
-                self.give_back()  # it was handed to us and we do not use it
-            raise  # a cancelled waiter is passed over when its turn comes: to look for it would cost n for each of n
+                self.give_back()  # this waiter received a slot that it does not use
+            # A cancelled waiter is skipped when a slot reaches it: searching for it would cost O(n) for each
+            # of n waiters.
+            raise
 
     def give_back(self) -> None:
-        """Hand the slot to who waits longest, or free it."""
+        """Pass the slot to the longest waiting send, or free it."""
         waiters = self._waiters
         while waiters:
             waiter = waiters.popleft()
             if not waiter.done():
-                waiter.set_result(None)  # the slot stays taken: it is the waiter's now
+                waiter.set_result(None)  # the slot stays taken: the waiter owns it now
                 return
         self.taken -= 1
         self.is_watched = bool(self._emptied)

@@ -1,16 +1,15 @@
-"""The tries of one send: which failures another try may mend, where it goes, and when there is none left. Follows
+"""The tries of one send: which failures are retried, at which broker, and when the send fails. Follows
 DefaultMQProducerImpl.sendDefaultImpl.
 
 The first try of a fast-path send is made by Producer.send itself, without a coroutine; only a failed one
 comes here. Beyond RocketMQ, whose three tries end within milliseconds:
 
     may be stored     no answer, an answer that leaves it open     a try; after 1 + retry_count_max of them the send fails
-    surely not        unreachable, no master, 14, 501, 1500        no try: the other brokers immediately, then all of them again
-                                                                   with pauses between, until the send times out
+    surely not        unreachable, no master, 14, 501, 1500        no try: the other brokers immediately, then all brokers again with pauses, until the send times out
     no such queue     29, and the queue was in the route           no try: the route is read until it is another one, and the
                                                                    queue is chosen again among those that it has
 
-So a send waits for a new master. With `retry_count_max` 0 nothing is repeated and nothing is waited for.
+So a send waits for a new master. With `retry_count_max` 0 a send neither retries nor waits.
 """
 
 from __future__ import annotations
@@ -60,18 +59,17 @@ Attempt = Callable[[Target, MessageQueue], Coroutine[Any, Any, T]]
 
 # Answers after which RocketMQ's client tries another broker (retryResponseCodes).
 RETRIED_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 501, 1500})
-BUSY_PAUSE_S = (
-    0.25  # before the first repeat at the only broker when it is busy; each further one waits longer
-)
+BUSY_PAUSE_S = 0.25  # pause before the first retry at a busy only broker; each further pause is longer
 GO_AWAY_TRIES_MAX = (
     3  # immediate repeats at brokers that shut down, or no longer lead a queue; they do not count as tries
 )
-# What surely left nothing at a broker. 14: a slave, a master without a lease, a store that takes no messages.
+# Codes after which the broker surely stored nothing. 14: a slave, a master without a lease, a store that
+# refuses messages.
 NOT_STORED = (ConnectFailed, ServiceNotAvailable, GoAway, NotLeaderForQueue)
 _SURELY_NOT_STORED = (
     *NOT_STORED,
     RouteError,
-    # Refused before the store was reached.
+    # Refused before the request reached the store.
     InvalidParameter,
     MessageIllegal,
     NoPermission,
@@ -79,21 +77,24 @@ _SURELY_NOT_STORED = (
     SystemBusy,
     TopicNotExist,
 )
-# Between two rounds over all brokers, none of which took the message: short at first, for a handing over takes no longer.
+# Pause between two rounds over all brokers, none of which accepted the message: short at first, because a
+# planned failover is short.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.2
 # An unreachable host drops packets: the part of a send's remaining time that a connection to it, or a NameServer's request
 # for another broker, may take, with a minimum.
 CONNECT_TIMEOUT_S, SHARE, SHARE_S_MIN = 3.0, 1 / 3, 0.5
-# A topic that was shrunk: how often its route is read until the nameserver knows, and how often that may happen to one send.
+# A topic whose queues were reduced: how often its route is read until the NameServer has the new one, and how
+# often that may happen to one send.
 QUEUE_GONE_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4)
 QUEUE_GONE_TRIES_MAX = 3
-# What a send remembers of its tries: one that waits for minutes makes hundreds, and thousands of sends may wait.
+# Maximum number of remembered tries per send: a send that waits for minutes makes hundreds of tries, and
+# thousands of sends may wait.
 ATTEMPTS_MAX, TEXTS_MAX = 16, 16
 
 
 def connect_s(remaining_s: float, *, is_only_try: bool = False) -> float:
-    """Seconds that a try waits for its connection: a share of what is left (3 s at most, 0.5 s at least when there are so
-    many), for another broker may take the message; with `is_only_try` all of it, up to 3 s.
+    """Time-out of a try's connection in seconds: a share of the remaining time (at most 3 s, at least 0.5 s if that
+    much remains), because another broker may accept the message; with `is_only_try` all of it, up to 3 s.
 
     The attempt itself continues (RemotingClient.connect), so a later try finds its result.
     """
@@ -106,7 +107,7 @@ def _share_s(remaining_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FirstTry:
-    """A try that was made, and failed, before SendTries had to do with it. `began` is the loop's time."""
+    """A failed try that was made before SendTries took over. `began` is the event loop's time."""
 
     info: PublishInfo
     target: Target
@@ -116,7 +117,7 @@ class FirstTry:
 
 
 class _Send:
-    """How far the tries of one send have come."""
+    """State of one send's tries."""
 
     def __init__(
         self,
@@ -137,24 +138,26 @@ class _Send:
         self.tries_left = tries
         self.go_aways = 0
         self.attempt_count = 0
-        self.is_asked = False  # whether any broker was
-        self.may_be_stored = False  # whether a try left that open
-        self.is_retriable = False  # whether a try failed for a reason that passes
+        self.is_asked = False  # whether any broker was tried
+        self.may_be_stored = False  # whether a try may have stored the message
+        self.is_retriable = False  # whether a try failed for a transient reason
         self.attempts: list[tuple[str, AerobeeError]] = []  # the first and the newest
-        self.texts: Counter[str] = Counter()  # in the order of their first
-        self.avoid: frozenset[str] = frozenset()  # brokers that failed, where there are others
-        self._refused_by: frozenset[str] = frozenset()  # who surely did not store it, since the last pause
+        self.texts: Counter[str] = Counter()  # brokers in the order of their first try
+        self.avoid: frozenset[str] = frozenset()  # failed brokers, to avoid if others exist
+        # Brokers that surely did not store it, since the last pause.
+        self._refused_by: frozenset[str] = frozenset()
         self._next_pause_s = PAUSE_FIRST_S
 
     def failed_at(self, where: str, failure: AerobeeError) -> None:
         """Remember one try."""
         self.attempt_count += 1
-        failure.__traceback__ = None  # it holds the frames of the try
+        failure.__traceback__ = None  # the traceback references the frames of the try
         self.is_asked |= not isinstance(failure, RouteError | NoNameServer)
         self.may_be_stored |= may_be_stored(failure)
         self.is_retriable |= failure.retriable
         if len(self.attempts) == ATTEMPTS_MAX:
-            # Of what surely was not stored: a try that may have been is what the sender has to know.
+            # Drop a try that surely stored nothing: the sender must know of every try that may have stored
+            # the message.
             surely = (n for n, (_, each) in enumerate(self.attempts) if isinstance(each, _SURELY_NOT_STORED))
             del self.attempts[next((n for n in surely if n >= ATTEMPTS_MAX // 2), ATTEMPTS_MAX // 2)]
         self.attempts.append((where, failure))
@@ -163,19 +166,20 @@ class _Send:
             self.texts[text] += 1
 
     def refused(self, info: PublishInfo | None, broker_name: str) -> bool:
-        """A broker surely did not store it, or there is no route. Whether no other is left to go to before a pause."""
+        """A broker surely did not store it, or there is no route. Returns whether no other broker is left before a
+        pause."""
         self._refused_by |= {broker_name}
         self.avoid |= self._refused_by
         return info is None or self.fixed is not None or self._refused_by.issuperset(info.targets)
 
     async def pause(self) -> None:
-        """Wait, each time longer, and start again with all brokers."""
+        """Wait, longer each time, and retry all brokers."""
         self._refused_by = self.avoid = frozenset()
         pause_s, self._next_pause_s = self._next_pause_s, min(2 * self._next_pause_s, PAUSE_MAX_S)
         await asyncio.sleep(max(0.0, min(pause_s, self.deadline - _now())))
 
     def failed(self) -> AerobeeError:
-        """What is raised when nothing is left to do."""
+        """The error of the send after its last try."""
         if not self.is_asked:
             return self.attempts[-1][1]
         return _send_failed(self, _now() - self.began)
@@ -192,7 +196,7 @@ class SendTries:
         self._faults = faults
 
     async def info(self, topic: str, deadline: float) -> PublishInfo:
-        """Where a topic's messages go; waited for while there is no master. Raises as PublishInfoTable.info()."""
+        """The topic's publish information; waits while the topic has no master. Raises as PublishInfoTable.info()."""
         send = _Send(topic, None, deadline, began=_now(), tries=0)
         while True:
             try:
@@ -214,10 +218,11 @@ class SendTries:
         first: FirstTry | None = None,
         began: float | None = None,
     ) -> T:
-        """Run `attempt` until it succeeds, fails for good, or tries or time are used up.
+        """Run `attempt` until it succeeds, fails permanently, or the tries or the time are used up.
 
-        `fixed`: this queue and no other; one try, unless its broker surely stored nothing. `select` chose it, and chooses
-        again when the topic has it no more. `next_queue`: where the first try goes. `first`: it is made already. `began`: the loop's time from which a failure counts its seconds, now by default.
+        `fixed`: this queue and no other; one try, unless its broker surely stored nothing. `select` chose it, and
+        chooses again when the topic no longer has it. `next_queue`: queue of the first try. `first`: the first try, if
+        it was already made. `began`: start of the send by the event loop's time, now by default.
         """
         if first is not None:
             began = first.began
@@ -263,7 +268,7 @@ class SendTries:
     async def _other_queue(
         self, send: _Send, failure: AerobeeError, info: PublishInfo, queue: MessageQueue
     ) -> bool:
-        """Whether the topic has lost the queue of a try, so that the next one goes to another: nothing was stored.
+        """Whether the queue of a try no longer exists, so that the next try uses another one: nothing was stored.
 
         A queue that the caller named, or that the route never had, is the caller's mistake. Raises what `select` raises.
         """
@@ -301,7 +306,8 @@ class SendTries:
         broker_name: str,
         target: Target | None,
     ) -> None:
-        """Return when the next try may begin. `target` None: no request was sent. Raises what the send raises when there is none."""
+        """Return when the next try may begin. `target` None: no request was sent. Raises the send's error when no try
+        is left."""
         now = _now()
         is_busy = isinstance(failure, SystemBusy)
         is_sent_elsewhere = (
@@ -333,11 +339,11 @@ class SendTries:
                 if send.refused(info, broker_name):
                     await send.pause()
             elif is_busy and (send.fixed is not None or (info is not None and len(info.targets) == 1)):
-                # No other broker to go to: give this one the time that it asks for.
+                # No other broker is left: wait before the next try at this one.
                 await asyncio.sleep(min(BUSY_PAUSE_S * send.attempt_count, max(0.0, send.deadline - now)))
         if send.tries_left <= 0 or _now() >= send.deadline:
             if failure.route_stale:
-                self._routes.refresh_behind(send.topic)  # for the send after this one
+                self._routes.refresh_behind(send.topic)  # for the next send
             raise send.failed() from failure
         if failure.route_stale and info is not None:
             now = _now()
@@ -353,18 +359,18 @@ class SendTries:
         broker_name: str,
         target: Target | None,
     ) -> bool:
-        """Whether nothing was stored, surely, and the same may succeed in a moment."""
+        """Whether surely nothing was stored and the same request may succeed soon."""
         if not self._config.retry_count_max:
             return False
         if target is not None:
             return isinstance(failure, NOT_STORED)
         if info is None:
             return self._may_come(send.topic, failure)
-        # A queue whose broker the route does not have at all, from the first, is the caller's mistake.
+        # A queue whose broker was never in the route is the caller's mistake.
         return broker_name in info.masterless or bool(send.attempts)
 
     def _may_come(self, topic: str, failure: AerobeeError) -> bool:
-        """Whether a route that could not be had may be there soon: what was never there is the caller's mistake."""
+        """Whether a missing route may appear soon: a topic that never had a route is the caller's mistake."""
         if not self._config.retry_count_max:
             return False
         return isinstance(failure, NoMaster) or (
@@ -372,7 +378,7 @@ class SendTries:
         )
 
     def _not_stored_ok(self, result: object, target: Target) -> SendFailed | None:
-        """Why a message that a broker has is sent again, None when it is not."""
+        """Why a stored message is sent again; None when it is not."""
         if (
             not self._config.retry_when_not_stored_ok
             or not isinstance(result, SendResult)
@@ -384,14 +390,14 @@ class SendTries:
 
 
 def may_be_stored(failure: BaseException) -> bool:
-    """Whether this failure of a send leaves open that a broker has the message."""
+    """Whether a broker may have stored the message despite this failure."""
     if isinstance(failure, SendFailed):
         return failure.may_be_stored
     return isinstance(failure, AerobeeError) and not isinstance(failure, (*_SURELY_NOT_STORED, UsageError))
 
 
 def is_retried(failure: AerobeeError) -> bool:
-    """True when another broker may do what this one did not."""
+    """True when another broker may accept the message."""
     if isinstance(failure, RemoteError):
         return failure.code in RETRIED_CODES
     return isinstance(failure, (TransportError, SendFailed))
@@ -416,5 +422,5 @@ def _send_failed(send: _Send, elapsed_s: float) -> SendFailed:
 
 
 def _now() -> float:
-    """Deadlines of calls run by the loop's own time, which a test that moves the clock does not move."""
+    """Deadlines of calls use the event loop's time, which a test that moves the clock does not change."""
     return asyncio.get_running_loop().time()

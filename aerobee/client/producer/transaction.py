@@ -1,4 +1,4 @@
-"""What a transaction is to its producer: its state, the result of sending it, and the ones that ended. Core.
+"""A transaction at its producer: its state, its result, and the table of ended transactions. Core.
 
 Follows LocalTransactionState and TransactionSendResult of RocketMQ.
 """
@@ -23,7 +23,7 @@ _FORBIDDEN = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", TRAN_MSG,
 
 
 class TransactionState(Enum):
-    """What is known of the local work. UNKNOWN: the broker asks again later."""
+    """Outcome of the local work. UNKNOWN: the broker checks again later."""
 
     COMMIT = "COMMIT_MESSAGE"
     """The local work succeeded: deliver the message."""
@@ -34,7 +34,7 @@ class TransactionState(Enum):
 
     @property
     def code(self) -> int:
-        """commitOrRollback on the wire."""
+        """Value of commitOrRollback in requests."""
         return _CODES[self]
 
 
@@ -49,9 +49,9 @@ _CODES = {
 class TransactionResult:
     """How sending in a transaction ended.
 
-    `state` is the state sent to the broker. `confirmed`: the broker confirmed it; otherwise it will check, or refused because
-    an operator or the checker of another process decided otherwise before. `error` is what the local
-    work raised.
+    `state` is the state sent to the broker. `confirmed`: the broker confirmed it; otherwise the broker will check, or
+    refused because an operator or the checker of another process decided differently before. `error` is the exception
+    of the local work.
     """
 
     send: SendResult
@@ -70,7 +70,7 @@ class TransactionResult:
 
 
 def half_of(message: Message, group: str, immunity_s: int | None) -> Message:
-    """The message as it is sent first. Raises UsageError for what cannot be a transaction message."""
+    """The half message. Raises UsageError for a message that cannot be sent in a transaction."""
     if message.is_delayed:
         raise UsageError(
             "a transaction message cannot be delayed: leave out delay_level, deliver_at and deliver_after"
@@ -121,15 +121,15 @@ def end_fields(
 
 
 def physical_offset_of(result: SendResult) -> int:
-    """Where the half message is in the broker's log."""
+    """Physical offset of the half message."""
     return parse_offset_message_id(result.offset_message_id)[1]
 
 
 class EndedTransactions:
     """The transactions of this producer that are running or have ended, the newest `count_max` of them.
 
-    A broker may ask about one that this producer knows better than the user's checker: its local work still runs, its
-    end was lost on the way, or it was decided at another broker, to which the send was repeated.
+    A broker may check a transaction whose state this producer knows better than the user's checker: its local work
+    still runs, its end request was lost, or a retried send decided it at another broker.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -141,7 +141,7 @@ class EndedTransactions:
         self._running.add(transaction_id)
 
     def end(self, transaction_id: str, broker_name: str, state: TransactionState) -> None:
-        """The local work is done. What ended as UNKNOWN is left to the checker."""
+        """The local work has ended. The checker resolves transactions that ended as UNKNOWN."""
         self._running.discard(transaction_id)
         if state is TransactionState.UNKNOWN:
             return
@@ -150,7 +150,8 @@ class EndedTransactions:
             self._ended.popitem(last=False)
 
     def answer(self, transaction_id: str, broker_name: str) -> TransactionState | None:
-        """What to answer when `broker_name` asks; None: the checker knows. An empty name is the asker's own."""
+        """The reply to a check of `broker_name`; None: call the checker. An empty name stands for the broker that sent
+        the check."""
         if transaction_id in self._running:
             return TransactionState.UNKNOWN
         ended = self._ended.get(transaction_id)

@@ -1,8 +1,8 @@
 """Sends messages that become visible together with local work: a half message first, then commit or rollback.
 
 Follows TransactionMQProducer. When the end request is lost, or this process dies, the broker sends a check to any live
-producer of the group, whose checker answers. So the checker must read the result of the local work from durable data, for
-example a database.
+producer of the group, whose checker answers. The checker must therefore read the result of the local work from durable
+data, for example a database.
 
     async def checker(message):      # called in any process of the group
         return TransactionState.COMMIT if await orders.has(message.keys[0]) else TransactionState.ROLLBACK
@@ -52,7 +52,7 @@ from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
-# What an executor or a checker returns; None is UNKNOWN.
+# Result of an executor or a checker; None is UNKNOWN.
 Verdict = TransactionState | None
 Executor = Callable[[Message, Any], Verdict | Awaitable[Verdict]]
 Checker = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
@@ -60,7 +60,7 @@ Checker = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfig:
-    """How transactions are ended and checks are answered."""
+    """Settings for ending transactions and answering checks."""
 
     end_timeout_s: float = 3.0
     """Longest wait for the broker's confirmation of a commit or rollback, in seconds."""
@@ -116,7 +116,7 @@ class TransactionProducer(Producer):
         )
         self.transactions = transactions or TransactionConfig()
         if checker is None:
-            raise UsageError("checker is None: brokers ask it what became of a transaction")
+            raise UsageError("checker is None: brokers call it for the outcome of a transaction")
         check_handler(checker, "checker")
         check_handler(executor, "executor", ("message", "argument"))
         self._threads = HandlerThreads(f"aerobee-checker-{group}", self.transactions.check_concurrency)
@@ -130,24 +130,25 @@ class TransactionProducer(Producer):
         """As Producer.start(); brokers can then send checks of transactions that have no outcome yet."""
         self._session.handlers[RequestCode.CHECK_TRANSACTION_STATE.value] = self._asked
         await super().start()
-        # A producer that was started again and sends nothing yet is to be asked as well. The template's route names every
-        # broker that makes topics; as in RocketMQ's client, others learn of this producer by its first message.
+        # A restarted producer must receive checks before its first send. The template's route names every
+        # broker that creates topics; as in RocketMQ's client, other brokers learn of this producer by its
+        # first message.
         self._session.routes.watch((self.config.default_topic,))
         self._session.tasks.spawn(self._join_brokers(), "transaction-producer-route")
 
     async def close(self) -> None:
-        """As Producer.close(); a checker that runs in a thread is not waited for."""
+        """As Producer.close(); does not wait for a checker that runs in a thread."""
         try:
             await super().close()
         finally:
             self._threads.close()
 
     async def _join_brokers(self) -> None:
-        """Fetch the route; new brokers in it get a heartbeat immediately. The periodic refresh tries again."""
+        """Fetch the route; its new brokers get a heartbeat immediately. After a failure the periodic refresh retries."""
         try:
             await self._session.routes.refresh(self.config.default_topic)
         except AerobeeError as error:
-            log.info("no broker can ask this producer before it sends: %s", error)
+            log.info("no broker can send checks to this producer before its first send: %s", error)
 
     async def send_in_transaction(
         self,
@@ -171,7 +172,8 @@ class TransactionProducer(Producer):
         run = executor or self._executor
         if run is None:
             raise UsageError(
-                "no executor: give one to TransactionProducer, or write send_in_transaction(message, executor=…)"
+                "no executor: pass one to TransactionProducer, or write "
+                "send_in_transaction(message, executor=…)"
             )
         if executor is not None:
             check_handler(executor, "executor", ("message", "argument"))
@@ -241,7 +243,7 @@ class TransactionProducer(Producer):
         self._trace_end(half, sent, state, from_check=False)
         try:
             info = await self._routes.info(half.topic)
-            # To "unknown" no broker gives an answer.
+            # Brokers do not reply to "unknown".
             if not self.transactions.confirm or state is TransactionState.UNKNOWN:
                 await self._session.invoke_oneway(target_of(info, sent.queue).address, command)
                 return False
@@ -250,7 +252,7 @@ class TransactionProducer(Producer):
             )
         except AerobeeError as error:
             is_refused = isinstance(error, RemoteError) and error.code == ResponseCode.ILLEGAL_OPERATION
-            what = "refused" if is_refused else "did not confirm, and will ask about,"
+            what = "refused" if is_refused else "did not confirm, and will check,"
             log.warning(
                 "transaction %s: the broker %s %s: %s", fields["transactionId"], what, state.name, error
             )
@@ -283,7 +285,9 @@ class TransactionProducer(Producer):
     def _asked(self, peer: Peer, request: RemotingCommand) -> None:
         """39: a broker checks a transaction of this group."""
         if self._waiting_checks >= self.transactions.check_queue_max:
-            log.warning("a check is dropped, %d wait already; the broker asks again", self._waiting_checks)
+            log.warning(
+                "a check is dropped because %d are waiting; the broker repeats it", self._waiting_checks
+            )
             return
         self._waiting_checks += 1
         self._session.tasks.spawn(self._answer(peer, request), "transaction-check")
@@ -317,7 +321,7 @@ class TransactionProducer(Producer):
         try:
             return await _verdict(self._checker(message), "checker")
         except BaseException as error:
-            # The outermost edge of the user's code: the broker asks again.
+            # Boundary to user code: the broker repeats the check.
             if not is_of_handler(error):
                 raise
             log.warning("the checker failed for %s", message, exc_info=error)
@@ -346,7 +350,7 @@ class TransactionProducer(Producer):
 
 
 class Transaction:
-    """One transaction as a block. `transaction_id` is known inside; `result` when it is left."""
+    """One transaction as a block. `transaction_id` is set inside the block, `result` after it."""
 
     def __init__(
         self,
@@ -365,17 +369,17 @@ class Transaction:
 
     @property
     def transaction_id(self) -> str:
-        """The id that a checker gets as message_id: store it with the local work."""
+        """The id that a checker receives as message_id: store it with the local work."""
         if self._sent is None:
             raise UsageError("the transaction has not begun: use it inside `async with`")
         return self._sent.transaction_id or self._sent.message_id
 
     def rollback(self) -> None:
-        """Leaving the block rolls back instead of committing."""
+        """Roll back instead of committing when the block ends."""
         self._state = TransactionState.ROLLBACK
 
     def leave_open(self) -> None:
-        """Leaving the block decides nothing: the broker asks the checker."""
+        """Leave the outcome open when the block ends: the broker calls the checker."""
         self._state = TransactionState.UNKNOWN
 
     async def __aenter__(self) -> Self:
@@ -387,8 +391,9 @@ class Transaction:
             confirmed = await producer._end(self._half, sent, TransactionState.ROLLBACK)
             self.result = TransactionResult(sent, TransactionState.ROLLBACK, confirmed)
             raise SendFailed(
-                f"the half message for topic {self._half.topic} was stored with {sent.status.value}: the transaction is "
-                "rolled back, its local work was not begun",
+                f"the half message for topic {self._half.topic} was stored with "
+                f"{sent.status.value}: the transaction is rolled back, and its local work did "
+                "not start",
                 retriable=True,
             )
         producer._ended.begin(sent.message_id)

@@ -1,1 +1,1 @@
-"""A client's conversation with NameServers and brokers: routes, heartbeats, codecs of sends."""
+"""A client's communication with NameServers and brokers: routes, heartbeats, codecs of sends."""

@@ -1,4 +1,4 @@
-"""Which backend makes and reads what a client sends and gets: the native one (module aerobee_native) or the Python one.
+"""Selects the backend that encodes and decodes a client's frames: native (module aerobee_native) or Python.
 
 As with the broker's fast path (aerobee/broker/fastpath/choice.py) the Python codec is the reference implementation and always available, and
 the native one is used when it is installed and has this version. AEROBEE_CLIENT_CODEC=python or =native forces one.
@@ -33,13 +33,13 @@ try:
 except ImportError:
     native = None
 
-CODEC_VERSION = 1  # of what the native parts take and return
+CODEC_VERSION = 1  # version of the arguments and results of the native parts
 VARIABLE = "AEROBEE_CLIENT_CODEC"
 PYTHON, NATIVE = "python", "native"
 
 
 class Template(Protocol):
-    """SendTemplate of either backend."""
+    """SendTemplate of both backends."""
 
     def frame(
         self,
@@ -59,7 +59,7 @@ class Template(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """`name` is "python" or "native". `ids` and `template` make that backend's part out of the Python one."""
+    """`name` is "python" or "native". `ids` and `template` convert the Python part to that backend's part."""
 
     name: str
     ids: Callable[[UniqueIds], Ids]
@@ -73,7 +73,7 @@ def python_codec() -> Codec:
 
 
 def native_codec() -> Codec:
-    """Raises ConfigError when it is not installed, or has another version."""
+    """Load the native backend. Raises ConfigError when it is not installed, or has another version."""
     version = getattr(native, "CODEC_VERSION", None)
     if native is None or version != CODEC_VERSION:
         why = (
@@ -92,7 +92,7 @@ def native_codec() -> Codec:
 
 
 def choose_codec(wanted: str | None = None) -> Codec:
-    """The backend to use; `wanted` is AEROBEE_CLIENT_CODEC unless given. Raises ConfigError when it cannot be had."""
+    """The backend to use; `wanted` is AEROBEE_CLIENT_CODEC unless given. Raises ConfigError when it is not available."""
     wanted = os.environ.get(VARIABLE, "") if wanted is None else wanted
     if wanted not in ("", PYTHON, NATIVE):
         raise ConfigError(f"{VARIABLE} is {wanted!r}: it must be {PYTHON}, {NATIVE} or empty")

@@ -1,4 +1,4 @@
-"""Which cluster a client talks to, and how: options, environment, and a file of named contexts.
+"""Cluster and connection settings of a client: options, environment, and a file of named contexts.
 
 The file is `~/.config/aerobee/client.toml` ($XDG_CONFIG_HOME/aerobee/client.toml, or what AEROBEE_CLIENT_CONFIG names):
 
@@ -52,13 +52,13 @@ VARIABLES = (
     *TLS_VARIABLES.values(),
     *KEY_VARIABLES.values(),
 )
-SECRET_KEYS = frozenset({"secret_key", "tls_key_password"})  # in the file, never on the screen
+SECRET_KEYS = frozenset({"secret_key", "tls_key_password"})  # stored in the file, never displayed
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a context, the options or the environment say; None where they say nothing."""
+    """Settings of a context, the options or the environment; None: not set."""
 
     nameserver: str | None = None
     tls: bool | None = None
@@ -70,7 +70,7 @@ class Context:
     secret_key: str | None = None
 
     def over(self, other: Context) -> Context:
-        """This one where it says something, else the other."""
+        """These settings, completed by the other's."""
         return Context(
             **{
                 each.name: getattr(other if getattr(self, each.name) is None else self, each.name)
@@ -79,7 +79,7 @@ class Context:
         )
 
     def as_document(self) -> dict[str, Any]:
-        """What is said, without what is not."""
+        """The settings that are set."""
         values = {each.name: getattr(self, each.name) for each in fields(Context)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -93,7 +93,7 @@ class ContextFile:
     contexts: Mapping[str, Context] = field(default_factory=dict)
 
     def get(self, name: str) -> Context:
-        """Raises ConfigError naming those that exist."""
+        """The context of this name. Raises ConfigError, which lists the existing ones."""
         try:
             return self.contexts[name]
         except KeyError:
@@ -103,11 +103,11 @@ class ContextFile:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where to connect, and how: `Producer(cluster.nameservers, client=cluster.client)`."""
+    """Addresses and connection settings: `Producer(cluster.nameservers, client=cluster.client)`."""
 
     nameservers: str
     client: ClientConfig
-    context: str = ""  # the name of the context that was taken, if one was
+    context: str = ""  # the name of the selected context, if any
 
 
 def cluster(
@@ -116,7 +116,8 @@ def cluster(
     given: Context | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Cluster:
-    """What options (`context`, `given`), environment and file together say. Raises ConfigError, with what is wrong where."""
+    """Combine options (`context`, `given`), environment and file. Raises ConfigError, which names the source of the
+    error."""
     given = given or Context()
     from_environment = _environment(environ)
     file = read_contexts(contexts_path(environ))
@@ -137,7 +138,7 @@ def cluster(
 
 
 def contexts_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the file is, or would be."""
+    """Path of the file, which may not exist."""
     named = environ.get(FILE_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -145,7 +146,7 @@ def contexts_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_contexts(path: Path) -> ContextFile:
-    """Read a file of contexts; one that does not exist has none. Raises ConfigError with the file's name."""
+    """Read a file of contexts; a missing file has none. Raises ConfigError with the file's path."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
@@ -165,7 +166,8 @@ def read_contexts(path: Path) -> ContextFile:
 
 
 def write_contexts(file: ContextFile) -> None:
-    """Replace the file whole, readable for its owner only: it may hold a key's password. Raises OSError, ConfigError."""
+    """Replace the file, readable only by its owner because it may contain a key's password. Raises OSError,
+    ConfigError."""
     lines = [f"current = {_toml(file.current)}", ""] if file.current else []
     for name, context in sorted(file.contexts.items()):
         lines.append(f"[context.{_toml(name)}]")
@@ -173,19 +175,19 @@ def write_contexts(file: ContextFile) -> None:
         lines.append("")
     file.path.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.path.with_suffix(".tmp")
-    # Made here: one that is there already may be for others to read, or a link to another file.
+    # Created exclusively: an existing file may be readable by others, or a link to another file.
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as target:
         target.write("\n".join(lines))
         target.flush()
-        sync_file(target.fileno())  # a power loss must not leave an empty file in place of the old one
+        sync_file(target.fileno())  # a power loss must not replace the old file by an empty one
     os.replace(temporary, file.path)
     sync_directory(file.path.parent)
 
 
 def _toml(value: str | bool) -> str:
-    """A value as TOML has it: JSON's form, but no character in two halves, and no DEL. Raises ConfigError."""
+    """A value as TOML text: JSON's form without surrogate pairs and DEL. Raises ConfigError."""
     text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     try:
         text.encode()
@@ -229,7 +231,7 @@ def _environment(environ: Mapping[str, str]) -> Context:
 
 
 def _client(settings: Context) -> ClientConfig:
-    """TLS is on when a file of it is named, unless it is said to be off."""
+    """TLS is on when one of its files is configured, unless `tls` is false."""
     access_key, secret_key = settings.access_key or "", settings.secret_key or ""
     if settings.tls is False:
         return ClientConfig(access_key=access_key, secret_key=secret_key)

@@ -1,7 +1,7 @@
-"""The nameservers that a client knows, asked one after the other until one answers.
+"""The NameServers of a client, tried one after the other until one answers.
 
-They have the same table and never communicate, so any of them will do. The client first uses the one that answered last;
-a client keeps working while all but one are down. Source: NettyRemotingClient.getAndCreateNameserverChannel.
+They have the same table and never communicate, so the client may use any of them. It starts with the one that answered
+last, and works as long as one is up. Source: NettyRemotingClient.getAndCreateNameserverChannel.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from aerobee.remoting.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
-TRY_S_MIN = 0.3  # a NameServer gets at least this time before the client tries the next one
-# What every NameServer of any version answers: a peer that does not know these is something else, mostly a broker.
+TRY_S_MIN = 0.3  # minimum time-out of one NameServer before the client tries the next one
+# Requests that NameServers of every version support: a peer that does not support them is another server,
+# usually a broker.
 BASIC_REQUESTS = frozenset(
     {
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
@@ -31,7 +32,9 @@ BASIC_REQUESTS = frozenset(
         RequestCode.GET_KVLIST_BY_NAMESPACE,
     }
 )
-NOT_A_NAMESERVER = "what listens there is no NameServer: a NameServer's address is needed, not a broker's"
+NOT_A_NAMESERVER = (
+    "the server at this address is not a NameServer: use a NameServer's address, not a broker's"
+)
 
 
 def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
@@ -47,7 +50,7 @@ def parse_addresses(addresses: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class Nameservers:
-    """Sends requests to one NameServer, and to the next one when it does not answer."""
+    """Sends requests to one NameServer, and to the next one when that one does not answer."""
 
     def __init__(self, addresses: Sequence[str], *, remoting: RemotingClient, random: Random) -> None:
         self.addresses = tuple(addresses)
@@ -57,7 +60,7 @@ class Nameservers:
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> tuple[str, RemotingCommand]:
         """Return (address, answer) of the first nameserver that answers, whatever the code.
 
-        Raises NoNameServer, naming each address and what was wrong with it, when none does.
+        Raises NoNameServer, which lists each address with its error, when none does.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -1,6 +1,6 @@
-"""Which brokers a nameserver knows, for a process that only waits until its cluster is there: no session, no heartbeat.
+"""Registered brokers of a NameServer, for a process that only waits for its cluster: no session, no heartbeat.
 
-Loading Admin, with a session below it, takes as long as half a broker, and `aerobee up` asks nothing else.
+Loading Admin, with a session below it, takes as long as half a broker, and `aerobee up` needs no other call.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import Credentials
 
-TIMEOUT_S = 3.0  # of one question, as ClientConfig.request_timeout_s
+TIMEOUT_S = 3.0  # of one request, as ClientConfig.request_timeout_s
 
 
 class RegisteredBrokers:
-    """Asks the nameservers `addresses` ("host:port;…"), without TLS. Use it in `async with`."""
+    """Queries the NameServers `addresses` ("host:port;…") without TLS. Use it in `async with`."""
 
     def __init__(self, addresses: str, credentials: Credentials | None = None) -> None:
         self._remoting = RemotingClient(
@@ -40,7 +40,7 @@ class RegisteredBrokers:
         await self._remoting.close()
 
     async def ids(self) -> dict[str, list[int]]:
-        """Broker name to the ids that are registered under it, the master's 0 first. Raises as Nameservers.invoke, RemoteError."""
+        """Broker name -> registered broker ids, the master's 0 first. Raises as Nameservers.invoke, RemoteError."""
         info = ClusterInfo.decode(await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO))
         return {name: sorted(data.broker_addrs) for name, data in info.broker_addr_table.items()}
 

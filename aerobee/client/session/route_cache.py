@@ -51,7 +51,7 @@ class RouteCache:
         self._request_timeout_s = request_timeout_s
         self._peers = peers
         self._routes: dict[str, TopicRoute] = {}
-        self._watched: dict[str, None] = {}  # topics that are refreshed, in the order in which they came
+        self._watched: dict[str, None] = {}  # topics that are refreshed, in the order of their registration
         self._subscribed: dict[
             str, None
         ] = {}  # topics whose route is requested every second while it is missing
@@ -61,15 +61,15 @@ class RouteCache:
         self._leaders: dict[MessageQueue, str] = {}  # of logical queues
 
     def on_change(self, listener: Listener) -> None:
-        """Call `listener` with each route that is new or differs from the one before."""
+        """Call `listener` with each route that is new or differs from the previous one."""
         self._listeners.append(listener)
 
     def watch(self, topics: Iterable[str]) -> None:
-        """Keep these topics fresh, though they may not exist yet."""
+        """Refresh these topics periodically, even if they do not exist yet."""
         self._watched.update(dict.fromkeys(topics))
 
     def subscribe(self, topics: Iterable[str]) -> None:
-        """As watch(), for topics that a consumer reads: while one does not exist, its route is requested every second."""
+        """As watch(), for a consumer's topics: the route of a missing topic is requested every second."""
         names = dict.fromkeys(topics)
         self._watched.update(names)
         self._subscribed.update(names)
@@ -84,15 +84,15 @@ class RouteCache:
         return self._routes.get(topic)
 
     def brokers(self) -> Iterable[BrokerData]:
-        """Every broker that a cached route names."""
+        """Every broker of a cached route."""
         return self._brokers.values()
 
     def leader_of(self, queue: MessageQueue) -> str:
-        """The name of the broker that serves a queue: for a logical one that which leads it now."""
+        """The name of the broker that serves a queue; for a logical queue, its current leader."""
         return self._leaders.get(queue, queue.broker_name) if self._leaders else queue.broker_name
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address of one broker, None when no cached route names it."""
+        """The address of one broker, None when no cached route contains it."""
         broker = self._brokers.get(broker_name)
         return None if broker is None else broker.broker_addrs.get(broker_id)
 
@@ -104,12 +104,12 @@ class RouteCache:
         return broker.broker_addrs[min(broker.broker_addrs)]
 
     async def get(self, topic: str) -> TopicRoute:
-        """Return the route, from the cache when it is there. Raises as refresh() does."""
+        """Return the cached route, or read it. Raises as refresh() does."""
         route = self._routes.get(topic)
         return route if route is not None else await self.refresh(topic)
 
     async def refresh(self, topic: str) -> TopicRoute:
-        """Ask a nameserver now; callers at the same time share one request.
+        """Read the route from a NameServer; concurrent callers share one request.
 
         Raises TopicNotExist when the nameserver knows no such topic, ConnectFailed when none answers, UsageError when
         the client is closed meanwhile.
@@ -153,7 +153,7 @@ class RouteCache:
         route = parse_route(topic, answer.body)
         self._watched[topic] = None
         before = self._routes.pop(topic, None)
-        self._routes[topic] = route  # the newest last, see _index_brokers()
+        self._routes[topic] = route  # most recent last, see _index_brokers()
         if before != route:
             self._index_brokers()
             for listener in self._listeners:
@@ -163,7 +163,7 @@ class RouteCache:
         return route
 
     def topics_at(self, address: str) -> list[str]:
-        """The topics whose cached routes name a broker at this address."""
+        """The topics whose cached routes contain a broker at this address."""
         return [
             topic
             for topic, route in self._routes.items()
@@ -171,15 +171,15 @@ class RouteCache:
         ]
 
     def _index_brokers(self) -> None:
-        # Of two routes that name a broker the one that was fetched last says where it is: after a failover the other topics'
-        # routes name the old master until they are fetched again.
+        # When several routes contain a broker, the route fetched last has its current address: after a
+        # failover the other routes contain the old master until they are refreshed.
         self._brokers = {
             broker.broker_name: broker for route in self._routes.values() for broker in route.brokers
         }
         self._leaders = {queue: leader for route in self._routes.values() for queue, leader in route.logical}
 
     async def find_missing(self) -> None:
-        """Request the route of each subscribed topic that has none, every second, for ever."""
+        """Request the missing routes of subscribed topics every second, until cancelled."""
         count = 0
         while True:
             await self._clock.sleep(MISSING_S)
@@ -192,12 +192,12 @@ class RouteCache:
                 except TopicNotExist:
                     log.debug("topic %s does not exist yet", topic)
                 except AerobeeError as error:
-                    # keep_fresh() warns of NameServers that do not answer.
+                    # keep_fresh() logs NameServers that do not answer.
                     log.debug("route of topic %s: %s", topic, error)
                     break
 
     async def keep_fresh(self) -> None:
-        """Refresh all watched topics for ever, one after the other."""
+        """Refresh all watched topics one after the other, until cancelled."""
         while True:
             await self._clock.sleep(self._refresh_s)
             for topic in tuple(self._watched):
@@ -208,4 +208,4 @@ class RouteCache:
                 except AerobeeError as error:
                     self._peers.trouble(log, error, "route of topic %s: %s", topic, error)
                     if not isinstance(error, RouteError):
-                        break  # no nameserver answers: asking for the other topics would only add to the wait
+                        break  # no NameServer answers: requests for the other topics would only wait, too

@@ -1,8 +1,8 @@
 """Requests of the send family (310, 320) as bytes, and their answers. Pure.
 
-Source: SendMessageRequestHeaderV2, MessageBatch, MessageDecoder.encodeMessage. The header of an ordinary send is
-filled into a text of which only queue id, flags, time, properties and opaque vary: that costs a third of building a
-dict and dumping it.
+Source: SendMessageRequestHeaderV2, MessageBatch, MessageDecoder.encodeMessage. The header of an ordinary send is a text
+template with queue id, flags, time, properties and opaque as variables: filling it costs a third of building and
+dumping a dict.
 
     batch entry: int32 size | int32 0 | int32 0 | int32 flag | int32 n, body | int16 n, properties
 """
@@ -35,13 +35,13 @@ _FRAME_HEAD = struct.Struct(">II")
 
 
 class Ids(Protocol):
-    """UniqueIds of either backend (codec.py)."""
+    """UniqueIds of both backends (codec.py)."""
 
     def next_id(self, now_ms: int) -> str: ...
 
 
 def properties_text(message: Message, unique_id: str) -> str:
-    """The property text in the order in which RocketMQ's client writes it."""
+    """The property text, in the order of RocketMQ's client."""
     text = f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01{'true' if message.wait_store_ok else 'false'}\x02"
     if message.keys:
         text = f"KEYS\x01{' '.join(message.keys)}\x02{text}"
@@ -61,7 +61,7 @@ def properties_text(message: Message, unique_id: str) -> str:
 
 
 def check_properties(message: Message) -> None:
-    """Raise UsageError for a property that a field of Message sets."""
+    """Raise UsageError for a property that belongs to a field of Message."""
     if not RESERVED_PROPERTIES.isdisjoint(message.properties):
         name = sorted(RESERVED_PROPERTIES & message.properties.keys())[0]
         raise UsageError(
@@ -70,7 +70,7 @@ def check_properties(message: Message) -> None:
 
 
 class SendTemplate:
-    """The parts of a send header that stay the same for one group, topic and broker."""
+    """The constant parts of a send header for one group, topic and broker."""
 
     __slots__ = ("after_opaque", "after_properties", "before_queue")
 
@@ -111,7 +111,7 @@ class SendTemplate:
         self.after_opaque = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % VERSION
 
     def begin(self, ids: Ids, opaque: int, queue_id: int, now_ms: int, message: Message) -> tuple[bytes, str]:
-        """Give `message`, whose body is bytes and travels as it is, an id; return its frame and the id.
+        """Assign an id to `message`, whose body is uncompressed bytes; return the frame and the id.
 
         Raises UsageError when the properties cannot be stored.
         """
@@ -213,7 +213,7 @@ def decode_send_reply(
 def decode_batch_reply(
     reply: RemotingCommand, queue: MessageQueue, unique_ids: Sequence[str], address: str
 ) -> tuple[SendResult, ...]:
-    """One result a message. A broker that stored the batch as one record gives each the same id."""
+    """One result per message. A broker that stored the batch as one record returns the same offset message id for all."""
     first = decode_send_reply(reply, queue, unique_ids[0], address)
     offset_ids = first.offset_message_id.split(",")
     whole = len(offset_ids) == len(unique_ids)

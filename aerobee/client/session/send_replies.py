@@ -1,9 +1,8 @@
-"""Replies to sends, a whole read at a time: frames in, finished futures out. Pure.
+"""Processes the replies to sends in one read from a connection: frames in, finished futures out. Pure.
 
-A burst hook (remoting/connection.py). It takes the frames that are ordinary answers to sends which Producer.send began,
-and stops at the first frame that is anything else: a failure, another call's response, a request, half a frame, bytes
-that are wrong. That one goes the usual way, where every case is known. So whatever this one leaves alone is right, only
-slower. What makes an answer ordinary:
+A burst hook (remoting/connection.py). It handles ordinary replies to sends of Producer.send, and stops at the first
+other frame: a failure, another call's response, a request, a partial frame, invalid bytes. The general frame handler
+then handles that frame; it covers every case and is only slower. An ordinary reply has:
 
     JSON header, no body | flag 1 | code 0, 10, 11 or 12 | extFields of text alone, with queueId, queueOffset, msgId
     | a call is pending under its opaque whose note is (queue, unique id)
@@ -22,7 +21,7 @@ from aerobee.client.session.send_header import STATUS
 from aerobee.message import MessageQueue
 from aerobee.remoting.protocol import LEVEL_FIELD
 
-ANSWER_BYTES_MAX = 64 * 1024  # of an ordinary answer, far above what any has
+ANSWER_BYTES_MAX = 64 * 1024  # maximum header size of an ordinary reply, far above every actual one
 _HEAD = Struct(">II")
 _HEAD_BYTES = _HEAD.size
 _unpack_head = _HEAD.unpack_from
@@ -31,13 +30,14 @@ _ONLY_TEXT = frozenset((str,))
 
 
 class Pending(Protocol):
-    """What is used of a Connection. Each call: (future, started, deadline, request, note)."""
+    """The part of Connection used here. Each call: (future, started, deadline, request, note)."""
 
     pending: dict[int, tuple[Future[Any], float, float, str, Any]]
 
 
 def take_send_replies(connection: Pending, data: bytes | bytearray, position: int) -> int:
-    """Finish the sends whose ordinary answers stand in `data` from `position` on; return where it stopped."""
+    """Finish the sends whose ordinary replies are in `data` from `position` on; return the position of the first other
+    byte."""
     pending = connection.pending
     end = len(data)
     while end - position >= _HEAD_BYTES:
@@ -53,7 +53,7 @@ def take_send_replies(connection: Pending, data: bytes | bytearray, position: in
                 fields["code"],
                 fields["version"],
             )
-            # Not only equal: 1.0 and true are refused where every case is known.
+            # Identity, not equality: the general handler refuses 1.0 and true.
             if type(opaque) is not int or type(code) is not int or type(fields["flag"]) is not int:
                 break
             if fields["flag"] != 1 or type(version) is not int or not -0x80000000 <= version <= 0x7FFFFFFF:

@@ -1,7 +1,7 @@
-"""One client id towards a cluster: connections, nameservers, routes, heartbeats, and the calls that brokers make.
+"""One client of a cluster: connections, NameServers, routes, heartbeats, and requests from brokers.
 
-Follows MQClientInstance. Each Producer, PushConsumer, PullConsumer and Admin owns one. What always holds: a broker
-that a cached route names has been sent a heartbeat, or one is in flight, as long as a producer or consumer has joined.
+Follows MQClientInstance. Each Producer, PushConsumer, PullConsumer and Admin owns one. Invariant: once a producer or
+consumer has joined, every broker of a cached route has received a heartbeat, or one is in flight.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from aerobee.system_names import LMQ_PREFIX
 
 log = logging.getLogger(__name__)
 
-INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"  # sends messages back to retry topics
+# Group of the internal producer that sends messages back to retry topics.
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 FIRST_HEARTBEAT_S = 1.0
 UNREGISTER_TIMEOUT_S = 2.0
 
@@ -50,7 +51,7 @@ ConsumerEntry = Callable[[], ConsumerData]
 
 
 class Session:
-    """Everything that the parts of one client share."""
+    """Shared state of the parts of one client."""
 
     def __init__(
         self,
@@ -92,18 +93,19 @@ class Session:
         self.client_id = ""
         self.client_ip = config.client_ip
         self.is_open = False
-        self._loop: asyncio.AbstractEventLoop | None = None  # that of start(); a client belongs to it
+        # The event loop of start(); a client belongs to it.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._id_suffix = id_suffix
         self._producer_groups: list[str] = []
         self._consumers: dict[str, ConsumerEntry] = {}
-        self._known_by: set[str] = set()  # addresses that know us
-        self.beat_failures: dict[str, AerobeeError] = {}  # by address, of those that do not
+        self._known_by: set[str] = set()  # addresses of brokers that know this client
+        self.beat_failures: dict[str, AerobeeError] = {}  # by address, of brokers that do not
         self._beating = asyncio.Lock()
         self._beating_now: set[str] = set()
         self._ids: Ids | None = None
 
     async def start(self) -> None:
-        """Find our address and begin the periodic work. Opens no connection yet."""
+        """Determine the local address and start the periodic tasks. Opens no connection yet."""
         if self.is_open:
             raise UsageError("this client is started already; use one object for each `async with`")
         if self._loop is not None:
@@ -115,7 +117,7 @@ class Session:
             try:
                 self.client_ip = await local_ip(self.nameservers.addresses)
             except BaseException:
-                self._loop = None  # nothing was opened: a start that was cut off may be tried again
+                self._loop = None  # nothing was opened: an interrupted start may be repeated
                 raise
         instance = self.config.instance or f"{os.getpid()}#{self.random.getrandbits(48)}"
         parts = [self.client_ip, instance, *filter(None, (self.config.unit_name, self._id_suffix))]
@@ -127,15 +129,15 @@ class Session:
         self.tasks.spawn(self._keep_beating(), "client-heartbeat")
 
     def check_open(self) -> None:
-        """Raise UsageError for a client that is not open, and for one that was opened in another event loop."""
+        """Raise UsageError unless the client is open and belongs to the running event loop."""
         if not self.is_open:
             if self._loop is not None:
-                raise UsageError("this client was closed, it takes no more calls: make a new one")
+                raise UsageError("this client was closed and accepts no more calls: create a new one")
             raise UsageError("this client is not open: use it inside `async with`, or call start() first")
         self.check_loop()
 
     def check_loop(self) -> None:
-        """Raise UsageError for a client that was opened in another event loop than the one that runs here."""
+        """Raise UsageError for a client that belongs to another event loop than the running one."""
         try:
             is_here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
@@ -147,7 +149,7 @@ class Session:
             )
 
     async def close(self) -> None:
-        """Leave all groups, stop the periodic work, close the connections."""
+        """Leave all groups, stop the periodic tasks, close the connections."""
         if not self.is_open:
             return
         self.check_open()
@@ -187,7 +189,7 @@ class Session:
         return self._ids
 
     def _targets(self) -> list[str]:
-        """Addresses that get heartbeats: masters for producers, every id for consumers."""
+        """Addresses that receive heartbeats: masters for producers, masters and slaves for consumers."""
         addresses: dict[str, None] = {}
         for broker in self.routes.brokers():
             for broker_id, address in broker.broker_addrs.items():
@@ -204,7 +206,7 @@ class Session:
         return data.encode()
 
     async def heartbeat(self) -> None:
-        """Tell every known broker who we are. Failures are logged: the next round tries again."""
+        """Send a heartbeat to every known broker. Failures are logged; the next round retries."""
         if not self._producer_groups and not self._consumers:
             return
         async with self._beating:
@@ -237,7 +239,7 @@ class Session:
                 self.tasks.spawn(self._beat(address), "client-heartbeat-on-connect")
 
     async def heartbeat_to(self, address: str) -> None:
-        """Send a heartbeat to one broker unless it knows us already."""
+        """Send a heartbeat to one broker unless it knows this client already."""
         if address not in self._known_by:
             await self._beat(address)
 
@@ -281,7 +283,8 @@ class Session:
         return self.checked(answer, address=address, request=request_name(command.code))
 
     async def call(self, address: str, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
-        """Call a broker and return its answer, of whatever code. A failure has the routes that name the address read again."""
+        """Call a broker and return its reply, whatever its code. After a failure the routes that contain the address
+        are refreshed."""
         try:
             answer = await self.remoting.invoke(address, command, timeout_s=timeout_s)
         except AerobeeError as error:
@@ -305,8 +308,8 @@ class Session:
     async def invoke_broker(
         self, broker_name: str, topic: str, command: RemotingCommand, *, timeout_s: float | None = None
     ) -> RemotingCommand:
-        """As invoke(), at the master of a broker name; once more at the new one when the route was old and the first surely
-        did nothing. `topic`: one that the broker has. Raises RouteError, too.
+        """As invoke(), at the master of a broker name; retried once at the new master when the route was stale and the
+        first broker surely did nothing. `topic`: a topic of the broker. Raises RouteError, too.
         """
         address = await self.broker_address(broker_name, topic)
         try:
@@ -320,7 +323,7 @@ class Session:
         return await self._invoke_new(moved, command, timeout_s)
 
     async def _refreshed(self, topic: str) -> bool:
-        """Read the route of a topic now. Whether that succeeded."""
+        """Read the route of a topic now; return whether that succeeded."""
         try:
             await self.routes.refresh(topic)
         except AerobeeError as error:
@@ -333,11 +336,11 @@ class Session:
     ) -> RemotingCommand:
         await self.heartbeat_to(
             address
-        )  # a broker that has just become the one to ask may not know our groups
+        )  # a broker that has just become master may not know this client's groups
         return await self.invoke(address, command, timeout_s=timeout_s)
 
     async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
-        """Send a request that gets no answer."""
+        """Send a one-way request."""
         command.flag |= FLAG_ONEWAY
         try:
             await self.remoting.invoke_oneway(address, command, timeout_s=self.config.request_timeout_s)
@@ -351,7 +354,7 @@ class Session:
         return checked(answer, address=address, request=request_name(command.code))
 
     async def invoke_queue(self, queue: MessageQueue, command: RemotingCommand) -> RemotingCommand:
-        """As invoke(), at the broker that serves the queue; once more when that is another one meanwhile."""
+        """As invoke(), at the broker that serves the queue; retried once when another broker serves it meanwhile."""
         address = await self.queue_address(queue)
         try:
             return await self.invoke(address, command)
@@ -372,7 +375,7 @@ class Session:
         return await self.broker_address(self.routes.leader_of(queue), queue.topic)
 
     async def broker_address(self, broker_name: str, topic: str) -> str:
-        """The master's address, else any id's. Asks for the route of `topic` once when it is not known."""
+        """The master's address, else a slave's. Reads the route of `topic` once when the broker is unknown."""
         address = self.routes.any_address_of(broker_name)
         if address is None:
             await self.routes.refresh(topic)
@@ -385,7 +388,7 @@ class Session:
 
 
 def client_tls(config: ClientConfig) -> ClientTls | None:
-    """How a client of this configuration encrypts, None for not at all. Raises ConfigError for files that cannot be used."""
+    """TLS context of this configuration, None without TLS. Raises ConfigError for unusable files."""
     if not config.tls:
         return None
     files = TlsFiles(
@@ -396,7 +399,7 @@ def client_tls(config: ClientConfig) -> ClientTls | None:
         verify_peer=bool(config.tls_ca_file),
     )
     tls = ClientTls(files)
-    tls.context()  # a file that cannot be used is said now, not at each connection
+    tls.context()  # an unusable file raises now, not at each connection
     return tls
 
 

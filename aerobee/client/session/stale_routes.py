@@ -1,8 +1,8 @@
-"""Routes that a failed call has shown to be old: they are read again in the background, whichever part of a client made the call.
+"""Refreshes stale routes: after a failed call of any part of a client, its routes are read again in the background.
 
-RocketMQ's client waits for its next refresh (30 s), but for sends. A producer's send and a push consumer's pull await the new route
-themselves, for they repeat the request; all other calls (pops, acknowledgements, commits, locks, heartbeats, ends of transactions)
-come here, so that the next of them goes to the new master.
+RocketMQ's client waits for its next refresh (30 s), except for sends. A producer's send and a push consumer's pull
+await the new route themselves, because they repeat the request. All other calls (pops, acknowledgements, commits,
+locks, heartbeats, ends of transactions) use this module, so that the next call goes to the new master.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from aerobee.remoting.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
-# Between two readings for one address. A broker that stays away must not make a client ask for routes all the time.
+# Pause between two refreshes for one address. A broker that stays down must not make a client request routes
+# continuously.
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.2, 5.0
-ADDRESSES_MAX = 1_024  # each with a separate pause
-# What brokers answer that are no master any more, or have fewer queues than the route says. Some of these codes have other
-# causes too; then the route is read once more than needed.
+ADDRESSES_MAX = 1_024  # maximum number of addresses with a separate pause
+# Codes of brokers that are no longer master, or have fewer queues than the route. Some of these codes have
+# other causes too; then the route is read once without need.
 STALE_CODES = frozenset(
     {
         ResponseCode.SYSTEM_ERROR,  # a pop at a slave, a pull of a queue that is gone
@@ -43,19 +44,19 @@ STALE_CODES = frozenset(
 
 
 def may_be_stale(error: AerobeeError) -> bool:
-    """Whether another route may mend what failed."""
+    """Whether the call may succeed with another route."""
     return error.route_stale or (isinstance(error, RemoteError) and error.code in STALE_CODES)
 
 
 def is_not_executed(error: AerobeeError) -> bool:
-    """Whether a broker surely did nothing, and another one may be its group's master."""
+    """Whether a broker surely did nothing, and another broker of its group may be the master."""
     return isinstance(error, ConnectFailed | ServiceNotAvailable | GoAway | NotLeaderForQueue) or (
         isinstance(error, RemoteError) and error.code == ResponseCode.SLAVE_NOT_AVAILABLE
     )
 
 
 def is_not_stored(error: AerobeeError) -> bool:
-    """Whether a message surely was not stored, and its topic's present route may lead to a broker or queue that takes it."""
+    """Whether a message surely was not stored, and a fresh route may contain a broker or queue that accepts it."""
     return is_not_executed(error) or isinstance(error, InvalidParameter)
 
 
@@ -67,10 +68,11 @@ class StaleRoutes:
         self._clock = clock
         self._tasks = tasks
         self._reading: set[str] = set()
-        self.pauses_s: dict[str, float] = {}  # by address, for the next failure; empty as long as all is well
+        # By address, for the next failure; empty while all calls succeed.
+        self.pauses_s: dict[str, float] = {}
 
     def failed(self, address: str, error: AerobeeError) -> None:
-        """A call to a broker failed. Reads the routes that name its address, unless that was done a moment ago."""
+        """A call to a broker failed. Refreshes the routes that contain its address, unless that happened a moment ago."""
         if address in self._reading or not may_be_stale(error):
             return
         topics = self._routes.topics_at(address)

@@ -13,7 +13,7 @@ from aerobee.remoting.command import RemotingCommand
 
 
 class StoredRecords:
-    """Asks one broker, ours or RocketMQ's. Belongs to one event loop; close() when done."""
+    """Reads records of one broker, Aerobee's or RocketMQ's. Belongs to one event loop; close() it after use."""
 
     def __init__(self, address: str, config: ClientConfig) -> None:
         """`address` is "host:port". Raises UsageError, ConfigError."""
@@ -28,12 +28,10 @@ class StoredRecords:
         )
 
     async def record_at(self, physical_offset: int) -> bytes | None:
-        """The record that begins there, None when the broker has none. Raises TransportError, RemoteError."""
+        """The record at this physical offset, None when the broker has none. Raises TransportError, RemoteError."""
         request = RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID.value, {"offset": str(physical_offset)})
         answer = await self._remoting.invoke(self.address, request, timeout_s=self._timeout_s)
-        if (
-            answer.code == ResponseCode.SYSTEM_ERROR
-        ):  # the only way in which the protocol says "there is none"
+        if answer.code == ResponseCode.SYSTEM_ERROR:  # the protocol's only form of "not found"
             return None
         checked(answer, address=self.address, request=RequestCode.VIEW_MESSAGE_BY_ID.name)
         return bytes(answer.body) or None

@@ -30,7 +30,7 @@ INSTRUMENTATION = "aerobee"
 
 
 class OpenTelemetry:
-    """A SendObserver and a ConsumeObserver. Takes the global tracer provider and propagator unless told otherwise."""
+    """A SendObserver and a ConsumeObserver. Uses the global tracer provider and propagator by default."""
 
     def __init__(self, tracer: Tracer | None = None, *, propagator: TextMapPropagator | None = None) -> None:
         self._tracer = tracer or trace.get_tracer(INSTRUMENTATION)

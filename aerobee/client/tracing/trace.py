@@ -1,9 +1,9 @@
-"""Message trace: a producer or consumer tells RMQ_SYS_TRACE_TOPIC what it did with each message (trace=True).
+"""Message trace: a producer or consumer records in RMQ_SYS_TRACE_TOPIC what it did with each message (trace=True).
 
-Follows AsyncTraceDispatcher, SendMessageTraceHookImpl and ConsumeMessageTraceHookImpl. Records collect and leave in
-one message a second, or earlier when they fill 128,000 bytes. Trace never holds up a message: when more than 2,048
-records wait, further ones are dropped and counted, and what cannot be sent is lost with a warning. A broker that
-says TRACE_ON=false in its answers or messages is not traced.
+Follows AsyncTraceDispatcher, SendMessageTraceHookImpl and ConsumeMessageTraceHookImpl. Records collect and leave in one
+message a second, or earlier when they fill 128,000 bytes. Trace never delays a message: when more than 2,048 records
+wait, further ones are dropped and counted, and records that cannot be sent are lost with a warning. A broker with
+TRACE_ON=false in its replies or messages is not traced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from aerobee.system_names import TRACE_TOPIC
 
 log = logging.getLogger(__name__)
 
-EVENTS_MAX = 2048  # that wait; RocketMQ's asyncDispatcher queue
+EVENTS_MAX = 2048  # maximum number of waiting records; RocketMQ's asyncDispatcher queue
 BODY_BYTES_MAX = 128_000  # of one trace message
 KEYS_CHARS_MAX = 16_000  # of one trace message: properties may take 32,767 bytes
 FLUSH_S = 1.0  # RocketMQ waits up to 5 s
@@ -57,7 +57,7 @@ def trace_group(group: str, purpose: str) -> str:
 
 
 def trace_client(client: ClientConfig | None) -> ClientConfig:
-    """The trace sender's client settings: a fixed instance name gets a suffix, for ids must differ."""
+    """The trace sender's client settings: a fixed instance name gets a suffix, because client ids must differ."""
     config = client or ClientConfig()
     return replace(config, instance=f"{config.instance}#trace") if config.instance else config
 
@@ -80,7 +80,7 @@ class Tracer:
         await self._sender.start()
 
     async def close(self) -> None:
-        """Send what is left, then end."""
+        """Send the remaining records, then end."""
         if self._timer is not None:
             self._timer.cancel()
         try:
@@ -91,7 +91,7 @@ class Tracer:
             await self._sender.close()
 
     def record(self, event: TraceEvent) -> None:
-        """Put one record in line; dropped when too many wait."""
+        """Enqueue one record; it is dropped when too many wait."""
         if len(self._events) >= EVENTS_MAX:
             if not self.dropped_count:
                 log.warning(
@@ -119,7 +119,7 @@ class Tracer:
                 log.warning("trace of group %s is lost: %s", self._group, error)
 
     def _next_message(self) -> Message:
-        """Take as many records as fit one message."""
+        """Take the records that fit one message."""
         parts: list[str] = []
         keys: dict[str, None] = {}
         size = key_size = 0
@@ -223,7 +223,7 @@ def _type_of(message: Message) -> TracedType:
 
 
 def _store_host(offset_message_id: str) -> str:
-    """ "ip:port" of the broker; empty when the id does not say (several, or none)."""
+    """ "ip:port" of the broker; empty when the id does not contain one (several messages, or none)."""
     try:
         (ip, port), _ = parse_offset_message_id(offset_message_id)
     except AerobeeError:

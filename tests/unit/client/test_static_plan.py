@@ -1,4 +1,4 @@
-"""Mappings of static topics: made, grown, moved, decided, and put right after a change that broke off."""
+"""Mappings of static topics: creation, growth, moves, decisions, and completion of interrupted changes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_move_that_broke_off_anywhere_is_ended_with_nothing_lost() -> None:
 
 def test_a_broken_off_change_is_ended_before_another_one() -> None:
     target = moved(made(2, "a"), ("b",), 2_000_000)
-    with pytest.raises(UsageError, match="broke off"):
+    with pytest.raises(UsageError, match="was interrupted"):
         moved(gathered(T, target.parts), ("c",), 3_000_000)
 
 
@@ -162,5 +162,5 @@ def test_what_cannot_be_changed_safely_is_refused(mapping: QueueMapping | None, 
 
 def test_an_unknown_end_is_not_guessed() -> None:
     target = moved(made(1, "a"), ("b",), 2_000_000)
-    with pytest.raises(UsageError, match="did not say where its queue 0"):
+    with pytest.raises(UsageError, match="did not return the end of its queue 0"):
         decided(target, {})
