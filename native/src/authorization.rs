@@ -9,13 +9,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::constants::PULL_SUBSCRIPTION;
+use crate::constants::{AUTHORIZATIONS_MAX, PULL_SUBSCRIPTION, SQL_PREFIX};
 use crate::field::{Fields, Name};
 use crate::filter::Filter;
 use crate::outcome::{Errors, Outcome, Stop};
-
-const SQL_PREFIX: u8 = 0; // in front of a request's SQL92 expression, as in fastpath/pull.py
-const AUTHORIZATIONS_MAX: usize = 4096;
 
 /// One way to pull that is allowed (Authorization of fastpath/pull.py).
 pub struct Authorization {

@@ -82,7 +82,7 @@ impl Backend {
         let identity = Identity::new(own_properties, reply_fields, &reply_ext)?;
         let appender = Appender::new(&store, store_host, waiting)?;
         let handlers: Vec<Box<dyn FrameHandler>> =
-            vec![Box::new(Sends), Box::new(Batches), Box::new(Pulls::new(find_authorization, supports_long_poll))];
+            vec![Box::new(Sends), Box::new(Batches::new()), Box::new(Pulls::new(find_authorization, supports_long_poll))];
         let shared = Shared::new(appender, identity, find_topic, special_properties, Some(Window::new(&permits)?));
         Ok(Self {
             state: Mutex::new(State {

@@ -71,4 +71,28 @@ constants! {
     RESULT_BYTES_MAX: i64 = 128 << 20;
     ELIGIBLE_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
     REPLY_BYTES_MAX: usize = 1 << 20;
+    FAST_CODES: [i64; 6] = [SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, PULL_MESSAGE, LITE_PULL_MESSAGE, END_TRANSACTION];
+    // What the fast path leaves to the handlers (aerobee/broker/fastpath/exclusions.py).
+    HEADER_BYTES_MAX: usize = 256 * 1024;
+    NUMBER_CHARS_MAX: usize = 20;
+    LEVEL_MAX: i64 = 128;
+    DELAY_DIGITS_MAX: usize = 18;
+    BATCH_ENTRIES_MAX: usize = 8_192;
+    BATCH_HASHES_MAX: usize = 32_768;
+    BATCH_PROPERTIES: [&str; 1] = ["DELAY"];
+    BATCH_MESSAGE_PROPERTIES: [&str; 1] = ["INNER_MULTI_QUEUE_OFFSET"];
+    GUARDED_FIELDS_MAX: usize = 64;
+    GUARDED_TEXT_CHARS_MAX: usize = 512;
+    // What the backends remember and how they read.
+    GRANTS_MAX: usize = 10_000;
+    AUTHORIZATIONS_MAX: usize = 4096;
+    SQL_PREFIX: u8 = 0;
+    NEAR_ENTRIES: i64 = 1024;
+    SCATTERED_COUNT_MAX: i64 = 32;
+    RUN_BYTES_MAX: i64 = 2 << 20;
+    DELIVERY_BYTES_MAX: usize = 1 << 20;
+    BLANK_BYTES: i64 = 8;
+    CK_LEAD_MS: i64 = 1_000;
+    POP_PRECISION_MS: i64 = 1_000;
+    SIZE_ENDS: [usize; 6] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
 }

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use crate::constants::{ELIGIBLE_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2};
+use crate::constants::{DELAY_DIGITS_MAX, ELIGIBLE_SYS_FLAG, LEVEL_MAX, PROPERTIES_BYTES_MAX, SEND_MESSAGE_V2};
 use crate::outcome::{Outcome, Stop, note_failed_callback};
 use crate::record::Message;
 use crate::shared::{Answer, Burst, FrameHandler, Form, Gate, SHORT_NAMES, Request, Shared};
@@ -302,7 +302,7 @@ impl Delayed {
     }
 }
 
-/// What a property text asks for, when it is written as we would write it, once, and nothing asks for a transaction.
+/// What a property text asks for, when it is written as we would write it, and once.
 fn wish_of(text: &[u8], now_ms: i64) -> Option<Wish> {
     let mut found = None;
     let mut parts = text.split(|byte| matches!(byte, 1 | 2));
@@ -312,7 +312,6 @@ fn wish_of(text: &[u8], now_ms: i64) -> Option<Wish> {
             b"TIMER_DELAY_SEC" => Wish::At(digits(value)?.checked_mul(1000)?.checked_add(now_ms)?),
             b"TIMER_DELAY_MS" => Wish::At(digits(value)?.checked_add(now_ms)?),
             b"TIMER_DELIVER_MS" => Wish::At(digits(value)?),
-            b"TRAN_MSG" | b"PGROUP" => return None,
             _ => continue,
         };
         if found.replace(wish).is_some() {
@@ -323,13 +322,13 @@ fn wish_of(text: &[u8], now_ms: i64) -> Option<Wish> {
 }
 
 fn level_of(text: &[u8]) -> Option<usize> {
-    let level = digits(text).filter(|level| !text.starts_with(b"0") && (1..=128).contains(level))?;
+    let level = digits(text).filter(|level| !text.starts_with(b"0") && (1..=LEVEL_MAX).contains(level))?;
     usize::try_from(level).ok()
 }
 
-/// A number of at most 18 digits.
+/// A number of at most DELAY_DIGITS_MAX digits.
 fn digits(text: &[u8]) -> Option<i64> {
-    if text.is_empty() || text.len() > 18 || !text.iter().all(u8::is_ascii_digit) {
+    if text.is_empty() || text.len() > DELAY_DIGITS_MAX || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
     Some(text.iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0')))

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::constants::{PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN};
+use crate::constants::{DELAY_DIGITS_MAX, DELIVERY_BYTES_MAX, PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN};
 use crate::appender::Appender;
 use crate::field::Value;
 use crate::outcome::{Outcome, Stop};
@@ -17,8 +17,6 @@ use crate::segment::Segment;
 use crate::shared::{Burst, Gates, Identity, Shared};
 use crate::text::{Properties, java_hash_from};
 
-const BURST_BYTES_MAX: usize = 1 << 20;
-const DIGITS_MAX: usize = 18;
 const GATES: Gates = Gates { sends: true, pulls: false };
 
 /// Stores due messages under their real topics.
@@ -124,7 +122,7 @@ fn deliver(shared: &mut Shared, py: Python<'_>, sources: &[i64], now_ms: i64, du
     let mut reader = Reader { old: None, record: std::mem::take(&mut shared.scratch.body) };
     let (mut count, mut bytes, mut fault) = (0_usize, 0, None);
     for source in sources {
-        if bytes >= BURST_BYTES_MAX {
+        if bytes >= DELIVERY_BYTES_MAX {
             break;
         }
         match deliver_one(shared, &mut burst, &mut reader, *source, due) {
@@ -327,7 +325,7 @@ fn read_pairs(text: &[u8]) -> Option<Pairs<'_>> {
 
 /// A decimal number of a property (timer_properties.number).
 fn number(text: &[u8]) -> Option<i64> {
-    if text.len() > DIGITS_MAX {
+    if text.len() > DELAY_DIGITS_MAX {
         return None;
     }
     let digits = text.strip_prefix(b"-").unwrap_or(text);

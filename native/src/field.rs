@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::constants::NUMBER_CHARS_MAX;
 use crate::json_text::unescape;
 use crate::text::append;
 
@@ -316,7 +317,7 @@ impl<'a> Value<'a> {
 
 /// An integer written in at most 20 characters, with a minus or not, of 64 bits.
 fn number_of(text: &[u8]) -> Option<i64> {
-    if text.len() > 20 {
+    if text.len() > NUMBER_CHARS_MAX {
         return None;
     }
     let (negative, rest) = match text {

@@ -3,10 +3,10 @@
 //! Peers of one kind send the same names in the same order, so that a few orders are remembered and most headers are not
 //! sorted.
 
+use crate::constants::GUARDED_FIELDS_MAX;
 use crate::field::{Fields, Name, Value, split_names};
 
 /// Different names in a header; one with more is for the handlers, and nothing is signed in an order of ours.
-pub const NAMES_MAX: usize = 64;
 const REMEMBERED_MAX: usize = 8;
 const REMEMBERED_NAME_BYTES_MAX: usize = 2048; // of a header whose order is worth remembering
 pub const ACCESS_KEY: &str = "AccessKey";
@@ -44,7 +44,7 @@ impl FieldOrder {
         let (access_key, signature) = (find(ACCESS_KEY), find(SIGNATURE));
         let has_unique_key_query = find(UNIQUE_KEY_QUERY).is_some();
         let name_count = order.len();
-        order.retain(|number| name_count <= NAMES_MAX && Some(*number as usize) != signature);
+        order.retain(|number| name_count <= GUARDED_FIELDS_MAX && Some(*number as usize) != signature);
         order.shrink_to_fit();
         let is_strange = all.iter().any(|name| is_strange(name));
         let known = order.iter().filter_map(|number| Some((Name::of(all[*number as usize])?, *number))).collect();

@@ -14,16 +14,15 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::constants::{GRANTS_MAX, GUARDED_FIELDS_MAX, GUARDED_TEXT_CHARS_MAX};
 use crate::field::{AllFields, Fields, Kept, Name, Value};
-use crate::field_order::{ACCESS_KEY, FieldOrder, FieldOrders, NAMES_MAX, is_strange};
+use crate::field_order::{ACCESS_KEY, FieldOrder, FieldOrders, is_strange};
 use crate::json_text::unescape;
 use crate::outcome::{Errors, Outcome, Stop};
 use crate::sha1_lanes::LANES;
 use crate::signature::{Contents, Key, digest_of};
 use crate::text::append;
 
-const REMEMBERED_MAX: usize = 10_000;
-const TEXT_CHARS_MAX: usize = 512;
 const CONTENT_BYTES_KEPT: usize = 1 << 16;
 const AHEAD_FRAME_BYTES_MAX: usize = 16 * 1024; // a longer frame is verified when it is served
 
@@ -215,7 +214,7 @@ impl Grants {
 
     /// Remember what was granted for what was looked for last.
     fn remember(&mut self, key: Option<Key>) {
-        if self.granted.len() >= REMEMBERED_MAX {
+        if self.granted.len() >= GRANTS_MAX {
             self.forget();
         }
         self.granted.insert(self.wanted.clone(), key);
@@ -250,7 +249,7 @@ fn put_value(wanted: &mut Vec<u8>, value: Value<'_>) -> Outcome<()> {
         return Ok(());
     }
     let text = value.text().ok_or(Stop::Slow)?;
-    if text.len() > TEXT_CHARS_MAX && text.iter().filter(|byte| **byte & 0xC0 != 0x80).count() > TEXT_CHARS_MAX {
+    if text.len() > GUARDED_TEXT_CHARS_MAX && text.iter().filter(|byte| **byte & 0xC0 != 0x80).count() > GUARDED_TEXT_CHARS_MAX {
         return Err(Stop::Slow);
     }
     put(wanted, &text);
@@ -260,7 +259,7 @@ fn put_value(wanted: &mut Vec<u8>, value: Value<'_>) -> Outcome<()> {
 /// What a frame needs permission for, or leave it to the handlers.
 fn ordinary<'g>(guarded: &'g [Guarded], order: &FieldOrder, shown: &Shown<'_>, values: &[Value<'_>]) -> Outcome<&'g Guarded> {
     let guarded = guarded.iter().find(|guarded| guarded.code == shown.code).ok_or(Stop::Slow)?;
-    if order.name_count > NAMES_MAX || order.has_unique_key_query {
+    if order.name_count > GUARDED_FIELDS_MAX || order.has_unique_key_query {
         return Err(Stop::Slow);
     }
     let is_strange = |value: &Value<'_>| value.raw().is_none_or(is_strange);

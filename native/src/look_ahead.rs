@@ -4,6 +4,7 @@
 //! the handlers, those behind it are read again. Each header is read once otherwise.
 
 use crate::binary_header;
+use crate::constants::HEADER_BYTES_MAX;
 use crate::field::{AllFields, Value, emptied};
 use crate::guard::{Asked, Guard, Shown};
 use crate::json_header;
@@ -18,9 +19,6 @@ pub struct Cut {
     pub end: usize,
     pub body_at: usize,
 }
-
-/// aerobee/remoting/frame.py is the reference implementation.
-pub const HEADER_BYTES_MAX: usize = 256 * 1024;
 
 /// The frame that stands at `at`, if all of it is there.
 #[inline]

@@ -8,14 +8,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::constants::PROPERTIES_BYTES_MAX;
+use crate::constants::{CK_LEAD_MS, POP_PRECISION_MS, PROPERTIES_BYTES_MAX};
 use crate::appender::{Appender, Writing};
 use crate::outcome::{Outcome, Stop};
 use crate::record::Message;
 use crate::topic::{Queue, Topic};
 
-const CK_LEAD_MS: i64 = 1_000; // a check point reaches the revive queue so long before its acknowledgements
-const PRECISION_MS: i64 = 1_000; // the wheel's slot of a record
 
 /// Appends to queue 0 of the timer's topic.
 #[pyclass(frozen, module = "aerobee_native")]
@@ -220,7 +218,7 @@ impl Inner {
         tag: &str,
         revive_queue_id: i64,
     ) -> Outcome<()> {
-        let out_ms = (deliver_ms - 1).div_euclid(PRECISION_MS) * PRECISION_MS;
+        let out_ms = (deliver_ms - 1).div_euclid(POP_PRECISION_MS) * POP_PRECISION_MS;
         let _ = write!(
             text,
             "TIMER_OUT_MS\x01{out_ms}\x02TIMER_DELIVER_MS\x01{deliver_ms}\x02UNIQ_KEY\x01{unique_key}\x02TAGS\x01{tag}\x02\

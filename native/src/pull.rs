@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
 
 use crate::constants::{
-    FILLER_SIZE, FRAME_BYTES_MAX, HOLD_MS_MAX, LITE_PULL_MESSAGE, PULL_COMMIT_OFFSET, PULL_COUNT_MAX, PULL_MESSAGE,
-    PULL_SUSPEND, QUEUE_ENTRY_BYTES, REPLY_VERSION, RESULT_BYTES_MAX,
+    FILLER_SIZE, FRAME_BYTES_MAX, HOLD_MS_MAX, LITE_PULL_MESSAGE, NEAR_ENTRIES, PULL_COMMIT_OFFSET, PULL_COUNT_MAX,
+    PULL_MESSAGE, PULL_SUSPEND, QUEUE_ENTRY_BYTES, REPLY_VERSION, RESULT_BYTES_MAX, RUN_BYTES_MAX, SCATTERED_COUNT_MAX,
 };
 use crate::authorization::{Authorization, Authorizations};
 use crate::binary_header;
@@ -22,9 +22,6 @@ use crate::shared::{Burst, FrameHandler, Form, Gate, Request, Shared};
 use crate::window::Window;
 
 const ENTRY_BYTES: usize = QUEUE_ENTRY_BYTES as usize;
-const RECENT_ENTRIES: i64 = 1024; // so near to the end, a queue's entries are in memory
-const SCATTERED_COUNT_MAX: i64 = 32; // both as in aerobee/store/files/config.py
-const RUN_BYTES_MAX: i64 = 2 << 20;
 
 /// The family.
 pub struct Pulls {
@@ -197,7 +194,7 @@ impl Pulls {
         if offset < min_offset || offset >= max_offset {
             return Ok(Read::FallBackToHandler);
         }
-        let is_recent = max_offset - offset <= RECENT_ENTRIES;
+        let is_recent = max_offset - offset <= NEAR_ENTRIES;
         let most = count_max.min(limits.hot_count.max(limits.cold_count));
         if !is_recent && authorization.is_cold(store, &queue, queue_id, offset, most)? {
             return Ok(Read::FallBackToHandler);

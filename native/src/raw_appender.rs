@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::constants::{
-    BORN_HOST_V6, BORN_TIMESTAMP_AT, INNER_BATCH, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, QUEUE_ENTRY_BYTES,
+    BLANK_BYTES, BORN_HOST_V6, BORN_TIMESTAMP_AT, INNER_BATCH, MAGIC_V1, MAGIC_V2, PHYSICAL_OFFSET_AT, QUEUE_ENTRY_BYTES,
     QUEUE_ID_AT, QUEUE_OFFSET_AT, QUEUE_OFFSET_MAX, RECORD_BYTES_MIN, SCHEDULE_TOPIC, STORE_HOST_V6, SYS_FLAG_AT,
     TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK,
 };
@@ -24,7 +24,6 @@ use crate::text::{java_hash_from, positive};
 use crate::topic::LiveQueue;
 use crate::window::Window;
 
-const BLANK_BYTES: i64 = 8; // kept free at the end of each file
 const LEVEL_DIGITS_MAX: usize = 9; // more of them are for the reference implementation
 
 /// Copies one log.

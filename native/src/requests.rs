@@ -4,29 +4,28 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 
+use crate::constants::FAST_CODES;
 use crate::window::Window;
 
-/// The codes that the families answer: FAST_CODES of request_stats.py.
-const CODES: [i64; 6] = [10, 310, 320, 11, 361, 37];
-const ROWS: usize = 2 * CODES.len();
+const ROWS: usize = 2 * FAST_CODES.len();
 const ENDS_NS: [u128; 9] =
     [1_000_000, 3_000_000, 5_000_000, 7_000_000, 10_000_000, 100_000_000, 1_000_000_000, 2_000_000_000, 3_000_000_000];
 const NUMBER_BYTES: usize = 8;
 const ROW_BYTES: usize = NUMBER_BYTES * (ENDS_NS.len() + 2);
 
-/// Answers by the code of their requests, in the order of CODES.
+/// Answers by the code of their requests, in the order of FAST_CODES.
 #[derive(Default)]
-pub struct Answers([u64; CODES.len()]);
+pub struct Answers([u64; FAST_CODES.len()]);
 
 impl Answers {
     pub fn is_empty(&self) -> bool {
-        self.0 == [0; CODES.len()]
+        self.0 == [0; FAST_CODES.len()]
     }
 
     /// (code, how many) of those that there are; nothing is left.
     pub fn take(&mut self) -> Vec<(i64, u64)> {
         let counts = std::mem::take(&mut self.0);
-        CODES.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
+        FAST_CODES.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
     }
 }
 
@@ -44,7 +43,7 @@ impl Requests {
 
     /// One was answered: `held` gets the answer that waits for the disk or for replicas.
     pub fn note(&mut self, code: i64, is_oneway: bool, held: Option<&mut Answers>) {
-        let Some(number) = CODES.iter().position(|known| *known == code) else { return };
+        let Some(number) = FAST_CODES.iter().position(|known| *known == code) else { return };
         match held {
             Some(held) => held.0[number] += 1,
             None => {

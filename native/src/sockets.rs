@@ -24,10 +24,9 @@ use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 
-use crate::constants::REPLY_BYTES_MAX;
+use crate::constants::{HEADER_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::backend::{Backend, State};
 use crate::guard::Asked;
-use crate::look_ahead::HEADER_BYTES_MAX;
 use crate::outcome::note_failed_callback;
 use crate::results::{self, Pulled, SocketTurns};
 use crate::shared::{Burst, Gates};

@@ -28,11 +28,8 @@ pub struct Properties<'a> {
     pub keys: Option<&'a [u8]>,
     pub tags: Option<&'a [u8]>,
     pub wait: Option<&'a [u8]>,
-    pub delay: bool,
     /// One of the names is special: the message is more than stored.
     pub special: bool,
-    /// Offsets in LMQs, which the broker alone writes: the handlers take them out.
-    pub light_offsets: bool,
     /// How many pieces the separators make; odd when the last pair is closed.
     pub part_count: usize,
     /// A separator stands where the other one belongs, or something behind the last one, or a value is empty.
@@ -68,11 +65,7 @@ pub fn read_properties<'a>(text: &'a [u8], special: &NameSet) -> Properties<'a> 
                 b"KEYS" => found.keys = Some(part),
                 b"TAGS" => found.tags = Some(part),
                 b"WAIT" => found.wait = Some(part),
-                _ => {
-                    found.special |= special.has(name);
-                    found.delay |= name == b"DELAY";
-                    found.light_offsets |= name == b"INNER_MULTI_QUEUE_OFFSET";
-                }
+                _ => found.special |= special.has(name),
             },
         }
         let Some(end) = end else {

@@ -6,13 +6,11 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
+use crate::constants::SIZE_ENDS;
 use crate::text::{java_hash_from, positive};
 use crate::window::Window;
 
-/// Sizes of records, bytes: a larger one is counted behind the last of these that it exceeds (broker/metrics/metrics.py).
-pub const SIZE_ENDS: [usize; 6] = [1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20];
-
-/// Where a record of that size is counted; None: most are no larger than the first.
+/// Where a record of that size is counted: behind the last of SIZE_ENDS that it exceeds (broker/metrics/metrics.py); None: most are no larger than the first.
 pub fn size_class(size: usize) -> Option<usize> {
     if size <= SIZE_ENDS[0] { None } else { SIZE_ENDS.iter().rposition(|end| size > *end) }
 }

@@ -49,7 +49,6 @@ struct Turn {
 struct HalfProperties<'a> {
     is_half: bool,
     group: Option<&'a [u8]>,
-    has_immunity: bool,
 }
 
 impl FrameHandler for Transactions {
@@ -161,9 +160,7 @@ impl Transactions {
         let sys_flag = sys_flag.small().ok_or(Stop::Slow)?;
         if !pairs.is_paired()
             || pairs.special
-            || pairs.delay
             || !own.is_half
-            || own.has_immunity
             || sys_flag & !(ELIGIBLE_SYS_FLAG | TRANSACTION_PREPARED) != 0
         {
             return Err(Stop::Slow);
@@ -349,7 +346,6 @@ fn read_half_properties(text: &[u8]) -> HalfProperties<'_> {
         match name {
             b"TRAN_MSG" => found.is_half = value == b"true",
             b"PGROUP" => found.group = Some(value),
-            b"CHECK_IMMUNITY_TIME_IN_SECONDS" => found.has_immunity = true,
             _ => {}
         }
     }

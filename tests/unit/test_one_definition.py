@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 
 from aerobee import message, record_head, system_names
-from aerobee.broker.fastpath import request
-from aerobee.broker.send.send_header import BATCH_ENTRY_HEAD
+from aerobee.broker.fastpath import delivery, exclusions, guard, pull, request
+from aerobee.broker.metrics import metrics
+from aerobee.broker.pop import check_point, revive_log
+from aerobee.broker.send import send_header, timer_properties
 from aerobee.remoting import command, frame, protocol
 from aerobee.remoting.codes import RequestCode
+from aerobee.remoting.request_stats import FAST_CODES
+from aerobee.store.files import config
+from aerobee.store.log import commit_log
 from aerobee.store.queue import consume_queue
+from aerobee.store.read import warmer
 from aerobee.store.read.reader import RESULT_BYTES_MAX
 
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
@@ -142,7 +148,7 @@ def test_fields_of_a_record_have_the_offsets_of_the_layout() -> None:
 
 def test_the_native_module_repeats_the_python_constants() -> None:
     native = pytest.importorskip("aerobee_native")
-    expected: dict[str, int | bytes] = {
+    expected: dict[str, object] = {
         "MAGIC_V1": message.MAGIC_V1,
         "MAGIC_V2": message.MAGIC_V2,
         "BORN_HOST_V6": message.BORN_HOST_V6,
@@ -161,11 +167,11 @@ def test_the_native_module_repeats_the_python_constants() -> None:
         "HEAD_BYTES": record_head.HEAD_V4.size,
         "RECORD_BYTES_MIN": record_head.RECORD_BYTES_MIN,
         **{f"{name.upper()}_AT": record_head.field_at(name) for name in RECORD_FIELDS},
-        "BATCH_ENTRY_HEAD_BYTES": BATCH_ENTRY_HEAD.size,
+        "BATCH_ENTRY_HEAD_BYTES": send_header.BATCH_ENTRY_HEAD.size,
         "QUEUE_ENTRY_BYTES": consume_queue.ENTRY_BYTES,
         "QUEUE_OFFSET_MAX": consume_queue.QUEUE_OFFSET_MAX,
         "FILLER_SIZE": consume_queue.FILLER_SIZE,
-        "ELIGIBLE_SYS_FLAG": request.ELIGIBLE_SYS_FLAG,
+        "ELIGIBLE_SYS_FLAG": exclusions.ELIGIBLE_SYS_FLAG,
         "REPLY_BYTES_MAX": request.REPLY_BYTES_MAX,
         "FRAME_BYTES_MAX": frame.FRAME_BYTES_MAX,
         "RESULT_BYTES_MAX": RESULT_BYTES_MAX,
@@ -182,5 +188,27 @@ def test_the_native_module_repeats_the_python_constants() -> None:
         "PULL_MESSAGE": RequestCode.PULL_MESSAGE,
         "LITE_PULL_MESSAGE": RequestCode.LITE_PULL_MESSAGE,
         "END_TRANSACTION": RequestCode.END_TRANSACTION,
+        "FAST_CODES": list(FAST_CODES),
+        "HEADER_BYTES_MAX": frame.HEADER_BYTES_MAX,
+        "NUMBER_CHARS_MAX": exclusions.NUMBER_CHARS_MAX,
+        "LEVEL_MAX": exclusions.LEVEL_MAX,
+        "DELAY_DIGITS_MAX": timer_properties.DIGITS_MAX,
+        "BATCH_ENTRIES_MAX": send_header.FAST_BATCH_ENTRIES_MAX,
+        "BATCH_HASHES_MAX": send_header.FAST_BATCH_HASHES_MAX,
+        "BATCH_PROPERTIES": list(exclusions.BATCH_PROPERTIES),
+        "BATCH_MESSAGE_PROPERTIES": list(exclusions.BATCH_MESSAGE_PROPERTIES),
+        "GUARDED_FIELDS_MAX": exclusions.GUARDED_FIELDS_MAX,
+        "GUARDED_TEXT_CHARS_MAX": exclusions.GUARDED_TEXT_CHARS_MAX,
+        "GRANTS_MAX": guard.REMEMBERED_MAX,
+        "AUTHORIZATIONS_MAX": pull.AUTHORIZATIONS_MAX,
+        "SQL_PREFIX": ord(pull.SQL_PREFIX),
+        "NEAR_ENTRIES": warmer.NEAR_ENTRIES,
+        "SCATTERED_COUNT_MAX": config.SCATTERED_COUNT_MAX,
+        "RUN_BYTES_MAX": config.RUN_BYTES_MAX,
+        "DELIVERY_BYTES_MAX": delivery.BURST_BYTES_MAX,
+        "BLANK_BYTES": commit_log.BLANK_BYTES,
+        "CK_LEAD_MS": check_point.CK_LEAD_MS,
+        "POP_PRECISION_MS": revive_log.PRECISION_MS,
+        "SIZE_ENDS": list(metrics.SIZE_ENDS),
     }
     assert expected == native.CONSTANTS

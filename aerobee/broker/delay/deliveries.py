@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from aerobee.broker.fastpath.choice import BackendChoice
+from aerobee.broker.fastpath.exclusions import is_own_or_illegal
 from aerobee.broker.fastpath.results import DeliveryResult as NothingDelivered
 from aerobee.broker.fastpath.seam import DeliveryBackend, DeliveryResult, Looked, Stamp
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.state.topic_table import TopicTable
-from aerobee.message import LEGAL_NAME, TOPIC_BYTES_MAX
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.message_store import MessageStore
-from aerobee.system_names import NOT_SENDABLE, SYSTEM_PREFIX
 
 _NOTHING = NothingDelivered(0, (), None)
 
@@ -73,11 +72,6 @@ class Deliveries:
 
     def _find_topic(self, name: str) -> TopicConfig | None:
         """The config of a topic to which runs are delivered. What goes to the broker's own is looked at one by one."""
-        if (
-            name in NOT_SENDABLE
-            or name.startswith(SYSTEM_PREFIX)
-            or len(name) > TOPIC_BYTES_MAX
-            or not LEGAL_NAME.match(name)
-        ):
+        if is_own_or_illegal(name):
             return None
         return self._topics.get(name)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.fastpath.exclusions import PULLS, PullContext
 from aerobee.broker.fastpath.pull import SQL_EXPRESSION, SQL_PREFIX
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
-from aerobee.broker.state.config import PERM_READ, REFUSE, LiveConfig
+from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.remoting.body.heartbeat import BROADCASTING
 from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
-from aerobee.remoting.codes import RequestCode
 
 
 class Authorizations:
@@ -49,20 +49,17 @@ class Authorizations:
             return None  # it is refused where it is said why
         config = self._live.value
         group, topic = self._groups.get(group_name), self._topics.get(topic_name)
-        if (
-            group is None
-            or topic is None
-            or topic_name in self._static.by_topic  # static_topic/ knows its queues
-            or not group.consume_enable
-            or not topic.is_readable
-            or not config.broker_permission & PERM_READ
-            or not (self._role.serves_group or config.slave_read_enable)
-            or config.subscription_conflict_policy == REFUSE  # pull/pull_service.py knows who was refused
-            or config.reject_pull_consumer_enable  # pull/pull_service.py knows who may pull
-            or (code == RequestCode.LITE_PULL_MESSAGE and not config.lite_pull_message_enable)
-            or not self._groups.is_readable(group_name, topic_name)
-            or self._awaits_reset(group_name, topic_name, topic.read_queue_nums)
-        ):
+        if group is None or topic is None:
+            return None
+        context = PullContext(
+            code,
+            config,
+            self._static.by_topic,
+            serves_group=self._role.serves_group,
+            is_readable=self._groups.is_readable(group_name, topic_name),
+            awaits_reset=self._awaits_reset(group_name, topic_name, topic.read_queue_nums),
+        )
+        if any(row.holds(group, topic, context) for row in PULLS):
             return None
         subscription = self._subscription(key, group.consume_broadcast_enable)
         if subscription is None:

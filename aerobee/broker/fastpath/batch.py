@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 
 from aerobee.broker.fastpath.batch_layout import Layout, cut_batch
+from aerobee.broker.fastpath.exclusions import (
+    BATCH_MESSAGE_PROPERTIES,
+    BATCH_PROPERTIES,
+    ELIGIBLE_SYS_FLAG,
+)
 from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
-    ELIGIBLE_SYS_FLAG,
     NO_ROOM,
     UNREADABLE,
     FallBackToHandler,
@@ -21,10 +25,10 @@ from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import SMALL_BYTES
 from aerobee.remoting.codes import RequestCode
 from aerobee.store.log.stored_message import record_sizes
-from aerobee.store.queue.queue_table import MULTI_OFFSET
 
 _SIZE_BYTES = 2  # of a properties text's length
-_MULTI_OFFSET = MULTI_OFFSET.encode()
+_EXCLUDED = frozenset(BATCH_PROPERTIES)
+(_EXCLUDED_INSIDE,) = (name.encode() for name in BATCH_MESSAGE_PROPERTIES)
 
 
 class Batches:
@@ -52,10 +56,10 @@ class Batches:
             unique_key = outer["UNIQ_KEY"]
             body = request.body
             if (
-                "DELAY" in outer
+                not _EXCLUDED.isdisjoint(outer)
                 or sys_flag & ~ELIGIBLE_SYS_FLAG
                 or len(body) > shared.store.config.max_message_size
-                or _MULTI_OFFSET in body  # the handlers read whether it is a property, and take it out
+                or _EXCLUDED_INSIDE in body  # the handlers read whether it is a property
                 or not (unique_key.isalnum() and unique_key.isascii())
             ):
                 raise ValueError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
 
-from aerobee.broker.fastpath.delayed import delay_special_properties
+from aerobee.broker.fastpath.exclusions import excluded_from_delayed, excluded_from_half
 from aerobee.broker.fastpath.pop import MakePopRecords
 from aerobee.broker.fastpath.seam import (
     FAST_PATH_VERSION,
@@ -22,7 +22,6 @@ from aerobee.broker.fastpath.seam import (
     DeliveryBackend,
     TransactionSettings,
 )
-from aerobee.broker.fastpath.transaction import half_special_properties
 from aerobee.errors import ConfigError
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.native_loop import NativeSockets
@@ -175,13 +174,13 @@ def make_native(
             timer_topic=delayed.timer_topic,
             broker_name=delayed.broker_name,
             delays_ms=list(delayed.delays_ms),
-            special_properties=delay_special_properties(special),
+            special_properties=excluded_from_delayed(special),
         )
     if transactions is not None:
         backend.serve_transactions(
             transactions.hooks,
             half_topic=transactions.half_topic,
-            special_properties=half_special_properties(special),
+            special_properties=excluded_from_half(special),
         )
     return backend
 

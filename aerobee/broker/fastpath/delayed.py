@@ -12,10 +12,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from aerobee.broker.fastpath.exclusions import ELIGIBLE_SYS_FLAG, LEVEL_MAX, NOT_BATCH, excluded_from_delayed
 from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
-    ELIGIBLE_SYS_FLAG,
-    NOT_BATCH,
     UNREADABLE,
     FallBackToHandler,
     Request,
@@ -43,14 +42,8 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
-LEVEL_MAX = 128
 _DELAYS = frozenset({DELAY, *TIMER_DELAYS})
 _LOG = logging.getLogger("aerobee.broker.fastpath")
-
-
-def delay_special_properties(base: frozenset[str]) -> frozenset[str]:
-    """Properties with which a delayed message goes to the handlers; `base` are those of any message."""
-    return (base - _DELAYS) | {REAL_QUEUE_ID}  # a second one would be the broker's
 
 
 class _Turn(NamedTuple):
@@ -77,7 +70,7 @@ class Delayed:
         self._hooks = settings.hooks
         self._broker_name = settings.broker_name
         self._delays_ms = settings.delays_ms
-        self._special_properties = delay_special_properties(special_properties)
+        self._special_properties = excluded_from_delayed(special_properties)
         self._schedule_topic = FastTopic(settings.schedule_topic)
         self._timer_topic = FastTopic(settings.timer_topic)
         self._turn = _Turn(-1, False, None, set())

@@ -22,6 +22,7 @@ from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.fastpath.access import UNCHECKED_HOST, FrameAccess
 from aerobee.broker.fastpath.authorizations import Authorizations
 from aerobee.broker.fastpath.choice import NATIVE, BackendChoice, choose_backend
+from aerobee.broker.fastpath.exclusions import TOPICS, TopicContext, excluded_properties
 from aerobee.broker.fastpath.long_poll import LongPolls, answer_released
 from aerobee.broker.fastpath.permits import FENCE, Permits
 from aerobee.broker.fastpath.pop import POP_START, PopBursts, PopHooks
@@ -36,21 +37,18 @@ from aerobee.broker.fastpath.seam import (
     PullResult,
     TransactionSettings,
 )
-from aerobee.broker.fastpath.send import SPECIAL_PROPERTIES
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.metrics.metrics import EXACT_S, STEPPED_S, STEPS_A_S
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
-from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES
-from aerobee.broker.state.ack_level import ATTRIBUTE
-from aerobee.broker.state.config import PERM_WRITE, LiveConfig
+from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock, SystemClock
-from aerobee.message import DLQ_PREFIX, LEGAL_NAME, RETRY_PREFIX, SHARDING_KEY, TOPIC_BYTES_MAX, pack_host
-from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
+from aerobee.message import pack_host
+from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
 from aerobee.remoting.connection import Connection
@@ -59,10 +57,8 @@ from aerobee.remoting.frame import PREFIX_BYTES
 from aerobee.remoting.loop_watch import HELD_LIMIT_S, LoopWatch
 from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.peer import Peer
-from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
-from aerobee.system_names import NOT_SENDABLE, SYSTEM_PREFIX
 from aerobee.words import plural
 
 LINGER_S = 0.001  # while a replica copies the log: turns within it may be reported as one
@@ -417,9 +413,6 @@ class FastPath:
     def _make_backend(self) -> Backend:
         config = self._live.value
         trace_on = boolean_text(config.trace_on)
-        special = SPECIAL_PROPERTIES
-        if config.enable_topic_message_type_check:
-            special |= {SHARDING_KEY}
         self._opens_ms = config.start_accept_send_request_time_stamp
         settings = BackendSettings(
             store=self._store,
@@ -433,7 +426,7 @@ class FastPath:
             reply_fields=f'","TRACE_ON":"{trace_on}","MSG_REGION":{_ascii_json(config.region_id)},"queueOffset":',
             reply_ext={"TRACE_ON": trace_on, "MSG_REGION": config.region_id},
             waiting=self._pending_pulls.by_queue,
-            special_properties=special,
+            special_properties=excluded_properties(config),
             supports_long_poll=config.long_polling_enable,
             permits=self._permits.numbers,
             put_steps=self._put_steps,
@@ -472,24 +465,10 @@ class FastPath:
 
     def _find_eligible(self, name: str) -> TopicConfig | None:
         config = self._topics.get(name)
-        if (
-            config is None
-            or name in self._static.by_topic
-            or self._store.config.enable_consume_queue_ext
-            or name in NOT_SENDABLE
-            or name.startswith((RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX))
-            or len(name) > TOPIC_BYTES_MAX
-            or not LEGAL_NAME.match(name)
-            or config.topic_filter_type != SINGLE_TAG
-            or config.attributes.get("queue.type", "SimpleCQ") != "SimpleCQ"
-            or config.attributes.get("cleanup.policy", "DELETE") != "DELETE"
-            or ATTRIBUTE in config.attributes  # its sends are answered one by one
-            or (
-                self._live.value.enable_topic_message_type_check
-                and config.attributes.get(TYPE_ATTRIBUTE, NORMAL) not in PLAIN_TYPES
-            )
-            or (config.order and not self._live.value.broker_permission & PERM_WRITE)
-        ):
+        context = TopicContext(
+            self._live.value, self._static.by_topic, self._store.config.enable_consume_queue_ext
+        )
+        if config is None or any(row.holds(config, context) for row in TOPICS):
             return None
         return config
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 import hmac
 from typing import Any
 
+from aerobee.broker.fastpath.exclusions import GUARDED_FIELDS_MAX, GUARDED_TEXT_CHARS_MAX
 from aerobee.broker.fastpath.request import Request
 from aerobee.broker.fastpath.seam import FrameGrant, GuardSettings
 from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, signature
 
-FIELDS_MAX = 64  # of a header; one with more is for the handlers
 REMEMBERED_MAX = 10_000  # grants; then all are forgotten
-TEXT_CHARS_MAX = 512  # of an access key, a topic, a group: no name is that long, and a grant is known by them
 _UNDECODABLE = "\ufffd"  # what stands for bytes that are not UTF-8
 
 
@@ -58,7 +57,7 @@ class Guard:
         names = self._fields.get(code)
         if names is None or host is None or type(ext) is not dict:
             return False
-        if UNIQUE_KEY_QUERY in ext or len(ext) > FIELDS_MAX:
+        if UNIQUE_KEY_QUERY in ext or len(ext) > GUARDED_FIELDS_MAX:
             return False
         if is_binary and any(_UNDECODABLE in name or _UNDECODABLE in ext[name] for name in ext):
             return False
@@ -69,7 +68,9 @@ class Guard:
         named = tuple([ext.get(name, "") for name in names])
         if type(access_key) is not str or any(type(text) is not str for text in named):
             return False
-        if len(access_key) > TEXT_CHARS_MAX or any(len(text) > TEXT_CHARS_MAX for text in named):
+        if len(access_key) > GUARDED_TEXT_CHARS_MAX or any(
+            len(text) > GUARDED_TEXT_CHARS_MAX for text in named
+        ):
             return False
         key = (code, host, access_key, named)
         grant = known = self._granted.get(key)

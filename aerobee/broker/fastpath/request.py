@@ -7,13 +7,12 @@ from collections.abc import Callable
 from operator import methodcaller
 from typing import Any
 
+from aerobee.broker.fastpath.exclusions import NUMBER_CHARS_MAX
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull, StoreNotWritable, WireError
-from aerobee.message import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS, PROPERTY_SEPARATOR
+from aerobee.message import PROPERTY_SEPARATOR
 from aerobee.remoting.command import RemotingCommand
 
-ELIGIBLE_SYS_FLAG = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
 REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
-NOT_BATCH = frozenset({"false", "0", 0})
 # What reading a frame that is not ordinary raises.
 UNREADABLE = (
     KeyError, ValueError, TypeError, AttributeError, struct.error, OverflowError, WireError, MalformedRecord,
@@ -22,7 +21,6 @@ UNREADABLE = (
 # What an append raises before its first byte is written; whatever else it raises is a fault.
 NO_ROOM = (StoreFull, StoreNotWritable, RecordInvalid, struct.error, OverflowError)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
-_NUMBER_CHARS_MAX = 20
 _NO_VALUE = "\x01\x02"
 _split_pair: Callable[[str], list[str]] = methodcaller("split", "\x01")  # into a name and its value
 
@@ -95,7 +93,7 @@ def number(value: object) -> int:
             len(value) < 19 and value.isdigit() and value.isascii()
         ):  # nearly all: in range without a look at it
             return int(value)
-        if not (len(value) <= _NUMBER_CHARS_MAX and value.isascii() and value.removeprefix("-").isdigit()):
+        if not (len(value) <= NUMBER_CHARS_MAX and value.isascii() and value.removeprefix("-").isdigit()):
             raise ValueError
         value = int(value)
     if type(value) is not int or not _INT64_MIN <= value <= _INT64_MAX:

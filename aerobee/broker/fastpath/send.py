@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any
 
+from aerobee.broker.fastpath.exclusions import ELIGIBLE_SYS_FLAG, NOT_BATCH
 from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
-    ELIGIBLE_SYS_FLAG,
     NO_ROOM,
-    NOT_BATCH,
     UNREADABLE,
     FallBackToHandler,
     Request,
@@ -23,19 +22,9 @@ from aerobee.broker.fastpath.request import (
 )
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import SMALL_BYTES
-from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
-from aerobee.property_names import TIMER_REQUESTS
+from aerobee.message import PROPERTIES_BYTES_MAX, PROPERTY_SEPARATOR
 from aerobee.remoting.codes import RequestCode
-from aerobee.store.queue.queue_table import MULTI_OFFSET
 
-# A message with one of these is more than a message to store, or the broker would have to replace what it says.
-SPECIAL_PROPERTIES = frozenset(
-    {
-        "DELAY", "TRAN_MSG", "PGROUP", "POP_CK", "REAL_TOPIC", "INNER_MULTI_DISPATCH", MULTI_OFFSET, "INNER_NUM", "INNER_BASE",
-        "MSG_REGION", "TRACE_ON", "CLUSTER", "__CRC32#", "TIMER_OUT_MS", "DEDUP_KEY", "ACK_LEVEL", PRIORITY,
-        *TIMER_REQUESTS,
-    }
-)  # fmt: skip
 # topic, queue id, sys flag, born timestamp, flag, properties, reconsume times, batch
 SHORT_NAMES: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter("b", "e", "f", "g", "h", "i", "j", "m")
 _WORDS: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from aerobee.broker.fastpath.exclusions import ELIGIBLE_SYS_FLAG, NOT_BATCH, excluded_from_half
 from aerobee.broker.fastpath.frame_handlers import Answer, Serve
 from aerobee.broker.fastpath.request import (
-    ELIGIBLE_SYS_FLAG,
-    NOT_BATCH,
     UNREADABLE,
     FallBackToHandler,
     Request,
@@ -37,9 +36,6 @@ from aerobee.message import (
     TRANSACTION_ROLLBACK,
 )
 from aerobee.property_names import (
-    CHECK_TIMES,
-    IMMUNITY,
-    PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
     REAL_TOPIC,
@@ -61,12 +57,6 @@ _NO_KEYS_NO_TAG = "", ""  # neither KEYS nor TAGS
 _unpack_head = HEAD_V4.unpack_from
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _PREPARED, _COMMIT = str(TRANSACTION_PREPARED), str(TRANSACTION_COMMIT)
-_OWN = frozenset({TRANSACTION_ID, REAL_QUEUE_ID, CHECK_TIMES, PREPARED_QUEUE_OFFSET, IMMUNITY})
-
-
-def half_special_properties(base: frozenset[str]) -> frozenset[str]:
-    """Properties of half messages that are for the handlers; `base` are those of any message."""
-    return (base - {TRAN_MSG, PRODUCER_GROUP}) | _OWN
 
 
 class _Turn(NamedTuple):
@@ -90,7 +80,7 @@ class Transactions:
         self._shared = shared
         self._hooks = settings.hooks
         self._half_topic = FastTopic(settings.half_topic)
-        self._special_properties = half_special_properties(special_properties)
+        self._special_properties = excluded_from_half(special_properties)
         self._turn = _Turn(-1, False, None, {})
         self._is_changed = False
 

@@ -25,7 +25,15 @@ def run_check(script: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize(
-    "script", ["config-table", "file-inventory", "mqadmin-table", "protocol-coverage", "settings-table"]
+    "script",
+    [
+        "config-table",
+        "fast-path-table",
+        "file-inventory",
+        "mqadmin-table",
+        "protocol-coverage",
+        "settings-table",
+    ],
 )
 def test_generated_pages_are_current(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_check(script, monkeypatch) == 0, f"run scripts/{script}"
@@ -168,7 +176,14 @@ def test_a_version_of_the_changelog_is_a_page_of_groups() -> None:
 WIDTH_MAX = 120
 GUIDES = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md")]
 PROSE = [*GUIDES, *sorted((ROOT / "docs").rglob("*.md"))]
-GENERATED = {"files.md", "mqadmin.md", "permissions.md", "protocol-coverage.md", "settings.md"}
+GENERATED = {
+    "fast-path.md",
+    "files.md",
+    "mqadmin.md",
+    "permissions.md",
+    "protocol-coverage.md",
+    "settings.md",
+}
 
 
 def wide_lines(text: str) -> list[int]:
