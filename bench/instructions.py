@@ -22,9 +22,10 @@ import servers
 WORKER = servers.HERE / "turns_worker.py"
 # Shape -> bursts counted, after a quarter as many.
 SHAPES = {
-    "native": {"send-1": 1000, "send-64": 64, "send-1k": 64, "batch-64": 64, "pull-32": 500},
+    "native": {"send-1": 1000, "send-64": 64, "send-1k": 64, "batch-64": 64, "pull-32": 500, "pop-32": 40, "pop-1": 200},
     "python": {
         "send-1": 400, "send-64": 16, "send-1k": 16, "batch-64": 40, "pull-32": 200, "half": 4, "commit": 4, "level": 4, "timer": 4,
+        "pop-32": 40, "pop-1": 200,
     },
 }  # fmt: skip
 # libc's functions by which the worker tells where counting begins and ends.

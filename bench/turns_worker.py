@@ -41,7 +41,8 @@ except ImportError:
 BACKEND_VARIABLES = ("AEROBEE_FAST_PATH", "AEROBEE_LANE")
 COUNT, IN_FLIGHT, BURSTS = 64, 64, 16
 BODY = b"x" * 128
-SEND, END_TRANSACTION, ONEWAY = 310, 37, 2
+SEND, END_TRANSACTION, POP, ACK, ONEWAY = 310, 37, 200050, 200051, 2
+POPS = {"pop-32": 32, "pop-1": 1}  # messages a pop, each acknowledged
 DELAYS = {"level": "DELAY\x019\x02", "timer": "TIMER_DELAY_MS\x01200000\x02"}
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
 # What a shape's figure is: from (amount as it was given) to us a message.
@@ -95,6 +96,10 @@ class FastPathSide:
 
     async def served(self, shape: str, count: int) -> None:
         """So many bursts."""
+        if shape in POPS:
+            for _ in range(count):
+                await self._pop_and_acknowledge(POPS[shape])
+            return
         if shape in DELAYS or shape in ("half", "commit"):
             for _ in range(count):
                 await self.measure(shape, 0)
@@ -103,6 +108,31 @@ class FastPathSide:
         for burst in itertools.islice(itertools.cycle(given), count):
             self.connection.data_received(burst)
             self._written.clear()
+
+    async def _pop_and_acknowledge(self, count: int) -> None:
+        ext = {
+            "consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": str(count), "invisibleTime": "600000",
+            "pollTime": "0", "bornTime": str(int(time.time() * 1000)), "initMode": "0", "expType": "TAG", "exp": "*",
+            "order": "false",
+        }  # fmt: skip
+        self._written.clear()
+        self.connection.data_received(encode_frame(RemotingCommand(POP, ext, opaque=1)))
+        (found,) = self._replies()
+        starts = {share.split()[1]: share.split()[2] for share in found["startOffsetInfo"].split(";")}
+        frames, times = [], f"{found['popTime']} {found['invisibleTime']} {found['reviveQid']} 0 broker-a"
+        for share in found["msgOffsetInfo"].split(";"):
+            _, queue_id, offsets = share.split()
+            for offset in offsets.split(","):
+                handle = f"{starts[queue_id]} {times} {queue_id} {offset}"
+                ack = {
+                    "consumerGroup": GROUP, "topic": TOPIC, "queueId": queue_id, "extraInfo": handle, "offset": offset,
+                }  # fmt: skip
+                frames.append(encode_frame(RemotingCommand(ACK, ack, opaque=len(frames))))
+        self._written.clear()
+        self.connection.data_received(b"".join(frames))
+        await asyncio.sleep(0)  # they are answered at the end of the pass
+        if len(self._written) == 0:
+            raise SystemExit("the acknowledgements were not answered")
 
     def _frames(self, more: str, sys_flag: int) -> list[bytes]:
         frames = []
@@ -121,7 +151,7 @@ class FastPathSide:
         found, at, data = [], 0, b"".join(self._written)
         while at < len(data):
             end = at + 4 + int.from_bytes(data[at : at + 4], "big")
-            header = orjson.loads(data[at + 8 : end])
+            header = orjson.loads(data[at + 8 : at + 8 + int.from_bytes(data[at + 5 : at + 8], "big")])
             if header["code"]:
                 raise SystemExit(f"refused: {header}")
             found.append(header["extFields"])
@@ -175,7 +205,7 @@ async def count(backend: str, shape: str, bursts_counted: str) -> None:
         if backend == "native":
             metrics._NO_STEPS = array("q", bytes(8 << 20))  # type: ignore[attr-defined]
         fast_path.STEPPED_S, fast_path.STEPS_A_S = fast_path.STEPPED_S * 2_048, fast_path.STEPS_A_S / 2_048
-    async with opened(backend, STORED if shape == "pull-32" else COUNT) as side:
+    async with opened(backend, STORED if shape == "pull-32" or shape in POPS else COUNT) as side:
         await side.served(shape, int(bursts_counted) * 2)  # the interpreter has seen it all then
         side.stats.stop()  # samples once a second, which is once in some bursts under valgrind
         gc.disable()

@@ -1,7 +1,7 @@
-"""The peer of a request, as handlers, pending requests and deferred replies see it.
+"""The peer of a request, as handlers, pending requests and deferred replies see it: a Caller that speaks remoting.
 
-A `Connection` (connection.py) is one; a caller that comes in over another protocol is another. Whoever works on a Peer
-never learns which.
+A `Connection` (connection.py) is one; what stands in for one in a test or a simulation is another. Whoever works on a Peer
+never learns which. Services take a Caller, which may speak another protocol.
 """
 
 from __future__ import annotations
@@ -9,44 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+from aerobee.caller import Caller
 from aerobee.remoting.command import RemotingCommand
 
 
-class Peer(Protocol):
-    """One client, tool or broker that is connected. Compared by identity; belongs to one event loop.
-
-    `principal`: the user who signed the request being served, "" for none. The gate (access/gate.py) sets it before
-    calling the handler; a handler that awaits must read it first, because the peer's next request may have another user.
-    """
-
-    principal: str
-
-    @property
-    def address(self) -> str:
-        """ "ip:port" as seen from here."""
-        ...
-
-    @property
-    def host_port(self) -> tuple[str, int]:
-        """The same, apart."""
-        ...
-
-    @property
-    def listener(self) -> str:
-        """The name of the listener it came in through."""
-        ...
-
-    @property
-    def is_open(self) -> bool:
-        """Whether what is sent can still arrive."""
-        ...
-
-    @property
-    def congested(self) -> bool:
-        """Whether it takes its replies slower than they are made."""
-        ...
-
-    def __hash__(self) -> int: ...
+class Peer(Caller, Protocol):
+    """One client, tool or broker that is connected by remoting."""
 
     def send(self, command: RemotingCommand) -> None:
         """Queue a reply or a request. Dropped when the peer is gone."""
@@ -69,15 +37,7 @@ class Peer(Protocol):
         ...
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Call back once, when the peer disconnects; immediately if it is disconnected already."""
-        ...
-
-    def close(self, reason: str = "") -> None:
-        """Send what is queued, then part."""
-        ...
-
-    def failed(self, error: BaseException | None = None) -> None:
-        """Log an internal error (default: the exception being handled) while serving this peer, and close the connection."""
+        """As Caller.on_close."""
         ...
 
 

@@ -223,7 +223,7 @@ async def test_a_refused_append_refuses_every_acknowledgement_of_the_pass(
 async def test_both_ways_give_the_same_answers(cluster: LocalCluster, seed: int) -> None:
     rng = random.Random(seed)
     broker = cluster.broker()
-    _pop(broker)._pops._pick = lambda count: (
+    _pop(broker).pops._pick = lambda count: (
         count // 2
     )  # a pop of any queue begins at the same one in both ways
     ways = [Way(broker, "fast", is_fast=True), Way(broker, "slow", is_fast=False)]

@@ -20,6 +20,7 @@ import pytest
 import aerobee
 from aerobee.broker.fastpath.request import Request
 from aerobee.broker.pop.engine import PopWant, Taken
+from aerobee.broker.pop.pop_service import PopOutcome, PopRequest
 from aerobee.broker.pull.pull_service import Pull, PullOutcome, PullRequest
 from aerobee.broker.send.send_header import SendHeader
 from aerobee.broker.send.send_service import SendOutcome
@@ -35,7 +36,7 @@ ROOT = Path(aerobee.__file__).parent
 PAGE = ROOT.parent / "docs" / "architecture.md"
 FORMS = (
     RemotingCommand, Request, SendHeader, SendOutcome, StoredMessage, AppendResult, LaidOut, PullRequest, Pull, PullOutcome,
-    GetResult, PopWant, Taken,
+    GetResult, PopRequest, PopWant, Taken, PopOutcome,
 )  # fmt: skip
 CODECS = frozenset(
     {

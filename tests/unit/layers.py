@@ -9,6 +9,7 @@ PACKAGE = ROOT / "aerobee"
 LAYERS: dict[str, int] = {
     "errors": 0,
     "clock": 0,
+    "caller": 0,
     "thread_pool": 0,
     "message": 0,
     "property_names": 0,

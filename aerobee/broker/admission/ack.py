@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from aerobee.broker.state.ack_level import AckLevel
+from aerobee.caller import Caller
 from aerobee.clock import Clock, Timer
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
@@ -48,6 +50,29 @@ class Replicated(Enum):
     TOO_FEW = auto()  # there are not as many
 
 
+class Safety(Enum):
+    """What is known of an append when it is answered."""
+
+    SAFE = auto()
+    FLUSH_TIMEOUT = auto()  # stored; not on the disk in time
+    NO_REPLICAS = auto()  # stored; too few replicas follow
+    REPLICAS_TIMEOUT = (
+        auto()
+    )  # stored; too few replicas confirmed it in time, or this broker may be master no longer
+    SYNC_FAILED = auto()  # nothing is known of it
+
+
+_SAFETY = {
+    0: Safety.SAFE,
+    ResponseCode.FLUSH_DISK_TIMEOUT: Safety.FLUSH_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: Safety.NO_REPLICAS,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: Safety.REPLICAS_TIMEOUT,
+    ResponseCode.SYSTEM_ERROR: Safety.SYNC_FAILED,
+}
+Answer = Callable[[int, str, bool], None]
+Release = Callable[[Safety, str], None]  # what is known, and in words what is not good
+
+
 class DurabilityWait(Protocol):
     """What is needed of the store."""
 
@@ -65,14 +90,22 @@ class ReplicationWatermark(Protocol):
 
 
 class _Held:
-    __slots__ = ("answers", "due", "frames", "is_on_disk", "may_answer", "missing", "peer", "since")
+    """`answer` (code, remark, whether the reply keeps its fields) lets it leave; None when it has left."""
+
+    __slots__ = ("answer", "answers", "due", "is_on_disk", "may_answer", "missing", "peer", "since")
 
     def __init__(
-        self, peer: Peer, frames: bytes, since: float, due: float, missing: int, answers: Answers
+        self,
+        peer: Caller,
+        answer: Answer,
+        since: float,
+        due: float,
+        missing: int,
+        answers: Answers,
     ) -> None:
         self.may_answer: Callable[[], bool] | None = None  # checked when all verdicts have come
         self.peer = peer
-        self.frames: bytes | None = frames
+        self.answer: Answer | None = answer
         self.since, self.due = since, due
         self.answers = answers
         self.missing = missing  # verdicts that have not come
@@ -171,7 +204,7 @@ class AckPolicy:
     def waiting_count(self) -> int:
         """Answers that are held now."""
         return sum(
-            sum(count for _, count in held.answers) for held in self._waiting if held.frames is not None
+            sum(count for _, count in held.answers) for held in self._waiting if held.answer is not None
         )
 
     def answer(
@@ -190,7 +223,8 @@ class AckPolicy:
         settings do not count.
         """
         if level is not None and wants_to_wait and (level.is_flushed or level.is_replicated):
-            self._hold_for(level, peer, end_offset, encode_frame(reply), ((request_code, 1),))
+            written = partial(_write_frames, peer, encode_frame(reply))
+            self._hold_for(level, peer, end_offset, written, ((request_code, 1),))
             return None
         if level is not None or not (wants_to_wait and self.holds):
             if self._may_answer is not None and not self._may_answer():
@@ -198,6 +232,30 @@ class AckPolicy:
             return reply
         self.hold(peer, end_offset, encode_frame(reply), ((request_code, 1),))
         return None
+
+    def when_safe(
+        self,
+        caller: Caller,
+        end_offset: int,
+        release: Release,
+        *,
+        wants_to_wait: bool = True,
+        level: AckLevel | None = None,
+    ) -> None:
+        """answer() for callers of any protocol: call `release` once, now or later, with what is known of the append that ends at
+        `end_offset`. It is not called for a caller who is gone by then."""
+
+        def answer(code: int, remark: str, keep_ext: bool) -> None:
+            release(_SAFETY[code], remark)
+
+        if level is not None and wants_to_wait and (level.is_flushed or level.is_replicated):
+            self._hold_for(level, caller, end_offset, answer, ())
+        elif level is None and wants_to_wait and self.holds:
+            self._hold(caller, end_offset, answer, (), self._clock.monotonic())
+        elif self._may_answer is not None and not self._may_answer():
+            release(Safety.REPLICAS_TIMEOUT, LEASE_OVER_REMARK)
+        else:
+            release(Safety.SAFE, "")
 
     def hold(
         self,
@@ -209,9 +267,13 @@ class AckPolicy:
     ) -> None:
         """Write `frames` (whole encoded replies) to the peer once the log is safe up to `end_offset`. `answers` are those that
         are counted, whose requests came at `since`; None: now."""
-        replication, now = self._replication, self._clock.monotonic()
+        now = self._clock.monotonic() if since is None else since
+        self._hold(peer, end_offset, partial(_write_frames, peer, frames), answers, now)
+
+    def _hold(self, peer: Caller, end_offset: int, answer: Answer, answers: Answers, since: float) -> None:
+        replication, due = self._replication, self._clock.monotonic() + self._timeout_s
         missing = 1 if replication is None else 2
-        held = _Held(peer, frames, now if since is None else since, now + self._timeout_s, missing, answers)
+        held = _Held(peer, answer, since, due, missing, answers)
         self._waiting.append(held)
         if self._timer is None:
             self._timer = self._clock.call_later(self._timeout_s, self._expire)
@@ -221,14 +283,14 @@ class AckPolicy:
             replication.when(end_offset, lambda verdict: self._on_replicas(held, verdict, may_answer))
 
     def _hold_for(
-        self, level: AckLevel, peer: Peer, end_offset: int, frames: bytes, answers: Answers
+        self, level: AckLevel, peer: Caller, end_offset: int, answer: Answer, answers: Answers
     ) -> None:
         """As hold(), until what the level names is there, whatever the settings say."""
         now = self._clock.monotonic()
         # A master for a time answers under its lease: its group's verdict counts also where no copies are required.
         group = self._replication if self._may_answer is not None and not level.is_replicated else None
         missing = level.is_flushed + level.is_replicated + (group is not None)
-        held = _Held(peer, frames, now, now + self._timeout_s, missing, answers)
+        held = _Held(peer, answer, now, now + self._timeout_s, missing, answers)
         held.is_on_disk = not level.is_flushed
         self._waiting.append(held)
         if self._timer is None:
@@ -274,7 +336,7 @@ class AckPolicy:
     def _release(self, held: _Held, code: int = 0, remark: str = "", *, keep_ext: bool = True) -> None:
         self._write(held, code, remark, keep_ext=keep_ext)
         waiting = self._waiting
-        while waiting and waiting[0].frames is None:
+        while waiting and waiting[0].answer is None:
             waiting.popleft()
         if not waiting and self._timer is not None:
             self._timer.cancel()
@@ -282,9 +344,9 @@ class AckPolicy:
 
     def _write(self, held: _Held, code: int, remark: str, *, keep_ext: bool = True) -> None:
         """Let an answer leave, if it has not left."""
-        frames, held.frames = held.frames, None
-        if frames is not None and held.peer.is_open:
-            held.peer.write(recode(frames, code, remark, keep_ext=keep_ext) if code else frames)
+        answer, held.answer = held.answer, None
+        if answer is not None and held.peer.is_open:
+            answer(int(code), remark, keep_ext)
             if held.answers:
                 self._requests.add_answers(held.answers, code, self._clock.monotonic() - held.since)
 
@@ -292,7 +354,7 @@ class AckPolicy:
         self._timer = None
         now = self._clock.monotonic()
         waiting = self._waiting
-        while waiting and (waiting[0].frames is None or waiting[0].due <= now):
+        while waiting and (waiting[0].answer is None or waiting[0].due <= now):
             held = waiting.popleft()
             if held.is_on_disk:
                 self._write(held, ResponseCode.FLUSH_SLAVE_TIMEOUT, REPLICAS_LATE_REMARK)
@@ -300,6 +362,10 @@ class AckPolicy:
                 self._write(held, ResponseCode.FLUSH_DISK_TIMEOUT, TIMEOUT_REMARK)
         if waiting:
             self._timer = self._clock.call_later(max(0.0, waiting[0].due - now), self._expire)
+
+
+def _write_frames(peer: Peer, frames: bytes, code: int, remark: str, keep_ext: bool) -> None:
+    peer.write(recode(frames, code, remark, keep_ext=keep_ext) if code else frames)
 
 
 def recode(frames: bytes, code: int, remark: str, *, keep_ext: bool = True) -> bytes:

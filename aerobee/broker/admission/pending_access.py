@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from aerobee.caller import Caller
 from aerobee.clock import Clock, Timer
 from aerobee.errors import RemoteError
 from aerobee.remoting.command import RemotingCommand
@@ -32,11 +33,19 @@ RefusalOf = Callable[[Peer, RemotingCommand], RemoteError | None]
 class Held(Protocol):
     """A request that waits. `version` is PendingAccess.seen of when it came, or .changes of its last look."""
 
-    peer: Peer
     version: int
 
-    def asked(self) -> RemotingCommand:
-        """The request as its peer signed it."""
+    @property
+    def peer(self) -> Caller:
+        """Who made it."""
+        ...
+
+    def refusal_by(self, refusal_of: RefusalOf) -> RemoteError | None:
+        """Why it would not be let in now. `refusal_of` decides for requests of remoting, as their peer signed them."""
+        ...
+
+    def refuse(self, refusal: RemoteError) -> None:
+        """Answer it as the gate answers a new one that it refuses."""
         ...
 
 
@@ -64,7 +73,7 @@ class PendingAccess:
         call_soon: Callable[[Callable[[], None]], object],
         call_from_thread: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`refusal_of` says why a request would not be let in now. `call_from_thread` is call_soon for any thread."""
+        """`refusal_of` says why a request of remoting would not be let in now. `call_from_thread` is call_soon for any thread."""
         self._refusal_of = refusal_of
         self._clock = clock
         self._call_soon = call_soon
@@ -103,7 +112,7 @@ class PendingAccess:
             if each.version != self.changes and each.peer.is_open:
                 version = self.changes  # first: what changes during the look is for the next one
                 try:
-                    refusal = self._refusal_of(each.peer, each.asked())
+                    refusal = each.refusal_by(self._refusal_of)
                 except Exception as error:
                     each.peer.failed(error)  # whether it may be answered is unknown
                     continue
@@ -115,8 +124,12 @@ class PendingAccess:
 
     def require(self, peer: Peer, request: RemotingCommand, version: int) -> None:
         """Look again at a request that was let in at `version` and has waited for the disk. Raises RemoteError."""
+        self.require_held(lambda refusal_of: refusal_of(peer, request), version)
+
+    def require_held(self, refusal_by: Callable[[RefusalOf], RemoteError | None], version: int) -> None:
+        """As require(), of any protocol: `refusal_by` is Held.refusal_by."""
         if version != self.changes:
-            refusal = self._refusal_of(peer, request)
+            refusal = refusal_by(self._refusal_of)
             if refusal is not None:
                 raise refusal
 
@@ -168,8 +181,3 @@ class PendingAccess:
         self._may_begin = now + max(PAUSE_S, PAUSE_FACTOR * (now - self._began))
         if self.changes != self._looked:
             self._told()
-
-
-def refuse(held: Held, refusal: RemoteError) -> None:
-    """Answer one that may not be made any more, as the gate answers a new one."""
-    held.peer.send(held.asked().reply(refusal.code, remark=refusal.remark, ext=refusal.ext))

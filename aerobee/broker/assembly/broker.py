@@ -19,6 +19,7 @@ from aerobee.access.config import AccessConfig
 from aerobee.broker.admission.overload import Overload
 from aerobee.broker.assembly.foundation import Foundation
 from aerobee.broker.assembly.ports import Ports
+from aerobee.broker.assembly.services import Services
 from aerobee.broker.assembly.serving import Serving
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.fastpath.choice import choose_backend, wanted_backend
@@ -168,6 +169,11 @@ class Broker:
     def features(self) -> tuple[Feature, ...]:
         """Kinds of messages and ways to consume."""
         return self._serving.features
+
+    @property
+    def services(self) -> Services:
+        """What this broker does for its clients, without a protocol."""
+        return self._serving.services
 
     @property
     def handlers(self) -> Mapping[int, Handler]:

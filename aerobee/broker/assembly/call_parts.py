@@ -14,6 +14,7 @@ from aerobee.broker.admin.replication import SlaveCalls
 from aerobee.broker.admin.runtime_info import RuntimeInfo
 from aerobee.broker.admin.stats import AdminStatsCalls
 from aerobee.broker.admin.topic import AdminTopicCalls
+from aerobee.broker.assembly.services import Services
 from aerobee.broker.consumer.assignment import AssignmentCalls
 from aerobee.broker.consumer.lock_calls import LockCalls
 from aerobee.broker.consumer.offset_calls import OffsetCalls
@@ -24,12 +25,9 @@ from aerobee.broker.membership.query import QueryCalls
 from aerobee.broker.membership.registration import Registration
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pull.pull_calls import PullCalls
-from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.replication.replication import Replication
-from aerobee.broker.send.new_topics import NewTopics
 from aerobee.broker.send.send_back import SendBackCalls
 from aerobee.broker.send.send_calls import SendCalls
-from aerobee.broker.send.send_service import SendService
 from aerobee.broker.state.topic_queues import TopicQueues
 from aerobee.broker.static_topic.static_topic_calls import StaticTopicCalls
 from aerobee.remoting.peer import Handler
@@ -42,31 +40,11 @@ class CallPart(Protocol):
         """Request code to handler: what this part serves."""
 
 
-def send_service(parts: BrokerParts) -> SendService:
-    """What every way to send stores with."""
-    return SendService(
-        store=parts.store,
-        writer=parts.writer,
-        topics=parts.topics,
-        groups=parts.groups,
-        locks=parts.locks,
-        stats=parts.stats,
-        live=parts.live,
-        identity=parts.identity,
-        role=parts.role,
-        shortage=lambda: parts.ack.shortage,
-        overload=parts.overload,
-        unique_keys=parts.unique_keys,
-        duplicates=parts.duplicates,
-        clock=parts.clock,
-    )
-
-
-def send_calls(parts: BrokerParts) -> SendCalls:
+def send_calls(parts: BrokerParts, services: Services) -> SendCalls:
     """Producers' sends."""
     return SendCalls(
-        service=send_service(parts),
-        new_topics=NewTopics(topics=parts.topics, groups=parts.groups, live=parts.live),
+        service=services.sends,
+        new_topics=services.new_topics,
         live=parts.live,
         identity=parts.identity,
         ack=parts.ack,
@@ -74,9 +52,9 @@ def send_calls(parts: BrokerParts) -> SendCalls:
     )
 
 
-def queue_calls(parts: BrokerParts, pulls: PullCalls) -> tuple[CallPart, ...]:
+def queue_calls(parts: BrokerParts, services: Services, pulls: PullCalls) -> tuple[CallPart, ...]:
     """What clients ask of one queue: sends, pulls, offsets; the last one knows the queues of static topics."""
-    sends = send_calls(parts)
+    sends = send_calls(parts, services)
     offsets = OffsetCalls(
         offsets=parts.offsets,
         groups=parts.groups,
@@ -98,24 +76,9 @@ def queue_calls(parts: BrokerParts, pulls: PullCalls) -> tuple[CallPart, ...]:
     return pulls, sends, offsets, static
 
 
-def pull_calls(parts: BrokerParts) -> PullCalls:
+def pull_calls(parts: BrokerParts, services: Services) -> PullCalls:
     """Pulls."""
-    service = PullService(
-        store=parts.store,
-        topics=parts.topics,
-        groups=parts.groups,
-        consumers=parts.consumers,
-        offsets=parts.offsets,
-        stats=parts.stats,
-        pending_pulls=parts.pending_pulls,
-        expressions=parts.expressions,
-        filters=parts.filters,
-        live=parts.live,
-        identity=parts.identity,
-        role=parts.role,
-        clock=parts.clock,
-    )
-    return PullCalls(service=service, pending_pulls=parts.pending_pulls, spawn=parts.spawn)
+    return PullCalls(service=services.pulls, pending_pulls=parts.pending_pulls, spawn=parts.spawn)
 
 
 def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPart, ...]:

@@ -57,6 +57,12 @@ def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
     )
 
 
+def pop_of(features: tuple[Feature, ...]) -> Pop:
+    """POP among them."""
+    (pop,) = (feature for feature in features if isinstance(feature, Pop))
+    return pop
+
+
 def fast_path_kinds(
     features: tuple[Feature, ...],
 ) -> tuple[DelaySettings | None, TransactionSettings | None, PopHooks | None]:

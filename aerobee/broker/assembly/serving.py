@@ -29,10 +29,11 @@ from aerobee.broker.assembly.call_parts import (
     replication_calls,
     request_modes,
 )
-from aerobee.broker.assembly.features import fast_path_kinds, make_features
+from aerobee.broker.assembly.features import fast_path_kinds, make_features, pop_of
 from aerobee.broker.assembly.foundation import Foundation
 from aerobee.broker.assembly.leading import Leading
 from aerobee.broker.assembly.ports import Ports
+from aerobee.broker.assembly.services import make_services
 from aerobee.broker.delay.delay_levels import DelayLevels
 from aerobee.broker.delay.deliveries import Deliveries
 from aerobee.broker.delay.escaped import FILE_NAME as ESCAPED_FILE
@@ -154,7 +155,8 @@ class Serving:
         self.features = make_features(self.parts)
         self._load_features()
         self.leading = self._make_leading()
-        self._pulls = pull_calls(self.parts)
+        self.services = make_services(self.parts, pop_of(self.features))
+        self._pulls = pull_calls(self.parts, self.services)
         self.acting = self._make_acting() if self.controllers is None else None
         self.handlers: Mapping[int, Handler] = self._make_handlers()
         self.fast_path = self._make_fast_path()
@@ -400,7 +402,7 @@ class Serving:
             extra=self._runtime_extra,
         )
         calls: tuple[CallPart, ...] = (
-            *queue_calls(parts, self._pulls),
+            *queue_calls(parts, self.services, self._pulls),
             *client_calls(parts, self.registration),
             *admin_calls(parts, self.registration, info, self._modes),
             *replication_calls(parts, self.replication),

@@ -21,13 +21,13 @@ from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
 from aerobee.broker.state.bounds import Bounds
 from aerobee.broker.state.config import PERM_READ, LiveConfig
 from aerobee.broker.state.config_file import ConfigFile
+from aerobee.broker.state.refusal import Reason, Refused, remote_refusal
 from aerobee.broker.state.table_changes import TableChanges
 from aerobee.clock import Clock
-from aerobee.errors import MalformedFrame, RemoteError, StoreError, UsageError
+from aerobee.errors import MalformedFrame, StoreError, UsageError
 from aerobee.message import check_group_name
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from aerobee.remoting.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -49,10 +49,18 @@ def is_system_group(group: str) -> bool:
     return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
-def check_client_group(group: str) -> None:
-    """Raise RemoteError for a group in which the broker keeps its own state: no client consumes or changes it."""
+def require_client_group(group: str) -> None:
+    """Raise Refused for a group in which the broker keeps its own state: no client consumes or changes it."""
     if group.startswith(SYSTEM_GROUP_PREFIX):
-        raise RemoteError(ResponseCode.NO_PERMISSION, f"group {group[:80]} belongs to the broker itself")
+        raise Refused(Reason.FORBIDDEN, f"group {group[:80]} belongs to the broker itself")
+
+
+def check_client_group(group: str) -> None:
+    """As require_client_group(), for handlers of remoting: raises RemoteError."""
+    try:
+        require_client_group(group)
+    except Refused as refused:
+        raise remote_refusal(refused) from refused
 
 
 _Forbidden = dict[str, dict[str, int]]

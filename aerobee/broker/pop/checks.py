@@ -1,24 +1,22 @@
-"""What every POP request is checked for before it is served, with RocketMQ's codes."""
+"""What every POP request is checked for before it is served, whatever the protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from aerobee.broker.consumer.group_table import GroupTable, check_client_group
+from aerobee.broker.consumer.group_table import GroupTable, require_client_group
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.state.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.refusal import FAQ
+from aerobee.broker.state.refusal import FAQ, Reason, Refused
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
-from aerobee.errors import RemoteError
 from aerobee.remoting.body.pop_handle import RETRY_V1, RETRY_V2, retry_topic_v1, retry_topic_v2
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.protocol import ANY_QUEUE, TYPE_ATTRIBUTE
 
 Filter = tuple[frozenset[int] | None, Callable[[bytes], bool] | None]
@@ -40,7 +38,7 @@ class PopGrant:
 
 
 class PopChecks:
-    """Finds topic, group and filter of a request, or raises RemoteError."""
+    """Finds topic, group and filter of a request, or raises Refused."""
 
     def __init__(
         self,
@@ -72,7 +70,7 @@ class PopChecks:
             and known.group is self._groups.groups.get(group_name)
             and known.forbidden is self._groups.forbidden
         ):
-            self.queue(known.topic, queue_id, ResponseCode.INVALID_PARAMETER)
+            self.queue(known.topic, queue_id, Reason.QUEUE_ILLEGAL)
             return known
         group, topic = self.may_consume(group_name, topic_name, queue_id)
         if len(self._grants) >= GRANTS_MAX:
@@ -92,55 +90,55 @@ class PopChecks:
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """For requests that hand messages out, and those that ask whether there are any."""
         if not self._live.value.broker_permission & PERM_READ:
-            raise RemoteError(
-                ResponseCode.NO_PERMISSION, f"the broker[{self._identity.address}] pop message is forbidden"
-            )
+            raise Refused(Reason.FORBIDDEN, f"the broker[{self._identity.address}] pop message is forbidden")
         if not self._role.serves_group:
-            raise RemoteError(
-                ResponseCode.SYSTEM_ERROR,
+            raise Refused(
+                Reason.NOT_MASTER,
                 f"broker {self._identity.name} id {self._identity.broker_id} is a slave: pop from the master",
             )
-        check_client_group(group_name)
+        self.client_group(group_name)
         topic = self.topic(topic_name)
         if not topic.is_readable:
-            raise RemoteError(
-                ResponseCode.NO_PERMISSION,
+            raise Refused(
+                Reason.FORBIDDEN,
                 f"the topic[{topic_name}] peeking message is forbidden (perm {topic.perm})",
             )
-        self.queue(topic, queue_id, ResponseCode.INVALID_PARAMETER)
+        self.queue(topic, queue_id, Reason.QUEUE_ILLEGAL)
         group = self._groups.find_or_create(group_name)
         if group is None:
-            raise RemoteError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            raise Refused(
+                Reason.GROUP_UNKNOWN,
                 f"subscription group [{group_name}] does not exist, "
                 f"create it, or set autoCreateSubscriptionGroup\n{FAQ}",
             )
         if not group.consume_enable:
-            raise RemoteError(
-                ResponseCode.NO_PERMISSION,
+            raise Refused(
+                Reason.FORBIDDEN,
                 f"subscription group no permission, {group_name} (consumeEnable=false)",
             )
         if not self._groups.is_readable(group_name, topic_name):
-            raise RemoteError(
-                ResponseCode.NO_PERMISSION,
+            raise Refused(
+                Reason.FORBIDDEN,
                 f"the consumer group [{group_name}] is forbidden for topic[{topic_name}]",
             )
         return group, topic
 
+    def client_group(self, group: str) -> None:
+        """Raise Refused for a group in which the broker keeps its own state."""
+        require_client_group(group)
+
     def topic(self, name: str) -> TopicConfig:
-        """The topic's settings. Raises RemoteError when it is unknown."""
+        """The topic's settings. Raises Refused when it is unknown."""
         topic = self._topics.get(name)
         if topic is None:
-            raise RemoteError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {FAQ}"
-            )
+            raise Refused(Reason.TOPIC_UNKNOWN, f"topic[{name}] not exist, apply first please! {FAQ}")
         return topic
 
-    def queue(self, topic: TopicConfig, queue_id: int, code: ResponseCode) -> None:
-        """Raise RemoteError unless the topic has that queue; -1 stands for any."""
+    def queue(self, topic: TopicConfig, queue_id: int, reason: Reason) -> None:
+        """Raise Refused unless the topic has that queue; -1 stands for any."""
         if queue_id != ANY_QUEUE and not 0 <= queue_id < topic.read_queue_nums:
-            raise RemoteError(
-                code,
+            raise Refused(
+                reason,
                 f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] topicConfig.readQueueNums:"
                 f"[{topic.read_queue_nums}]",
             )
@@ -157,14 +155,14 @@ class PopChecks:
                 self._tags[key] = SubscriptionData.parse(topic, expression).tag_codes
             return self._tags[key], None
         if not self._live.value.enable_property_filter:
-            raise RemoteError(
-                ResponseCode.SYSTEM_ERROR,
+            raise Refused(
+                Reason.FILTERS_OFF,
                 "The broker does not support consumer to filter message by SQL92 (enablePropertyFilter=false)",
             )
         try:
             found = self._expressions.get(expression or "")
         except FilterSyntaxError as error:
-            raise RemoteError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+            raise Refused(Reason.FILTER_ILLEGAL, str(error)) from error
         return found.tag_codes, found.test.record
 
     def with_queues(self, retries: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str, int], ...]:

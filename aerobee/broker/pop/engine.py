@@ -7,7 +7,7 @@ writes no check point and moves no offset: the block is kept in OrderInfo, and a
 
 Differences from RocketMQ: the log's record of a check point and the offset are settled together (ConsumerOffsets never
 runs ahead of the log, and after a crash the offsets are raised to what the check points say); an acknowledgement for
-a message that was handed out again already, or never, is refused with NO_MESSAGE instead of ignored.
+a message that was handed out again already, or never, is refused instead of ignored.
 
 Core: time is an argument, the store is passed in.
 """
@@ -26,7 +26,7 @@ from aerobee.broker.pop.in_flight import InFlightTable, State
 from aerobee.broker.pop.merge_buffer import MergeBuffer
 from aerobee.broker.pop.order_info import OrderInfo
 from aerobee.broker.pop.revive_log import REVIVE_QUEUES, ReviveLog
-from aerobee.errors import RemoteError
+from aerobee.broker.state.refusal import Reason, Refused
 from aerobee.message import RETRY_PREFIX, decode_record, encode_properties, encode_record, pack_host
 from aerobee.property_names import POP_CK
 from aerobee.record_head import field_at, field_end, format_of, head_struct
@@ -39,7 +39,6 @@ from aerobee.remoting.body.pop_handle import (
     QueueShare,
     real_topic,
 )
-from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.protocol import ANY_QUEUE
 from aerobee.store.log.stored_message import GetResult, GetStatus
 
@@ -388,7 +387,7 @@ class PopEngine:
     def check_ack(self, topic: str, group: str, handle: Handle, offset: int) -> bool:
         """Whether an acknowledgement has to be written; False: it is known already.
 
-        Raises RemoteError NO_MESSAGE when the message was not handed out with this handle, or was handed out again.
+        Raises Refused NOT_HELD when the message was not handed out with this handle, or was handed out again.
         """
         key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
         if self.buffer is not None and self.buffer.holds(key):
@@ -399,22 +398,22 @@ class PopEngine:
         if entry is None:
             if handle.pop_time < self.in_flight.known_since_ms:
                 return True
-            raise RemoteError(
-                ResponseCode.NO_MESSAGE,
+            raise Refused(
+                Reason.NOT_HELD,
                 f"no message of {topic} queue {handle.queue_id} is handed out with this handle: its {handle.invisible_ms} ms "
                 "have expired, or another broker issued it",
             )
         if offset not in entry.point.offsets:
-            raise RemoteError(
-                ResponseCode.NO_MESSAGE,
+            raise Refused(
+                Reason.NOT_HELD,
                 f"message {offset} of {topic} queue {handle.queue_id} was not handed out with this handle: it has "
                 f"{', '.join(map(str, entry.point.offsets))}",
             )
         if not entry.point.is_unacked(offset):
             return False
         if entry.state is State.REVIVED:
-            raise RemoteError(
-                ResponseCode.NO_MESSAGE,
+            raise Refused(
+                Reason.NOT_HELD,
                 f"message {offset} of {topic} queue {handle.queue_id} was not acknowledged within its "
                 f"{handle.invisible_ms} ms and was handed out again; a longer invisible time prevents this",
             )
@@ -453,15 +452,15 @@ class PopEngine:
         """Let a message stay away for `invisible_ms` from now on: a separate check point, then the old one's
         acknowledgement. Returns (pop time of the new handle, end of the records).
 
-        Raises RemoteError NO_MESSAGE as check_ack(), also for a message that is acknowledged; StoreError.
+        Raises Refused NOT_HELD as check_ack(), also for a message that is acknowledged; StoreError.
         """
         key = (topic, group, handle.queue_id, handle.start_offset, handle.pop_time)
         buffer = self.buffer if self.buffer is not None and self.buffer.holds(key) else None
         known = self.in_flight.get(key)
         is_acked = known is not None and offset in known.point.offsets and not known.point.is_unacked(offset)
         if is_acked or (buffer is None and not self.check_ack(topic, group, handle, offset)):
-            raise RemoteError(
-                ResponseCode.NO_MESSAGE,
+            raise Refused(
+                Reason.NOT_HELD,
                 f"message {offset} of {topic} queue {handle.queue_id} is acknowledged: its invisible time cannot be changed",
             )
         # The key of the new check point must be another one. A handle of a clock that was set back has a key far ahead.

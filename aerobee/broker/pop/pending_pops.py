@@ -19,13 +19,13 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from aerobee.broker.admission.pending_access import PendingAccess, refuse
+from aerobee.broker.admission.pending_access import PendingAccess, RefusalOf
 from aerobee.broker.pop.engine import PopWant
 from aerobee.broker.state.bounds import Bounds
+from aerobee.caller import Caller
 from aerobee.clock import Clock, Timer
+from aerobee.errors import AerobeeError, RemoteError
 from aerobee.ordered_set import OrderedSet
-from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.peer import Peer
 from aerobee.remoting.protocol import ANY_QUEUE
 
 WAITING_MAX = 100_000  # maxPopPollingSize
@@ -42,14 +42,35 @@ class QueueWatch(Protocol):
     def unwatch(self, topic: str, queue_id: int) -> None: ...
 
 
+class HeldCall(Protocol):
+    """One call of a service, of any protocol, while it waits: a late answer is given to it."""
+
+    @property
+    def caller(self) -> Caller:
+        """Who made it."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a late answer can still arrive."""
+        ...
+
+    def refusal_by(self, refusal_of: RefusalOf) -> RemoteError | None:
+        """As pending_access.Held."""
+        ...
+
+    def refuse(self, error: AerobeeError) -> None:
+        """Answer with an error of the service, or a refusal of the gate."""
+        ...
+
+
 class PendingPop:
-    """One pending call, which may wait until `until_ms`. `resume(call, timed_out)` serves it again. `version`: as Held."""
+    """One pending call, which may wait until `until_ms`. `resume(this, timed_out)` serves it again. `version`: as Held."""
 
     __slots__ = (
+        "call",
         "group",
-        "peer",
         "queue_id",
-        "request",
         "resume",
         "tag_codes",
         "topic",
@@ -60,8 +81,7 @@ class PendingPop:
 
     def __init__(
         self,
-        peer: Peer,
-        request: RemotingCommand,
+        call: HeldCall,
         topic: str,
         group: str,
         queue_id: int,
@@ -69,8 +89,7 @@ class PendingPop:
         until_ms: int,
         resume: Callable[[PendingPop, bool], None],
     ) -> None:
-        self.peer = peer
-        self.request = request
+        self.call = call
         self.topic = topic
         self.group = group
         self.queue_id = queue_id
@@ -80,9 +99,18 @@ class PendingPop:
         self.version = 0
         self.waits = False
 
-    def asked(self) -> RemotingCommand:
+    @property
+    def peer(self) -> Caller:
         """As Held."""
-        return self.request
+        return self.call.caller
+
+    def refusal_by(self, refusal_of: RefusalOf) -> RemoteError | None:
+        """As Held."""
+        return self.call.refusal_by(refusal_of)
+
+    def refuse(self, refusal: RemoteError) -> None:
+        """As Held."""
+        self.call.refuse(refusal)
 
 
 def queues_of(want: PopWant) -> list[tuple[str, int]]:
@@ -126,7 +154,7 @@ class PendingPops:
         self._watch = watch
         self._by_group: dict[Key, _GroupCalls] = {}
         self._by_queue: dict[tuple[str, int], OrderedSet[_GroupCalls]] = {}
-        self._connections: dict[Peer, set[PendingPop]] = {}
+        self._connections: dict[Caller, set[PendingPop]] = {}
         self._deadlines: list[tuple[float, int, PendingPop]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
@@ -148,9 +176,10 @@ class PendingPops:
         waiting = self._by_group.get(key)
         if self.count >= WAITING_MAX or (waiting is not None and len(waiting.calls) >= WAITING_OF_KEY_MAX):
             return False
-        own = len(self._connections.get(call.peer, ()))
+        caller = call.call.caller
+        own = len(self._connections.get(caller, ()))
         if self._bounds is not None and own >= self._bounds.limit("clientPollsMax"):
-            self._bounds.reached("clientPollsMax", f"{own} pops of it wait already", call.peer.address)
+            self._bounds.reached("clientPollsMax", f"{own} pops of it wait already", caller.address)
             return False
         if waiting is None:
             waiting = self._by_group[key] = _GroupCalls(key)
@@ -160,10 +189,10 @@ class PendingPops:
                 self._by_queue.setdefault(queue, OrderedSet()).add(waiting)
                 self._watch.watch(*queue)
         waiting.calls[call] = None
-        calls = self._connections.get(call.peer)
+        calls = self._connections.get(caller)
         if calls is None:
-            calls = self._connections[call.peer] = set()
-            call.peer.on_close(self._connection_closed)
+            calls = self._connections[caller] = set()
+            caller.on_close(self._connection_closed)
         calls.add(call)
         if self.access is not None:
             call.version = self.access.seen
@@ -197,6 +226,13 @@ class PendingPops:
                     self._release(call, timed_out=False)
                     return
 
+    def drop(self, call: HeldCall) -> None:
+        """Its caller no longer waits for this call: forget it. One that does not wait here is passed over."""
+        for pending in self._connections.get(call.caller, ()):
+            if pending.call is call:
+                self._forget(pending)
+                return
+
     def everything(self) -> list[PendingPop]:
         """As PendingTable."""
         return [call for calls in self._connections.values() for call in calls]
@@ -210,7 +246,7 @@ class PendingPops:
             if call.waits:
                 self._forget(call)
         for call, refusal in refused.items():
-            refuse(call, refusal)
+            call.refuse(refusal)
 
     def release_all(self) -> None:
         """Answer everything that waits, now: the broker stops."""
@@ -233,14 +269,18 @@ class PendingPops:
         access = self.access
         refused = {} if access is None else access.refusals([call for call, _ in released])
         for call, refusal in refused.items():
-            refuse(call, refusal)
+            call.refuse(refusal)
             self._wake_all(call.topic, call.group)  # what was to be its own is for another one now
         for call, timed_out in released:
-            if call.peer.is_open and call not in refused:
-                try:
-                    call.resume(call, timed_out)
-                except Exception as error:
-                    call.peer.failed(error)  # the other pops are answered all the same
+            if call in refused:
+                continue
+            if not call.call.is_open:
+                self.wake(call.topic, call.group)  # what was to be its own is for another one now
+                continue
+            try:
+                call.resume(call, timed_out)
+            except Exception as error:
+                call.peer.failed(error)  # the other pops are answered all the same
 
     def _wake_all(self, topic: str, group: str) -> None:
         waiting = self._by_group.get((topic, group))
@@ -269,8 +309,8 @@ class PendingPops:
             self._deadlines = [entry for entry in self._deadlines if entry[2].waits]
             heapq.heapify(self._deadlines)
 
-    def _connection_closed(self, peer: Peer) -> None:
-        for call in list(self._connections.pop(peer, ())):
+    def _connection_closed(self, caller: Caller) -> None:
+        for call in list(self._connections.pop(caller, ())):
             self._forget(call)
 
     def _arm(self) -> None:

@@ -15,16 +15,19 @@ from aerobee.broker.fastpath.pop import PopHooks
 from aerobee.broker.metrics.metrics import Registry
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.ack_calls import AckCalls
+from aerobee.broker.pop.ack_service import AckService
 from aerobee.broker.pop.check_point import CK_TAG, decode_acks, decode_check_point
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.pop.engine import PopEngine
 from aerobee.broker.pop.fast_path_hooks import PopFastPath
 from aerobee.broker.pop.invisible_calls import InvisibleCalls
 from aerobee.broker.pop.merge_buffer import MergeBuffer
-from aerobee.broker.pop.notification import NotificationCalls
+from aerobee.broker.pop.notification_calls import NotificationCalls
+from aerobee.broker.pop.notification_service import NotificationService
 from aerobee.broker.pop.pending_pops import PendingPops
 from aerobee.broker.pop.pop_calls import PopCalls
 from aerobee.broker.pop.pop_recovery import READ_COUNT, recover_pops, recovering_pops
+from aerobee.broker.pop.pop_service import PopService
 from aerobee.broker.pop.revive_log import ReviveLog
 from aerobee.broker.pop.reviver import Reviver
 from aerobee.broker.state.feature import Feature
@@ -127,7 +130,7 @@ class Pop(Feature):
         store.on_arrival(self.reviver.on_appended, self._log.topic)
         parts.offsets.on_reset(self._offset_reset)
         parts.pending_pulls.on_release_all(self._release_waiting)
-        forget_plans = self._pops.forget_plans
+        forget_plans = self._pop_calls.forget_plans
         parts.topics.on_change(lambda _: forget_plans())
         parts.groups.on_change(forget_plans)
         parts.live.on_change(lambda _: forget_plans())
@@ -173,7 +176,7 @@ class Pop(Feature):
         )
         registry.counter("pop_revive_in", "Records of pops written", lambda: [((), self._log.record_count)])
         registry.counter("pop_revive_out", "Records of pops looked at", lambda: [((), reviver.record_count)])
-        registry.counter("pop_acked", "Acknowledged", lambda: [((), self._acks.ack_count)])
+        registry.counter("pop_acked", "Acknowledged", lambda: [((), self.acks.ack_count)])
         registry.counter(
             "pop_revived", "Come again, not settled in time", lambda: [((), self.reviver.revived_count)]
         )
@@ -184,7 +187,7 @@ class Pop(Feature):
         pick: Callable[[int], int],
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        """The handlers."""
+        """The services, and the handlers that answer with their outcomes by remoting."""
         store, identity, clock = parts.store, parts.identity, parts.clock
         checks = PopChecks(
             topics=parts.topics,
@@ -194,32 +197,29 @@ class Pop(Feature):
             role=parts.role,
             expressions=parts.expressions,
         )
-        self._pops = PopCalls(
+        self.pops = PopService(
             engine=self.engine,
             store=store,
             checks=checks,
             waiting=self.waiting,
             stats=parts.stats,
-            ack=parts.ack,
             live=parts.live,
             clock=clock,
             pick=pick,
             spawn=parts.spawn,
             when_free=self._wake_at,
         )
-        self._acks = AckCalls(
+        self.acks = AckService(
             engine=self.engine,
             store=store,
             offsets=parts.offsets,
             checks=checks,
             wake=self.wake,
-            ack=parts.ack,
             clock=clock,
             broker_name=identity.name,
             call_soon=call_soon,
         )
-        self._fast = PopFastPath(pops=self._pops, acks=self._acks, is_served=parts.unserved.served(self.name))
-        self._notifications = NotificationCalls(
+        self.notifications = NotificationService(
             engine=self.engine,
             checks=checks,
             pops=self.waiting,
@@ -227,13 +227,23 @@ class Pop(Feature):
             clock=clock,
             when_free=self._wake_at,
         )
+        self._pop_calls = PopCalls(
+            service=self.pops, engine=self.engine, store=store, ack=parts.ack, clock=clock
+        )
+        self._ack_calls = AckCalls(
+            service=self.acks, engine=self.engine, checks=checks, ack=parts.ack, broker_name=identity.name
+        )
+        self._fast = PopFastPath(
+            pops=self._pop_calls, acks=self._ack_calls, is_served=parts.unserved.served(self.name)
+        )
+        self._notification_calls = NotificationCalls(self.notifications)
         self._invisible = InvisibleCalls(engine=self.engine, consumers=parts.consumers, clock=clock)
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
-            **self._pops.handlers(),
-            **self._acks.handlers(),
-            **self._notifications.handlers(),
+            **self._pop_calls.handlers(),
+            **self._ack_calls.handlers(),
+            **self._notification_calls.handlers(),
             **self._invisible.handlers(),
         }
 
@@ -245,7 +255,7 @@ class Pop(Feature):
         return {
             "popInvisibleMessages": str(self.engine.in_flight.message_count),
             "popWaiting": str(self.waiting.count),
-            "popAcked": str(self._acks.ack_count),
+            "popAcked": str(self.acks.ack_count),
             "popRevived": str(self.reviver.revived_count),
             "popReviveBehind": str(self.reviver.unread),
             "popTrouble": self.reviver.trouble,
@@ -310,8 +320,8 @@ class Pop(Feature):
 
     def _release_waiting(self) -> None:
         """The broker stops: whoever waits is answered, and what is only in memory is written."""
-        self._pops.hold_no_more()
-        self._notifications.hold_no_more()
+        self.pops.hold_no_more()
+        self.notifications.hold_no_more()
         self.engine.end_buffer(self._parts.clock.now_ms())
         self.waiting.release_all()
         self.notified.release_all()

@@ -21,7 +21,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from aerobee.broker.admission.pending_access import PendingAccess, refuse
+from aerobee.broker.admission.pending_access import PendingAccess, RefusalOf
 from aerobee.broker.state.bounds import Bounds
 from aerobee.clock import Clock, Timer
 from aerobee.errors import RemoteError
@@ -91,8 +91,16 @@ class PendingPull:
         self.has_news = False
 
     def asked(self) -> RemotingCommand:
-        """As Held."""
+        """The request as its peer signed it."""
         return self.signed or decode_frame(self.frame)
+
+    def refusal_by(self, refusal_of: RefusalOf) -> RemoteError | None:
+        """As Held."""
+        return refusal_of(self.peer, self.asked())
+
+    def refuse(self, refusal: RemoteError) -> None:
+        """As Held."""
+        self.peer.send(self.asked().reply(refusal.code, remark=refusal.remark, ext=refusal.ext))
 
 
 class PendingPulls:
@@ -304,7 +312,7 @@ class PendingPulls:
 
     def _refuse(self, refused: Mapping[PendingPull, RemoteError]) -> None:
         for pull, refusal in refused.items():
-            refuse(pull, refusal)
+            pull.refuse(refusal)
             self.answered(pull, refusal.code)
 
     def _forget_all(self, pulls: Sequence[PendingPull]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.send.send_header import SendHeader
@@ -19,14 +19,14 @@ from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT, TopicConfig
 from aerobee.remoting.codes import ResponseCode
-from aerobee.remoting.command import RemotingCommand, boolean_text
-from aerobee.remoting.peer import Reply
+from aerobee.remoting.command import boolean_text
 
 # Sends that wait for topics that are being made, of all connections: each is some 3 KB, and they are all served in one turn when
 # the file is written. RocketMQ's thread pool for sends holds 10,000 requests (sendThreadPoolQueueCapacity).
 WAITING_SENDS_MAX = 2_000
 
-Serve = Callable[[AerobeeError | None], Reply | Coroutine[Any, Any, Reply]]
+T = TypeVar("T")
+Serve = Callable[[AerobeeError | None], T | Coroutine[Any, Any, T]]
 
 
 class NewTopics:
@@ -38,7 +38,7 @@ class NewTopics:
         self._live = live
         self._waiting_count = 0  # sends whose topic is being made
 
-    def make(self, header: SendHeader, serve: Serve) -> Reply | Coroutine[Any, Any, Reply]:
+    def make(self, header: SendHeader, serve: Serve[T]) -> T | Coroutine[Any, Any, T]:
         """Make the topic that a send names, and return what `serve` returns or raises: it is called once, with None when the
         topic is there and durable, else with the error: one that cannot be made (RemoteError), a busy broker, the table's.
         """
@@ -51,7 +51,7 @@ class NewTopics:
                 f"[OVERLOAD] {self._waiting_count} sends wait for topics that are being made: try again later"
             )
             return serve(RemoteError(ResponseCode.SYSTEM_BUSY, busy))
-        waiting = _Waiting()
+        waiting = _Waiting[T]()
         self._waiting_count += 1
 
         def made(error: AerobeeError | None) -> None:
@@ -60,7 +60,7 @@ class NewTopics:
             waiting.end(serve, error)
 
         self._topics.create_then(config, made)
-        return waiting.reply() if waiting.done.is_set() else waiting.when_done()
+        return waiting.outcome() if waiting.done.is_set() else waiting.when_done()
 
     def _wanted(self, header: SendHeader) -> TopicConfig:
         """The topic as it would be made. Raises RemoteError when it may not be."""
@@ -87,29 +87,29 @@ class NewTopics:
         return config
 
 
-class _Waiting:
+class _Waiting(Generic[T]):
     """A send that waits for its topic."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
-        self._reply: Reply | Coroutine[Any, Any, Reply] = None
+        self._outcome: list[T | Coroutine[Any, Any, T]] = []  # of one
         self._failure: Exception | None = None
 
-    def end(self, serve: Serve, error: AerobeeError | None) -> None:
+    def end(self, serve: Serve[T], error: AerobeeError | None) -> None:
         """Serve it now; whatever comes of it is its own, not that of others who wait."""
         try:
-            self._reply = serve(error)
+            self._outcome.append(serve(error))
         except Exception as failure:
             self._failure = failure
         self.done.set()
 
-    def reply(self) -> Reply | Coroutine[Any, Any, Reply]:
+    def outcome(self) -> T | Coroutine[Any, Any, T]:
         """What came of it. Raises what serving raised."""
         if self._failure is not None:
             raise self._failure
-        return self._reply
+        return self._outcome[0]
 
-    async def when_done(self) -> Reply:
+    async def when_done(self) -> T:
         await self.done.wait()
-        reply = self.reply()
-        return reply if reply is None or isinstance(reply, RemotingCommand) else await reply
+        outcome = self.outcome()
+        return await outcome if isinstance(outcome, Coroutine) else outcome

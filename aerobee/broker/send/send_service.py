@@ -35,6 +35,7 @@ from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.refusal import FAQ, group_unknown
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable, takes_client_sends
+from aerobee.caller import Caller
 from aerobee.clock import Clock
 from aerobee.errors import (
     MalformedRecord,
@@ -65,7 +66,6 @@ from aerobee.property_names import (
 from aerobee.remoting.body.topic_config import MULTI_TAG, TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
-from aerobee.remoting.peer import Peer
 from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.system_names import HALF_TOPIC
@@ -139,7 +139,7 @@ class SendService:
         self._clock = clock
         self._pick_queue = pick_queue
 
-    def store(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
+    def store(self, header: SendHeader, body: bytes, sender: Caller) -> SendOutcome:
         """Store one message or batch, readable on return. Raises RemoteError (a refusal) and StoreError; both are counted.
 
         `header` is changed on the way: topic and queue become those where the message lies. Its topic exists, or is one that
@@ -173,7 +173,7 @@ class SendService:
         self._stats.put_took(self._clock.monotonic() - started)
         return outcome
 
-    async def store_in_turns(self, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
+    async def store_in_turns(self, header: SendHeader, body: bytes, sender: Caller) -> SendOutcome:
         """As store(), of a batch that takes_turns(): others get their event loop iteration after each of its pieces, and their
         messages may come to lie between its own.
 
@@ -239,7 +239,7 @@ class SendService:
                 self._overload.count_refused()
             raise RemoteError(ResponseCode.SYSTEM_BUSY, self._overload.reason)
 
-    def _find_topic(self, header: SendHeader, sender: Peer, config: BrokerConfig) -> TopicConfig:
+    def _find_topic(self, header: SendHeader, sender: Caller, config: BrokerConfig) -> TopicConfig:
         """Return the topic's config; pick a queue where the request names none. Raises RemoteError."""
         name = header.topic
         if header.topic_fault:
@@ -405,7 +405,7 @@ class SendService:
 
     # --- what was decided
 
-    def _write(self, form: _Form, header: SendHeader, body: bytes, sender: Peer) -> SendOutcome:
+    def _write(self, form: _Form, header: SendHeader, body: bytes, sender: Caller) -> SendOutcome:
         """Store it, and note what follows from that. Raises RemoteError, StoreError."""
         properties, queue_id, born_host = form.properties, header.queue_id, pack_host(*sender.host_port)
         recall_handle = ""
@@ -446,7 +446,7 @@ class SendService:
         )
 
     async def _write_in_turns(
-        self, form: _Form, header: SendHeader, body: bytes, sender: Peer
+        self, form: _Form, header: SendHeader, body: bytes, sender: Caller
     ) -> SendOutcome:
         """Store the pieces of a batch, each as a separate batch, while the broker takes messages for the topic."""
         born_host = pack_host(*sender.host_port)

@@ -1,11 +1,67 @@
-"""What the broker says when it refuses, where several request families say the same."""
+"""What the broker says when it refuses, where several request families say the same.
+
+A service raises `Refused` with a reason; each protocol's encoder has its own code for a reason (`remote_refusal` is remoting's).
+"""
 
 from __future__ import annotations
 
-from aerobee.errors import RecordInvalid, RemoteError, StoreError, StoreFull, StoreNotWritable
+from enum import Enum, auto
+
+from aerobee.errors import AerobeeError, RecordInvalid, RemoteError, StoreError, StoreFull, StoreNotWritable
 from aerobee.remoting.codes import ResponseCode
 
 FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+
+class Reason(Enum):
+    """Why a service refuses a request."""
+
+    FORBIDDEN = auto()  # by a permission bit, or a group that must not consume
+    NOT_MASTER = auto()
+    TOPIC_UNKNOWN = auto()
+    GROUP_UNKNOWN = auto()
+    QUEUE_ILLEGAL = auto()
+    COUNT_ILLEGAL = auto()
+    INVISIBLE_TIME_ILLEGAL = auto()
+    FILTER_ILLEGAL = auto()
+    FILTERS_OFF = auto()  # SQL92 expressions are disabled
+    HANDLE_ILLEGAL = auto()  # no pop can have given it
+    NOT_HELD = auto()  # the message is not handed out with this handle, or not any more
+
+
+_CODES = {
+    Reason.FORBIDDEN: ResponseCode.NO_PERMISSION,
+    Reason.NOT_MASTER: ResponseCode.SYSTEM_ERROR,
+    Reason.TOPIC_UNKNOWN: ResponseCode.TOPIC_NOT_EXIST,
+    Reason.GROUP_UNKNOWN: ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    Reason.QUEUE_ILLEGAL: ResponseCode.INVALID_PARAMETER,
+    Reason.COUNT_ILLEGAL: ResponseCode.SYSTEM_ERROR,
+    Reason.INVISIBLE_TIME_ILLEGAL: ResponseCode.INVALID_PARAMETER,
+    Reason.FILTER_ILLEGAL: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    Reason.FILTERS_OFF: ResponseCode.SYSTEM_ERROR,
+    Reason.HANDLE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    Reason.NOT_HELD: ResponseCode.NO_MESSAGE,
+}
+
+
+class Refused(AerobeeError):
+    """A service refused a request. `text` says what was requested and what is allowed."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.text = text
+
+
+def remote_refusal(error: AerobeeError) -> RemoteError:
+    """How remoting answers what a service raised."""
+    if isinstance(error, RemoteError):
+        return error
+    if isinstance(error, Refused):
+        return RemoteError(_CODES[error.reason], error.text)
+    if isinstance(error, StoreError):
+        return store_refusal(error)
+    return RemoteError(ResponseCode.SYSTEM_ERROR, str(error))
 
 
 def store_refusal(error: StoreError) -> RemoteError:

@@ -99,6 +99,15 @@ class UnservedKinds:
     ) -> Reply:
         """Serve it when the feature has started, or refuse."""
         try:
+            await self.when_served(name)
+        except RemoteError as refusal:
+            return None if request.is_oneway else request.reply(refusal.code, remark=refusal.remark)
+        reply = handler(peer, request)
+        return await reply if isinstance(reply, Coroutine) else reply
+
+    async def when_served(self, name: str) -> None:
+        """Return when the feature is served. Raises RemoteError when it fails to start, or takes longer than WAIT_S."""
+        try:
             async with asyncio.timeout(WAIT_S):
                 while self.reasons.get(name) == STARTING and len(self._waiting) < WAITING_MAX:
                     await self._changed()
@@ -106,9 +115,7 @@ class UnservedKinds:
             pass  # the refusal below says why
         refusal = self.refusal(name)
         if refusal is not None:
-            return None if request.is_oneway else request.reply(refusal.code, remark=refusal.remark)
-        reply = handler(peer, request)
-        return await reply if isinstance(reply, Coroutine) else reply
+            raise refusal
 
     async def _changed(self) -> None:
         """Return when a reason has changed."""

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from aerobee.broker.admission.held_request import HeldRequest
 from aerobee.broker.pop.pending_pops import PendingPop, PendingPops, _GroupCalls
 from aerobee.broker.pull.pending_pulls import PendingPull, PendingPulls
 from aerobee.broker.state.closed_peers import LEAVING_AT_ONCE, ClosedPeers
@@ -81,9 +82,8 @@ def test_a_connection_with_pops_of_many_groups_closes_in_one_pass(comparisons: l
     peer, other = FakePeer(), FakePeer()
     for number in range(COUNT):
         whose = cast(Any, peer if number else other)
-        call = PendingPop(
-            whose, RemotingCommand(200050), "t", f"g{number}", ANY_QUEUE, None, 15_000, lambda *call: None
-        )
+        held = HeldRequest(whose, RemotingCommand(200050))
+        call = PendingPop(held, "t", f"g{number}", ANY_QUEUE, None, 15_000, lambda *call: None)
         assert pops.hold(call, 15, [("t", queue_id) for queue_id in range(2)])
     peer.close()
     assert pops.count == 1

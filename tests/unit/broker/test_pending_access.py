@@ -13,6 +13,7 @@ from aerobee.access.gate import Gate
 from aerobee.access.keepers import UserKeeper
 from aerobee.access.policies import SUBJECT_PREFIX
 from aerobee.access.users import MemoryTable, User, Users, disabled
+from aerobee.broker.admission.held_request import HeldRequest
 from aerobee.broker.admission.pending_access import PAUSE_S, SLICE_COUNT, PendingAccess
 from aerobee.broker.fastpath.choice import NATIVE, PYTHON
 from aerobee.broker.pop.pending_pops import PendingPop, PendingPops
@@ -258,11 +259,12 @@ class Pops:
         self.peers = {who: FakePeer() for who in ("alice", "bob")}
         for who, peer in self.peers.items():
             request = RemotingCommand(200050, {"who": who})
-            call = PendingPop(peer, request, "t", "g", ANY_QUEUE, None, 15_000, self.resume)  # type: ignore[arg-type]
+            held = HeldRequest(peer, request)  # type: ignore[arg-type]
+            call = PendingPop(held, "t", "g", ANY_QUEUE, None, 15_000, self.resume)
             assert self.pops.hold(call, 15, [("t", 0)])
 
     def resume(self, call: PendingPop, timed_out: bool) -> None:
-        self.served.append(call.request.text("who"))
+        self.served.append(next(who for who, peer in self.peers.items() if peer is call.peer))
 
     def run_soon(self) -> None:
         while self.soon:

@@ -11,10 +11,10 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.pop.checks import PopChecks
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.refusal import Refused, remote_refusal
 from aerobee.broker.state.role import Role, RoleState
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import ManualClock
-from aerobee.errors import RemoteError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
@@ -45,9 +45,9 @@ class Broker:
         )
 
     def refusal(self, queue_id: int = -1) -> int:
-        with pytest.raises(RemoteError) as caught:
+        with pytest.raises(Refused) as caught:
             self.checks.grant("workers", "jobs", queue_id)
-        return int(caught.value.code)
+        return int(remote_refusal(caught.value).code)
 
 
 def test_a_grant_is_used_again() -> None:

@@ -1,0 +1,85 @@
+"""What a broker does for its clients, without a protocol: the services from which each protocol's answers are made.
+
+docs/services.md lists them with their methods. Remoting's handlers encode their outcomes; another protocol takes them from
+`Broker.services`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.pop.ack_service import AckService
+from aerobee.broker.pop.notification_service import NotificationService
+from aerobee.broker.pop.pop_feature import Pop
+from aerobee.broker.pop.pop_service import PopService
+from aerobee.broker.pull.pull_service import PullService
+from aerobee.broker.send.new_topics import NewTopics
+from aerobee.broker.send.send_service import SendService
+from aerobee.broker.state.unserved import UnservedKinds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Those of one broker, available after its start. They belong to its event loop."""
+
+    sends: SendService
+    new_topics: NewTopics  # makes the topic of a send first, where there is none
+    pulls: PullService
+    pops: PopService
+    acks: AckService
+    notifications: NotificationService
+    ack: AckPolicy  # when what is stored may be answered
+    unserved: UnservedKinds  # what this master cannot serve at this moment
+
+
+def make_services(parts: BrokerParts, pop: Pop) -> Services:
+    """Make those that no feature has."""
+    return Services(
+        sends=_sends(parts),
+        new_topics=NewTopics(topics=parts.topics, groups=parts.groups, live=parts.live),
+        pulls=_pulls(parts),
+        pops=pop.pops,
+        acks=pop.acks,
+        notifications=pop.notifications,
+        ack=parts.ack,
+        unserved=parts.unserved,
+    )
+
+
+def _sends(parts: BrokerParts) -> SendService:
+    return SendService(
+        store=parts.store,
+        writer=parts.writer,
+        topics=parts.topics,
+        groups=parts.groups,
+        locks=parts.locks,
+        stats=parts.stats,
+        live=parts.live,
+        identity=parts.identity,
+        role=parts.role,
+        shortage=lambda: parts.ack.shortage,
+        overload=parts.overload,
+        unique_keys=parts.unique_keys,
+        duplicates=parts.duplicates,
+        clock=parts.clock,
+    )
+
+
+def _pulls(parts: BrokerParts) -> PullService:
+    return PullService(
+        store=parts.store,
+        topics=parts.topics,
+        groups=parts.groups,
+        consumers=parts.consumers,
+        offsets=parts.offsets,
+        stats=parts.stats,
+        pending_pulls=parts.pending_pulls,
+        expressions=parts.expressions,
+        filters=parts.filters,
+        live=parts.live,
+        identity=parts.identity,
+        role=parts.role,
+        clock=parts.clock,
+    )
