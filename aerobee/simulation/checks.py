@@ -20,8 +20,6 @@ SETTLE_S = 90.0  # longest that the cluster may take after the last fault until 
 async def check_in_the_end(cluster: Cluster) -> None:
     """After the last fault: the cluster gets well by itself within SETTLE_S, and has lost nothing. Raises Broken."""
     clients = cluster.clients
-    for node in cluster.brokers:
-        node.host.byte_cost_s = 0.0  # whoever checks reads, too
     await cluster.until(lambda: cluster.master() is not None, SETTLE_S, "no master after the last fault")
     count = sum(each.offset >= 0 for each in clients.sent)
     await cluster.until(
@@ -44,12 +42,34 @@ async def check_in_the_end(cluster: Cluster) -> None:
     )
     # One that has not heard of its new master has other bytes behind what is confirmed, perhaps as many, until it cuts them off.
     await cluster.until(
-        lambda: _all_equal(cluster) and cluster.master() is not None,
+        lambda: cluster.clock.uncharged(lambda: _all_equal(cluster)) and cluster.master() is not None,
         SETTLE_S,
         "the logs of the replicas stay different",
         checker=Checker.EQUAL,
     )
     cluster.raise_broken()
+    master = cluster.clock.uncharged(lambda: _check_logs(cluster))
+    if cluster.settings.waits_for_replicas:
+        wanted = [each.body for each in clients.sent if each.offset >= 0]
+        await cluster.until(
+            lambda: all(body in clients.received for body in wanted),
+            SETTLE_S,
+            "acknowledged messages never reached the consumer",
+            checker=Checker.DELIVERED,
+        )
+        cluster.clock.uncharged(lambda: check_committed(cluster, master))
+    await cluster.until(
+        lambda: not any(missing(stream, cluster.settings.waits_for_replicas) for stream in cluster.streams),
+        SETTLE_S,
+        "acknowledged messages never reached the group of their stream",
+        checker=Checker.DELIVERED,
+    )
+    cluster.raise_broken()
+
+
+def _check_logs(cluster: Cluster) -> Node:
+    """What the replicas have, which are equal, against the replies to clients. Returns the master."""
+    clients = cluster.clients
     cluster.watch.look()
     master = cluster.master()
     assert master is not None
@@ -69,21 +89,7 @@ async def check_in_the_end(cluster: Cluster) -> None:
             raise Broken(
                 Checker.NOTHING_UNSENT, f"received, and not in the log that is left: {sorted(gone)[:3]}"
             )
-        wanted = [each.body for each in clients.sent if each.offset >= 0]
-        await cluster.until(
-            lambda: all(body in clients.received for body in wanted),
-            SETTLE_S,
-            "acknowledged messages never reached the consumer",
-            checker=Checker.DELIVERED,
-        )
-        check_committed(cluster, master)
-    await cluster.until(
-        lambda: not any(missing(stream, cluster.settings.waits_for_replicas) for stream in cluster.streams),
-        SETTLE_S,
-        "acknowledged messages never reached the group of their stream",
-        checker=Checker.DELIVERED,
-    )
-    cluster.raise_broken()
+    return master
 
 
 def check_nothing_unsent(sent: list[Sent], seen: set[bytes]) -> None:

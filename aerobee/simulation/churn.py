@@ -128,9 +128,18 @@ class Churn:
         )
         master = cluster.master()
         for node in sorted(cluster.brokers, key=lambda each: each is master):
-            await cluster.end(node)
-            await start(cluster, node)
+            await self._again(node)
+            while not self._has_the_key(node):  # another fault was starting it with the former one
+                await self._again(node)
             cluster.contacts.fault(OTHER_KEY)
+
+    async def _again(self, node: Node) -> None:
+        await self._cluster.end(node)
+        await start(self._cluster, node)
+
+    def _has_the_key(self, node: Node) -> bool:
+        process = node.process
+        return process is not None and bool(process.store.config.ha_shared_key) == self._cluster.has_ha_key
 
     async def _wait(self, seconds: float, condition: Callable[[], bool]) -> None:
         clock = self._cluster.clock

@@ -2,7 +2,7 @@
 
 During faults only one invariant is checked: no consumer receives an unsent message. A change of master may undo a deletion or
 a creation that its slaves had not copied. After the faults the topic is deleted everywhere and created once more: then it is
-empty, its queues begin at 0, and its group, whose offsets went with the topic, gets everything that is sent to it, and nothing else.
+empty, its queues begin at 0 (its LMQ, too), and its group, whose offsets went with the topic, gets everything that is sent to it, and nothing else.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from aerobee.simulation.simulated_loop import SimulatedClock
 from aerobee.simulation.simulated_network import SimulatedNetwork
 
 PASSING, PASSING_GROUP, FEATURE = "passing", "passing-readers", "recreated topic"
+PASSING_LMQ = "%LMQ%passing"  # deleted with the topic
+LMQ_SHARE = 0.5  # of the messages that are no batch
 QUEUES = 2
 RETRY_S = 0.5
 SEND_TIMEOUT_S = 3.0
@@ -52,6 +54,7 @@ class Passing(Party):
         super().__init__("passing", rng, clock, network)
         self.generation = 0
         self.received: set[bytes] = set()  # since the topic was made
+        self.in_lmq: set[bytes] = set()  # sent to the LMQ, too, since the topic was made
         self.first_offsets: dict[int, int] = {}  # queue: the least that was answered since
         self.broken: Broken | None = None
         self._on_use = on_use
@@ -88,6 +91,11 @@ class Passing(Party):
         self._send_no_more()
         if self._task is not None:
             await self._task
+
+    @property
+    def acknowledged(self) -> frozenset[bytes]:
+        """Messages acknowledged since the creation of the topic."""
+        return frozenset(self._acknowledged)
 
     @property
     def missing(self) -> set[bytes]:
@@ -145,6 +153,7 @@ class Passing(Party):
         self.generation += 1
         self._is_batch = not self._is_batch or self._numbers_of_its_own.random() < 0.25
         self.received.clear()
+        self.in_lmq.clear()
         self._acknowledged.clear()
         self.first_offsets.clear()
         attributes = {QUEUE_TYPE: BATCH} if self._is_batch else {}
@@ -161,7 +170,7 @@ class Passing(Party):
         while self._is_sending:
             self._on_use(FEATURE)
             try:
-                if await self._admin.delete_topic(PASSING):
+                if await self._admin.delete_topic(PASSING) and await self._admin.delete_topic(PASSING_LMQ):
                     return
             except AerobeeError:
                 pass
@@ -177,7 +186,7 @@ class Passing(Party):
             results = (
                 await self._producer.send_batch([Message(PASSING, body) for body in bodies])
                 if self._is_batch
-                else [await self._producer.send(Message(PASSING, bodies[0]))]
+                else [await self._producer.send(self._message(bodies[0]))]
             )
         except AerobeeError:
             return
@@ -188,6 +197,12 @@ class Passing(Party):
                 self.first_offsets[queue_id] = min(
                     result.queue_offset, self.first_offsets.get(queue_id, result.queue_offset)
                 )
+
+    def _message(self, body: bytes) -> Message:
+        if self._numbers_of_its_own.random() >= LMQ_SHARE:
+            return Message(PASSING, body)
+        self.in_lmq.add(body)
+        return Message(PASSING, body, properties={"INNER_MULTI_DISPATCH": PASSING_LMQ})
 
     async def _handle(self, message: ReceivedMessage) -> None:
         self._on_use(FEATURE)

@@ -8,7 +8,8 @@ from typing import Any
 
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.cluster import Cluster
-from aerobee.simulation.passing import PASSING, Passing
+from aerobee.simulation.passing import PASSING, PASSING_LMQ, Passing
+from aerobee.simulation.stream_checks import read_queue
 
 SETTLE_S = 60.0
 MORE_S = 1.0  # for what should not come
@@ -22,7 +23,7 @@ async def settle(cluster: Cluster, passing: Passing) -> None:
         lambda: all(
             node.process is not None
             and PASSING not in node.process.topics.topics
-            and not any(topic == PASSING for topic, _ in node.process.store.queues)
+            and not any(topic in (PASSING, PASSING_LMQ) for topic, _ in node.process.store.queues)
             for node in cluster.brokers
         ),
         SETTLE_S,
@@ -46,6 +47,23 @@ async def settle(cluster: Cluster, passing: Passing) -> None:
         is_over = True
         await reading
     passing.look()
+    await cluster.until(
+        lambda: cluster.master() is not None, SETTLE_S, "no master after a topic was recreated"
+    )
+    cluster.clock.uncharged(lambda: _check_lmq(cluster, passing))
+
+
+def _check_lmq(cluster: Cluster, passing: Passing) -> None:
+    """The LMQ has what was sent to it since the topic was made, once, and nothing else."""
+    master = cluster.master()
+    assert master is not None
+    found = [message.body for message in read_queue(master, PASSING_LMQ, 0).values()]
+    odd = set(found) - passing.in_lmq | (passing.acknowledged & passing.in_lmq) - set(found)
+    if odd or len(found) != len(set(found)):
+        raise Broken(
+            Checker.ACKNOWLEDGED,
+            f"{PASSING_LMQ} has {len(found)} messages, {len(passing.in_lmq)} were sent to it; the difference begins with {sorted(odd)[:3]}",
+        )
 
 
 async def _in_time(cluster: Cluster, work: Coroutine[Any, Any, None], otherwise: str) -> None:

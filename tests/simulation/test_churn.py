@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.fleet import run_all
 from aerobee.simulation.node import Settings
 from aerobee.simulation.outcome import Outcome
+from aerobee.simulation.restart import start
 from aerobee.simulation.run import run_seed
 from aerobee.simulation.scenarios import Scenario
 
@@ -100,3 +102,18 @@ def test_offsets_that_outlive_their_topic_are_detected() -> None:
     with mock.patch.object(ConsumerOffsets, "remove_topic", _offsets_stay):
         found = [_outcome(seed, _rounds, Settings(has_passing_topic=True)).checker for seed in range(4)]
     assert "delivered" in found
+
+
+def test_every_broker_gets_a_key_that_changes_while_one_starts() -> None:
+    async def script(cluster: Cluster, rng: random.Random) -> None:
+        await _in_sync(cluster)
+        node = next(each for each in cluster.brokers if each is not cluster.master())
+        await cluster.kill(node, power=False)
+        starting = asyncio.create_task(start(cluster, node))  # with the former key
+        await cluster.clock.sleep(0.001)
+        await dict(Churn(cluster, rng).all())[OTHER_KEY]()
+        await starting
+        assert {bool(each.process.store.config.ha_shared_key) for each in cluster.brokers} == {True}
+
+    outcome = _outcome(0, script, Settings(has_ha_key=False))
+    assert not outcome.failure, outcome.story

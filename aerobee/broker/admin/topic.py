@@ -224,7 +224,9 @@ class AdminTopicCalls:
 
     async def _delete(self, topic: str, deleted: list[str]) -> None:
         # Once the file has it: queues that are gone cannot come back when the file cannot be written.
-        gone = {topic, *await self._topics.delete_async(deleted)}
+        # An LMQ is in no table, and another replica may have it when this broker does not.
+        has_queues = topic.startswith(LMQ_PREFIX) or any(name == topic for name, _ in self._store.queues)
+        gone = {topic, *await self._topics.delete_async(deleted, (topic,) if has_queues else ())}
         for name in gone:
             self._forget(name)
         await self._store.delete_topics(gone)

@@ -197,18 +197,20 @@ class TopicTable:
 
         return put
 
-    async def delete_async(self, topics: Iterable[str]) -> list[str]:
+    async def delete_async(self, topics: Iterable[str], queues_of: Collection[str] = ()) -> list[str]:
         """Forget topics, durable on return; their messages are the store's business. Returns those that existed.
 
+        `queues_of`: topics that are deleted, too, and have queues but perhaps no settings, as LMQs: replicas hear of them.
         Raises StoreError; all of them are kept then.
         """
         known = [topic for topic in topics if topic in self.topics]
 
         def delete(value: _Value) -> _Value:
             left = {name: config for name, config in value[0].items() if name not in known}
-            if len(left) == len(value[0]):
+            gone = {*(value[0].keys() - left.keys()), *queues_of}
+            if not gone:
                 return value
-            return left, value[1], self._with_deleted(value[2], value[0].keys() - left.keys())
+            return left, value[1], self._with_deleted(value[2], gone)
 
         await self._changes.change(delete, ())
         return known

@@ -78,6 +78,14 @@ async def test_each_change_grows_the_version_and_is_on_disk_before_it_is_told(tm
     assert saved("aerobeeDeleted") == {"TopicA": 0}
 
 
+async def test_replicas_hear_of_a_deleted_lmq_that_is_in_no_table(tmp_path: Path) -> None:
+    topics = table(tmp_path / "topics.json")
+    version = topics.data_version.counter
+    assert await topics.delete_async(("%LMQ%one",), queues_of=("%LMQ%one",)) == []
+    assert topics.deleted == {"%LMQ%one": 0}
+    assert topics.data_version.counter == version + 1
+
+
 async def test_deletions_are_where_the_log_ends_when_the_topic_goes(tmp_path: Path) -> None:
     """Messages come while the file is written: they are the deleted topic's, too."""
     end = 100
