@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aerobee.client.consumer.push_consumer import PushConsumer
     from aerobee.client.consumer.simple_consumer import SimpleConsumer
     from aerobee.client.consumer.subscription import Sql
-    from aerobee.client.producer.producer import Producer, Selector, by_key
+    from aerobee.client.producer.producer import Producer, Selector, by_message_group
     from aerobee.client.producer.transaction import TransactionResult, TransactionState
     from aerobee.client.producer.transaction_producer import TransactionConfig, TransactionProducer
     from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer, SyncPushConsumer
@@ -80,7 +80,7 @@ _HOME = {
     "TransactionState": "aerobee.client.producer.transaction",
     "average": "aerobee.client.consumer.allocation",
     "average_by_circle": "aerobee.client.consumer.allocation",
-    "by_key": "aerobee.client.producer.producer",
+    "by_message_group": "aerobee.client.producer.producer",
     "consistent_hash": "aerobee.client.consumer.allocation",
     "fixed": "aerobee.client.consumer.allocation",
     "machine_room": "aerobee.client.consumer.allocation",
@@ -126,7 +126,7 @@ __all__ = [
     "TransactionState",
     "average",
     "average_by_circle",
-    "by_key",
+    "by_message_group",
     "consistent_hash",
     "fixed",
     "machine_room",

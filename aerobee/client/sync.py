@@ -184,21 +184,25 @@ class SyncProducer(_Sync[Producer]):
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
-        key: object = None,
+        message_group: object = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """See Producer.send."""
         return self._call(
-            self._client.send(message, queue=queue, selector=selector, key=key, timeout_s=timeout_s)
+            self._client.send(
+                message, queue=queue, selector=selector, message_group=message_group, timeout_s=timeout_s
+            )
         )
 
     def recall(self, topic: str, handle: str) -> str:
         """See Producer.recall."""
         return self._call(self._client.recall(topic, handle))
 
-    def send_oneway(self, message: Message, *, queue: MessageQueue | None = None, key: object = None) -> None:
+    def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, message_group: object = None
+    ) -> None:
         """See Producer.send_oneway."""
-        self._call(self._client.send_oneway(message, queue=queue, key=key))
+        self._call(self._client.send_oneway(message, queue=queue, message_group=message_group))
 
     def send_batch(
         self,
@@ -210,9 +214,11 @@ class SyncProducer(_Sync[Producer]):
         """See Producer.send_batch."""
         return self._call(self._client.send_batch(messages, queue=queue, timeout_s=timeout_s))
 
-    def request(self, message: Message, *, timeout_s: float = 3.0, key: object = None) -> ReceivedMessage:
+    def request(
+        self, message: Message, *, timeout_s: float = 3.0, message_group: object = None
+    ) -> ReceivedMessage:
         """See Producer.request."""
-        return self._call(self._client.request(message, timeout_s=timeout_s, key=key))
+        return self._call(self._client.request(message, timeout_s=timeout_s, message_group=message_group))
 
     def reply_to(self, request: ReceivedMessage, body: bytes, *, tag: str | None = None) -> SendResult:
         """See Producer.reply_to."""

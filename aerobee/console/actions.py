@@ -56,7 +56,7 @@ class Actions:
         if len(body.encode()) > BODY_MAX:
             raise UsageError(f"the body is larger than the limit of {BODY_MAX} bytes")
         tag, keys = str(fields.get("tag", "")).strip(), tuple(str(fields.get("keys", "")).split())
-        options = [*(("--tag", tag) if tag else ()), *(word for key in keys for word in ("--key", key))]
+        options = [*(("--tag", tag) if tag else ()), *(word for key in keys for word in ("--keys", key))]
         command = self._command("send", topic, body, *options)
         if dry_run:
             return Outcome(

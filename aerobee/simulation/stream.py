@@ -170,7 +170,7 @@ class Stream(Party):
         try:
             if self.traffic.kind is Kind.ORDERED:
                 key = f"key-{rng.randrange(KEYS)}"
-                result = await producer.send(self._message(sent), key=key)
+                result = await producer.send(self._message(sent), message_group=key)
             else:
                 queue = MessageQueue(self.traffic.topic, NAME, rng.randrange(QUEUES))
                 result = await producer.send(

@@ -2,7 +2,7 @@
 
 sink_rows.outgoing_row() and send_header.encode_batch_entry() are the reference implementation of the encoding. LaidOutBatches
 passes the columns of eligible rows to aerobee_native.BatchEntries as they are in memory, without a Python object per row; other
-rows (a null, several keys, text with control characters, a property that the client sets ...), rows with a time, a sharding key
+rows (a null, several keys, text with control characters, a property that the client sets ...), rows with a time, a message group
 or a dedup key, and all rows without the native module are left to the reference implementation.
 """
 
@@ -25,7 +25,7 @@ try:
 except ImportError:
     native = None
 
-ALONE = ("deliver_at", "sharding_key", "dedup_key")  # columns whose rows do not travel in batches
+ALONE = ("deliver_at", "message_group", "dedup_key")  # columns whose rows do not travel in batches
 REFERENCE_ROWS = 64  # rows for the reference implementation from an ineligible row on
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from aerobee.client.producer.producer import Producer, by_key
+from aerobee.client.producer.producer import Producer, by_message_group
 from aerobee.errors import AerobeeError
 from aerobee.spark.entry_codec import BatchLayout, LaidOutBatch
 from aerobee.spark.sink_options import SinkOptions
@@ -153,11 +153,13 @@ class RowSender:
         await self._producer.send_batch([row.message for row in rows])
 
     async def _send_one(self, row: OutgoingRow) -> None:
-        if row.sharding_key:
-            result = await self._producer.send(row.message, key=row.sharding_key)
+        if row.message_group:
+            result = await self._producer.send(row.message, message_group=row.message_group)
         elif row.dedup_key:
             # The same broker as before: only it knows the key.
-            result = await self._producer.send(row.message, selector=by_key, key=row.dedup_key)
+            result = await self._producer.send(
+                row.message, selector=by_message_group, message_group=row.dedup_key
+            )
         else:
             result = await self._producer.send(row.message)
         self.sent.duplicate_count += result.is_duplicate

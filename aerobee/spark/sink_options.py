@@ -26,7 +26,7 @@ COLUMN_TYPES = {
     "tags": ("string",),
     "properties": ("map<string,string>",),
     "deliver_at": ("timestamp",),
-    "sharding_key": ("string",),
+    "message_group": ("string",),
     "dedup_key": ("string",),
 }
 

@@ -24,14 +24,14 @@ class OutgoingRow:
 
     number: int
     message: Message
-    sharding_key: str
+    message_group: str
     dedup_key: str
 
     @property
     def is_plain(self) -> bool:
         """Whether it may travel in one request with others."""
         message = self.message
-        return not self.sharding_key and not self.dedup_key and message.deliver_at is None
+        return not self.message_group and not self.dedup_key and message.deliver_at is None
 
 
 def outgoing_rows(
@@ -71,7 +71,7 @@ def outgoing_row(
             raise UsageError("its value is null: RocketMQ has no empty message; leave such rows out")
         body = value.encode() if isinstance(value, str) else bytes(value)
         properties = dict(row.get("properties") or ())
-        sharding_key, dedup_key = row.get("sharding_key") or "", row.get("dedup_key") or ""
+        message_group, dedup_key = row.get("message_group") or "", row.get("dedup_key") or ""
         if dedup_prefix is not None and not dedup_key:
             dedup_key = f"{dedup_prefix}/{number}/{_digest(name, body, row)}"
         if dedup_key:
@@ -87,7 +87,7 @@ def outgoing_row(
         )
     except UsageError as error:
         raise SinkError(f"row {number} of the task, for topic {name or 'unknown'}: {error}") from error
-    return OutgoingRow(number, message, sharding_key, dedup_key)
+    return OutgoingRow(number, message, message_group, dedup_key)
 
 
 def _digest(topic: str, body: bytes, row: Mapping[str, Any]) -> str:
@@ -99,7 +99,7 @@ def _digest(topic: str, body: bytes, row: Mapping[str, Any]) -> str:
         row.get("tags"),
         row.get("properties"),
         row.get("deliver_at"),
-        row.get("sharding_key"),
+        row.get("message_group"),
     )
     content.update(repr(rest).encode())
     return content.hexdigest()

@@ -11,7 +11,7 @@ async def main() -> None:
     async with Producer(NAMESERVER) as producer:
         for number in range(3):
             result = await producer.send(
-                Message("orders", f"order {number}".encode(), tag="new"), key="customer-7"
+                Message("orders", f"order {number}".encode(), tag="new"), message_group="customer-7"
             )
             print("sent", result.message_id, "to queue", result.queue.queue_id)
 

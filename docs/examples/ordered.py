@@ -30,7 +30,7 @@ async def main() -> None:
         for step in STEPS:
             for customer in ("ann", "ben", "cleo"):
                 message = Message("customer-orders", f"{customer} {step}".encode())
-                await producer.send(message, key=customer)  # equal keys: equal queue
+                await producer.send(message, message_group=customer)  # one queue
 
     left = len(STEPS) * 3
     done = asyncio.Event()

@@ -63,12 +63,12 @@ def test_every_line_of_a_file_arrives(run: Run, tmp_path: Path) -> None:
 
 def test_lines_of_one_order_key_keep_their_order(run: Run) -> None:
     lines = "".join(f"{number}\n" for number in range(300))
-    assert run("send", "ordered", "--order-key", "k", stdin=lines.encode())[0] == 0
+    assert run("send", "ordered", "--message-group", "k", stdin=lines.encode())[0] == 0
     assert run("consume", "ordered", "--from", "first", "--no-follow")[1] == lines
 
 
 def test_messages_carry_tag_keys_and_properties(run: Run) -> None:
-    assert run("send", "full", "x", "--tag", "A", "--key", "k1", "--key", "k2", "--property", "a=b")[0] == 0
+    assert run("send", "full", "x", "--tag", "A", "--keys", "k1", "--keys", "k2", "--property", "a=b")[0] == 0
     assert run("send", "full", "y", "--tag", "B")[0] == 0
     code, out, _ = run("consume", "full", "--from", "first", "--no-follow", "--tags", "A", "--json")
     assert code == 0
@@ -132,7 +132,7 @@ def test_topics_are_listed_described_and_deleted(run: Run) -> None:
 
 
 def test_message_is_found_by_each_of_its_names(run: Run) -> None:
-    sent = json.loads(run("send", "found", "find me", "--key", "needle", "--json")[1])
+    sent = json.loads(run("send", "found", "find me", "--keys", "needle", "--json")[1])
     queue = f"{sent['broker']}/{sent['queue_id']}"
     for arguments in (
         ("id", sent["offset_message_id"]),

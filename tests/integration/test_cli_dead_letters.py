@@ -61,14 +61,14 @@ def dead_letters(run: Run, group: str, *options: str) -> list[dict[str, object]]
 
 def test_dead_letters_are_listed_shown_and_sent_again_once(cluster: ThreadedCluster, run: Run) -> None:
     for number in range(3):
-        assert run("send", "fruit", f"apple {number}", "--tag", "t", "--key", f"k{number}")[0] == 0
+        assert run("send", "fruit", f"apple {number}", "--tag", "t", "--keys", f"k{number}")[0] == 0
     stop = consume(cluster, "fruit", "juicer")
     wait_for("the dead letters", lambda: len(dead_letters(run, "juicer")) == 3)
     stop()
     code, out, _ = run("dlq", "list", "--json")
     (row,) = json.loads(out)
     assert (code, row["group"], row["dead_letters"], row["waiting"]) == (0, "juicer", 3, 3)
-    (dead_letter,) = dead_letters(run, "juicer", "--key", "k1")
+    (dead_letter,) = dead_letters(run, "juicer", "--keys", "k1")
     assert (dead_letter["origin_topic"], dead_letter["reason"], dead_letter["tries"]) == (
         "fruit",
         "cannot use apple 1",

@@ -70,12 +70,16 @@ def test_a_reply_is_waited_for_and_printed(run: Run, cluster: ThreadedCluster) -
 
 
 def test_a_repeated_send_is_stored_once(run: Run) -> None:
-    first = json.loads(run("send", "once", "pay", "--dedup-key", "order-1", "--order-key", "k", "--json")[1])
-    again = json.loads(run("send", "once", "pay", "--dedup-key", "order-1", "--order-key", "k", "--json")[1])
+    first = json.loads(
+        run("send", "once", "pay", "--dedup-key", "order-1", "--message-group", "k", "--json")[1]
+    )
+    again = json.loads(
+        run("send", "once", "pay", "--dedup-key", "order-1", "--message-group", "k", "--json")[1]
+    )
     assert (first["duplicate"], again["duplicate"]) == (False, True)
     assert again["offset_message_id"] == first["offset_message_id"]
     assert again["stored_as"] == first["stored_as"] == first["message_id"]
-    text = run("send", "once", "pay", "--dedup-key", "order-1", "--order-key", "k")[1]
+    text = run("send", "once", "pay", "--dedup-key", "order-1", "--message-group", "k")[1]
     assert text.startswith("was stored before")
     assert run("consume", "once", "--from", "first", "--no-follow")[1] == "pay\n"
 

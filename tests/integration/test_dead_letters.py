@@ -187,7 +187,7 @@ async def test_redrive_returns_a_message_to_its_group_with_its_id(cluster: Local
         cluster.admin() as admin,
     ):
         await wait_until(lambda: len(others) == 2)
-        async for dead_letter in admin.dead_letters("G", DeadLetterFilter(key="k-b")):
+        async for dead_letter in admin.dead_letters("G", DeadLetterFilter(keys=("k-b",))):
             redriven = await admin.redrive(dead_letter)
             assert (redriven.target, redriven.error) == ("%RETRY%G", "")
         await wait_until(lambda: len(seen) == 1)

@@ -42,7 +42,7 @@ async def test_every_kind_of_message_is_delivered(cluster: LocalCluster) -> None
     ):
         await producer.send(Message("orders", b"plain", keys=("k1",)))
         await producer.send(Message("orders", b"again"))
-        await producer.send(Message("orders", b"keyed"), key="customer-7")
+        await producer.send(Message("orders", b"keyed"), message_group="customer-7")
         await producer.send_batch([Message("orders", b"one"), Message("orders", b"two")])
         await producer.send(Message("orders", b"later", delay_level=1))
         await transactions.send_in_transaction(
@@ -103,7 +103,7 @@ async def test_commands_reach_the_cluster(cluster: LocalCluster) -> None:
         assert process.returncode == 0, output.decode()
         return output.decode()
 
-    await run("send", "orders", "a body", "--key", "k1")
+    await run("send", "orders", "a body", "--keys", "k1")
     rows = [json.loads(line) for line in (await run("message", "key", "orders", "k1", "--json")).splitlines()]
     assert "a body" in str(rows)
     assert "all passed" in await run("doctor")

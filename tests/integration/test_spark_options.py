@@ -210,7 +210,7 @@ async def write(cluster: ThreadedCluster, topic: str, rows: int, **more: str) ->
     most = 0
     async with RowSender(options) as sender:
         for number in range(rows):
-            row = OutgoingRow(number, Message(topic, b"x"), sharding_key=f"k{number}", dedup_key="")
+            row = OutgoingRow(number, Message(topic, b"x"), message_group=f"k{number}", dedup_key="")
             await sender.add([row])
             most = max(most, len(sender._requests))
         sent = await sender.finish()

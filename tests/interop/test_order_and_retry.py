@@ -155,7 +155,7 @@ def test_java_retries_end_with_the_dead_letters_and_a_redrive_brings_them_back(
 
         async def redrive() -> None:
             async with Admin(cluster.namesrv) as admin:
-                async for each in admin.dead_letters(group, DeadLetterFilter(key="k1")):
+                async for each in admin.dead_letters(group, DeadLetterFilter(keys=("k1",))):
                     assert not (await admin.redrive(each)).error
 
         asyncio.run(redrive())

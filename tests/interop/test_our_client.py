@@ -90,7 +90,7 @@ async def test_equal_keys_go_to_one_queue_in_order(real: Cluster, driver: Driver
     make_topic(driver, real, topic)
     async with Producer(real.namesrv) as producer:
         for n in range(40):
-            await producer.send(Message(topic, b"%d" % n), key=f"shard{n % 4}")
+            await producer.send(Message(topic, b"%d" % n), message_group=f"shard{n % 4}")
     with driver.push(real.namesrv, topic, orderly=True) as consumer:
         messages = consumer.received(40)
     for shard in range(4):

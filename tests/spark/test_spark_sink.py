@@ -35,14 +35,14 @@ def write(frame: Any, cluster: ThreadedCluster, **options: str) -> None:
 def test_columns_become_messages(spark: Any, cluster: ThreadedCluster, topic: str):
     frame = spark.sql(
         "SELECT string(id) AS value, concat('k', id) AS key, 'T' AS tags, map('a', string(id)) AS properties, "
-        "CASE WHEN id % 2 = 0 THEN 'even' END AS sharding_key FROM range(0, 40, 1, 2)"
+        "CASE WHEN id % 2 = 0 THEN 'even' END AS message_group FROM range(0, 40, 1, 2)"
     )
     write(frame, cluster, topic=topic)
     found = rows_of(spark, cluster, topic)
     assert sorted(int(bytes(row.value)) for row in found) == list(range(40))
     assert all(row.key == f"k{row.properties['a']}" and row.tags == "T" for row in found)
     evens = {(row.broker, row.queue_id) for row in found if int(bytes(row.value)) % 2 == 0}
-    assert len(evens) == 1, "one sharding key, one queue"
+    assert len(evens) == 1, "one message group, one queue"
 
 
 def test_thousands_of_plain_rows_arrive_once(spark: Any, cluster: ThreadedCluster, topic: str):

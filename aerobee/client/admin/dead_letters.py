@@ -182,11 +182,11 @@ class DeadLetterCalls(AdminCalls):
         properties = dead.redriven_properties()
         if target.startswith(RETRY_PREFIX):
             properties["RETRY_TOPIC"] = dead.topic
-        sharding_key = properties.get(SHARDING_KEY)
-        if sharding_key is None:
+        message_group = properties.get(SHARDING_KEY)
+        if message_group is None:
             queue = session.random.choice(queues)
         else:
-            queue = queues[abs(java_hash(sharding_key)) % len(queues)]
+            queue = queues[abs(java_hash(message_group)) % len(queues)]
         address = await session.broker_address(queue.broker_name, target)
         template = SendTemplate(
             group=INNER_PRODUCER_GROUP, queue=queue, default_topic="TBW102", default_queue_count=4

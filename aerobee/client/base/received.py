@@ -22,6 +22,7 @@ from aerobee.message import (
     MAGIC_V1,
     NEED_UNWRAP,
     RETRY_PREFIX,
+    SHARDING_KEY,
     STORE_HOST_V6,
     MessageQueue,
     Record,
@@ -167,6 +168,11 @@ class ReceivedMessage:
     def keys(self) -> tuple[str, ...]:
         """Index keys of the message."""
         return tuple(self.properties.get("KEYS", "").split())
+
+    @property
+    def message_group(self) -> str | None:
+        """Message group by which the producer ordered the message (__SHARDINGKEY). None: none."""
+        return self.properties.get(SHARDING_KEY)
 
     @property
     def message_id(self) -> str:

@@ -101,7 +101,7 @@ class DeadLetterFilter:
 
     topic: str = ""
     tag: str = ""
-    key: str = ""
+    keys: tuple[str, ...] = ()
     message_ids: frozenset[str] = frozenset()
     error: str = ""
     reason: str = ""
@@ -120,7 +120,7 @@ class DeadLetterFilter:
         return (
             self.topic in ("", dead.topic)
             and self.tag in ("", message.tag or "")
-            and (not self.key or self.key in message.keys)
+            and all(key in message.keys for key in self.keys)
             and (not self.message_ids or not self.message_ids.isdisjoint(ids))
             and self.error.casefold() in dead.error.casefold()
             and self.reason.casefold() in dead.reason.casefold()

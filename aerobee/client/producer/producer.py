@@ -68,19 +68,21 @@ NOT_PLAIN = RESERVED_PROPERTIES | {TRAN_MSG}
 SEND = RequestCode.SEND_MESSAGE_V2.name
 
 
-def by_key(queues: Sequence[MessageQueue], _message: Message, key: object) -> MessageQueue:
-    """The selector behind `send(message, key=...)`: equal keys go to the same queue while the queues stay the same.
+def by_message_group(
+    queues: Sequence[MessageQueue], _message: Message, message_group: object
+) -> MessageQueue:
+    """The selector behind `send(message, message_group=...)`: one queue per group while the queues stay the same.
 
-    Text is hashed as SelectMessageQueueByHash does, so a Java producer with the same key picks the same queue.
+    Text is hashed as SelectMessageQueueByHash does, so a Java producer with the same sharding key picks the same queue.
     """
-    return queues[abs(java_hash(str(key))) % len(queues)]
+    return queues[abs(java_hash(str(message_group))) % len(queues)]
 
 
-def with_sharding_key(message: Message, key: object) -> Message:
-    """The message with its key in a property, as FIFO messages have it, unless it has one already."""
-    if SHARDING_KEY in message.properties or not str(key):
+def with_message_group(message: Message, message_group: object) -> Message:
+    """The message with its group in __SHARDINGKEY, as FIFO messages have it, unless it has one already."""
+    if SHARDING_KEY in message.properties or not str(message_group):
         return message
-    return replace(message, properties={**message.properties, SHARDING_KEY: str(key)})
+    return replace(message, properties={**message.properties, SHARDING_KEY: str(message_group)})
 
 
 class Producer(RequestReplyCalls):
@@ -209,13 +211,13 @@ class Producer(RequestReplyCalls):
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
-        key: object = None,
+        message_group: object = None,
         timeout_s: float | None = None,
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
-        The queue is the given one, or the selector's choice, or the key's (equal keys, equal queue; it travels in the
-        property __SHARDINGKEY), or the next in turn; only in the last case a retry uses another broker. Check
+        The queue is the given one, or the selector's choice, or the message group's (one queue per group; it travels
+        in the property __SHARDINGKEY), or the next in turn; only in the last case a retry uses another broker. Check
         `result.status`: a message with another status than SEND_OK is stored, but less durably than the broker's settings
         require. Raises SendFailed when no try succeeded in time, RouteError when no broker has the topic, another
         RemoteError when the broker refuses permanently, UsageError for a message that no broker would store.
@@ -230,8 +232,8 @@ class Producer(RequestReplyCalls):
         else:
             check_seconds(timeout_s)
             deadline = now + (timeout_s or self._timeout_s)
-        if not self._is_plain or queue is not None or selector is not None or key is not None:
-            return await self._send_observed(message, queue, selector, key, deadline, timeout_s)
+        if not self._is_plain or queue is not None or selector is not None or message_group is not None:
+            return await self._send_observed(message, queue, selector, message_group, deadline, timeout_s)
         in_flight = self._in_flight
         if in_flight.taken < in_flight.count_max:
             in_flight.taken += 1
@@ -298,14 +300,14 @@ class Producer(RequestReplyCalls):
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
-        key: object,
+        message_group: object,
         deadline: float,
         timeout_s: float | None,
     ) -> SendResult:
         """A send with any combination of options."""
         check_queue(queue)
-        if key is not None and selector is None:
-            message = with_sharding_key(message, key)
+        if message_group is not None and selector is None:
+            message = with_message_group(message, message_group)
         ended = select = None
         if self._observers:
             message, ended = begin_send(self._observers, message)
@@ -313,10 +315,12 @@ class Producer(RequestReplyCalls):
         try:
             if self._loop.time() >= deadline:
                 raise self._waited_too_long(message.topic, timeout_s)
-            if selector is not None or key is not None:
+            if selector is not None or message_group is not None:
                 info = self._publish.get(message.topic) or await self._tries.info(message.topic, deadline)
-                queue = self._select(info, message, selector, key)
-                select = partial(self._select, message=message, selector=selector, key=key)
+                queue = self._select(info, message, selector, message_group)
+                select = partial(
+                    self._select, message=message, selector=selector, message_group=message_group
+                )
             result = await self._send_in_tries(message, queue, deadline, select=select)
         except BaseException as error:
             if ended is not None:
@@ -416,7 +420,7 @@ class Producer(RequestReplyCalls):
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
-        key: object = None,
+        message_group: object = None,
     ) -> None:
         """Send one message without a reply: fast, but lost without notice when the broker cannot store it.
 
@@ -426,12 +430,12 @@ class Producer(RequestReplyCalls):
             self._refuse_closed()
         check_message(message)
         info = self._publish.get(message.topic) or await self._routes.info(message.topic)
-        if key is not None and selector is None:
-            message = with_sharding_key(message, key)
+        if message_group is not None and selector is None:
+            message = with_message_group(message, message_group)
         body, sys_flag = self._prepare(message)
         now_ms = self._clock.now_ms()
-        if selector is not None or key is not None:
-            queue = self._select(info, message, selector, key)
+        if selector is not None or message_group is not None:
+            queue = self._select(info, message, selector, message_group)
         elif queue is None:
             queue = info.next_queue()
         target = target_of(info, queue)
@@ -641,12 +645,12 @@ class Producer(RequestReplyCalls):
         return compress(body, config.compression, config.compression_level)
 
     def _select(
-        self, info: PublishInfo, message: Message, selector: Selector | None, key: object
+        self, info: PublishInfo, message: Message, selector: Selector | None, message_group: object
     ) -> MessageQueue:
         try:
-            queue = (selector or by_key)(info.queues, message, key)
+            queue = (selector or by_message_group)(info.queues, message, message_group)
         except TypeError:
-            check_handler(selector, "selector", ("queues", "message", "key"))
+            check_handler(selector, "selector", ("queues", "message", "message_group"))
             raise
         if queue not in info.queues:
             raise UsageError(f"the selector returned {queue}, which is not one of the given queues")

@@ -61,7 +61,7 @@ class RequestReplyCalls:
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
-        key: object = None,
+        message_group: object = None,
         timeout_s: float | None = None,
     ) -> SendResult: ...
 
@@ -83,7 +83,7 @@ class RequestReplyCalls:
         timeout_s: float = 3.0,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
-        key: object = None,
+        message_group: object = None,
     ) -> ReceivedMessage:
         """Send a message and wait for the reply that a consumer of its topic sends with reply_to().
 
@@ -103,7 +103,11 @@ class RequestReplyCalls:
                     properties = request_properties(correlation_id, self.client_id, timeout_s)
                     asked = replace(message, properties={**message.properties, **properties})
                     result = await self.send(
-                        asked, queue=queue, selector=selector, key=key, timeout_s=deadline - self._loop.time()
+                        asked,
+                        queue=queue,
+                        selector=selector,
+                        message_group=message_group,
+                        timeout_s=deadline - self._loop.time(),
                     )
                     message_id = result.message_id
                     return await reply

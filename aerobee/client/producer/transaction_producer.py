@@ -158,7 +158,7 @@ class TransactionProducer(Producer):
         executor: Executor | None = None,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
-        key: object = None,
+        message_group: object = None,
         immunity_s: int | None = None,
         timeout_s: float | None = None,
     ) -> TransactionResult:
@@ -178,7 +178,9 @@ class TransactionProducer(Producer):
         if executor is not None:
             check_handler(executor, "executor", ("message", "argument"))
         half = half_of(message, self.group, immunity_s)
-        sent = await self.send(half, queue=queue, selector=selector, key=key, timeout_s=timeout_s)
+        sent = await self.send(
+            half, queue=queue, selector=selector, message_group=message_group, timeout_s=timeout_s
+        )
         if sent.status is not SendStatus.SEND_OK:
             confirmed = await self._end(half, sent, TransactionState.ROLLBACK)
             return TransactionResult(sent, TransactionState.ROLLBACK, confirmed)
@@ -200,7 +202,7 @@ class TransactionProducer(Producer):
         *,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
-        key: object = None,
+        message_group: object = None,
         immunity_s: int | None = None,
         timeout_s: float | None = None,
         rollback_on: tuple[type[BaseException], ...] = (),
@@ -214,7 +216,9 @@ class TransactionProducer(Producer):
         half = half_of(message, self.group, immunity_s)
 
         async def send() -> SendResult:
-            return await self.send(half, queue=queue, selector=selector, key=key, timeout_s=timeout_s)
+            return await self.send(
+                half, queue=queue, selector=selector, message_group=message_group, timeout_s=timeout_s
+            )
 
         return Transaction(self, half, send, rollback_on)
 

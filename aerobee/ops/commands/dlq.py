@@ -47,7 +47,10 @@ COLUMNS = {
 
 Topic = Annotated[str, typer.Option("--topic", "-t", help="Only messages of this original topic.")]
 Tag = Annotated[str, typer.Option("--tag", help="Only messages with this tag.")]
-Key = Annotated[str, typer.Option("--key", help="Only messages with this key.")]
+Keys = Annotated[
+    list[str] | None,
+    typer.Option("--keys", "-k", metavar="KEY", help="Only messages with this key; may be repeated."),
+]
 Ids = Annotated[
     list[str] | None, typer.Option("--id", help="Only this message id (of either kind); may be repeated.")
 ]
@@ -110,7 +113,7 @@ def show(
     group: GroupArgument,
     topic: Topic = "",
     tag: Tag = "",
-    key: Key = "",
+    keys: Keys = None,
     ids: Ids = None,
     error: ErrorText = "",
     reason: ReasonText = "",
@@ -126,7 +129,7 @@ def show(
 ) -> None:
     """Show a group's dead-letter messages: original topic, reason, last error."""
     out = Output(as_json)
-    wanted = _filter(topic, tag, key, ids, error, reason, since, until, properties)
+    wanted = _filter(topic, tag, keys, ids, error, reason, since, until, properties)
     check_group_name(group)
 
     async def command(stop: Stop) -> None:
@@ -218,7 +221,7 @@ def redrive(
     group: GroupArgument,
     topic: Topic = "",
     tag: Tag = "",
-    key: Key = "",
+    keys: Keys = None,
     ids: Ids = None,
     error: ErrorText = "",
     reason: ReasonText = "",
@@ -251,7 +254,7 @@ def redrive(
 ) -> None:
     """Redrive dead-letter messages and print the result of each; exit code 1 when one of them failed."""
     out = Output(as_json)
-    wanted = _filter(topic, tag, key, ids, error, reason, since, until, properties)
+    wanted = _filter(topic, tag, keys, ids, error, reason, since, until, properties)
     check_group_name(group)
 
     async def command(stop: Stop) -> int:
@@ -308,7 +311,7 @@ async def _chosen(
 def _filter(
     topic: str,
     tag: str,
-    key: str,
+    keys: list[str] | None,
     ids: list[str] | None,
     error: str,
     reason: str,
@@ -320,7 +323,7 @@ def _filter(
     return DeadLetterFilter(
         topic=topic,
         tag=tag,
-        key=key,
+        keys=tuple(keys or ()),
         message_ids=frozenset(ids or ()),
         error=error,
         reason=reason,

@@ -18,7 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "controller": ("aerobee controller -c controller.conf",),
     "send": (
-        'aerobee send orders "order 17 paid" --tag paid --key o-17',
+        'aerobee send orders "order 17 paid" --tag paid --keys o-17',
         "aerobee send orders --file orders.txt",
         'aerobee send reminders "call back" --deliver-after 15m',
     ),
@@ -97,7 +97,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "offset clone": ("aerobee offset clone billing billing-2 --dry-run",),
     "dlq list": ("aerobee dlq list",),
     "dlq show": ("aerobee dlq show billing", "aerobee dlq show billing --error timeout --since 1h"),
-    "dlq redrive": ("aerobee dlq redrive billing --all --rate 10", "aerobee dlq redrive billing --key o-17"),
+    "dlq redrive": ("aerobee dlq redrive billing --all --rate 10", "aerobee dlq redrive billing --keys o-17"),
     "filter test": ('aerobee filter test "price > 5" --property price=7',),
     "transaction list": ("aerobee transaction list", "aerobee transaction list --older-than 10m"),
     "transaction commit": ("aerobee transaction commit 7F0000010A3C18B4AAC2000000000000 --group payers",),

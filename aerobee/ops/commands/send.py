@@ -1,7 +1,7 @@
 """`aerobee send`: one message from an argument, or one message per line from a file or standard input.
 
 Up to --in-flight sends are concurrent, and each waits for its reply. Lines enter a queue in the order of the file as
-long as no send fails; --order-key or --queue puts all of them into one queue. A line whose send fails with a retriable
+long as no send fails; --message-group or --queue puts all of them into one queue. A line whose send fails with a retriable
 error is retried for --retry-for: such a line may be stored twice, but is not lost. RocketMQ's brokers differ in two
 ways: their send threads overtake each other, so that only --in-flight 1 keeps the order there, and they refuse empty
 messages (--skip-empty).
@@ -56,7 +56,7 @@ class Shape:
     keys: tuple[str, ...]
     properties: dict[str, str]
     queue: str | None
-    order_key: str | None
+    message_group: str | None
     delay_level: int
     deliver_at: float | None = None
     deliver_after: float | None = None
@@ -132,10 +132,10 @@ def send(
     file: options.File = None,
     whole: options.Whole = False,
     tag: options.Tag = None,
-    key: options.Keys = None,
+    keys: options.Keys = None,
     properties: options.Properties = None,
     queue: options.Queue = None,
-    order_key: options.OrderKey = None,
+    message_group: options.MessageGroup = None,
     delay_level: options.DelayLevel = 0,
     deliver_after: options.DeliverAfter = None,
     deliver_at: options.DeliverAt = None,
@@ -169,10 +169,10 @@ def send(
     shape = Shape(
         topic=topic,
         tag=tag,
-        keys=tuple(key or ()),
+        keys=tuple(keys or ()),
         properties=given,
         queue=queue,
-        order_key=order_key,
+        message_group=message_group,
         delay_level=delay_level,
         deliver_at=None if deliver_at is None else moment_to_come(deliver_at) / 1000,
         deliver_after=deliver_after,
@@ -281,8 +281,8 @@ async def _whole_body(file: Path | None) -> bytes:
 async def _destination(producer: Producer, shape: Shape) -> dict[str, Any]:
     if shape.queue is not None:
         return {"queue": find_queue(await producer.queues(shape.topic), shape.queue, shape.topic)}
-    if shape.order_key is not None:
-        return {"key": shape.order_key}
+    if shape.message_group is not None:
+        return {"message_group": shape.message_group}
     return {}
 
 

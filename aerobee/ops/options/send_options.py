@@ -19,13 +19,15 @@ File = Annotated[
 ]
 Whole = Annotated[bool, typer.Option("--whole", help="Send the file or standard input as one message.")]
 Tag = Annotated[str | None, typer.Option("--tag", "-t", help="Tag of the messages.")]
-Keys = Annotated[list[str] | None, typer.Option("--key", "-k", help="An index key; may be repeated.")]
+Keys = Annotated[
+    list[str] | None, typer.Option("--keys", "-k", metavar="KEY", help="An index key; may be repeated.")
+]
 Properties = Annotated[
     list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated.")
 ]
 Queue = Annotated[str | None, typer.Option("--queue", metavar="BROKER/ID", help="Send to this queue.")]
-OrderKey = Annotated[
-    str | None, typer.Option("--order-key", help="Ordering key: equal keys go to the same queue.")
+MessageGroup = Annotated[
+    str | None, typer.Option("--message-group", help="Messages of one group go to the same queue, in order.")
 ]
 DelayLevel = Annotated[
     int,
@@ -58,7 +60,7 @@ DedupKey = Annotated[
     typer.Option(
         "--dedup-key",
         help="Deduplication key: a broker with dedupWindowMillis stores one message per key; "
-        "give --queue or --order-key too.",
+        "give --queue or --message-group too.",
     ),
 ]
 Reply = Annotated[

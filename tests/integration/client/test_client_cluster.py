@@ -270,7 +270,7 @@ async def test_consumer_finds_its_way_back_to_a_broker_that_restarts(cluster):
 async def test_synchronous_facade(cluster):
     def script(addresses):
         with SyncProducer(addresses) as producer:
-            result = producer.send(Message("orders", b"hello"), key="k")
+            result = producer.send(Message("orders", b"hello"), message_group="k")
             results = producer.send_batch([Message("orders", b"a"), Message("orders", b"b")])
         with SyncPullConsumer(addresses, "G", config=FIRST) as consumer:
             consumer.subscribe("orders")

@@ -44,7 +44,7 @@ async def test_sends_go_round_over_all_queues(broker):
 
 async def test_equal_keys_go_to_one_queue(broker):
     async with Producer(broker.address, "PG") as producer:
-        results = [await producer.send(Message("orders", b"x"), key="customer-7") for _ in range(6)]
+        results = [await producer.send(Message("orders", b"x"), message_group="customer-7") for _ in range(6)]
     assert len({result.queue for result in results}) == 1
 
 
@@ -80,13 +80,16 @@ async def test_a_send_to_one_queue_is_repeated_only_where_a_broker_stored_nothin
     broker.fail_next = list(codes)
     async with Producer(broker.address, "PG") as producer:
         if tries > len(codes):
-            result = await producer.send(Message("orders", b"hello"), key="customer-7")
-            assert result.queue == (await producer.send(Message("orders", b"again"), key="customer-7")).queue
+            result = await producer.send(Message("orders", b"hello"), message_group="customer-7")
+            assert (
+                result.queue
+                == (await producer.send(Message("orders", b"again"), message_group="customer-7")).queue
+            )
             assert broker.bodies("orders") == [b"hello", b"again"]
             tries += 1
         else:
             with pytest.raises(SendFailed, match=f"in {tries} tr(y|ies)"):
-                await producer.send(Message("orders", b"hello"), key="customer-7")
+                await producer.send(Message("orders", b"hello"), message_group="customer-7")
             assert broker.bodies("orders") == []
     assert len(broker.seen(310)) == tries
 
@@ -218,7 +221,7 @@ async def test_a_delay_level_that_brokers_do_not_have_is_refused_on_every_way(br
             with pytest.raises(UsageError, match="brokers have 18 levels"):
                 await send(late)
         with pytest.raises(UsageError, match="brokers have 18 levels"):
-            await producer.send(late, key="k")
+            await producer.send(late, message_group="k")
     config = ProducerConfig(delay_level_max=99)
     async with Producer(broker.address, "PG", config=config) as producer:
         for _ in range(2):
@@ -321,7 +324,7 @@ async def test_a_send_whose_time_ends_before_its_turn_says_what_it_waited_for(br
         broker.silent = True
         first, second = await asyncio.gather(
             producer.send(Message("orders", b"1"), timeout_s=0.6),
-            producer.send(Message("orders", b"2"), key=key),
+            producer.send(Message("orders", b"2"), message_group=key),
             return_exceptions=True,
         )
         assert isinstance(first, SendFailed)

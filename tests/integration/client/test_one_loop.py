@@ -35,7 +35,7 @@ def test_a_second_run_is_told_that_the_first_one_took_the_client_along(address: 
     async def continue_with(work: str) -> None:
         await {
             "send": lambda: producer.send(Message("orders", b"x")),
-            "send with a key": lambda: producer.send(Message("orders", b"x"), key="k"),
+            "send with a key": lambda: producer.send(Message("orders", b"x"), message_group="k"),
             "close": producer.close,
             "poll": consumer.poll,
             "close the consumer": consumer.close,
@@ -53,7 +53,7 @@ async def test_another_thread_needs_a_client_of_its_own(address: str) -> None:
     def work(producer: Producer) -> None:
         for key in (None, "k"):
             try:
-                asyncio.run(producer.send(Message("orders", b"x"), key=key))
+                asyncio.run(producer.send(Message("orders", b"x"), message_group=key))
             except BaseException as error:
                 failures.append(error)
 

@@ -59,7 +59,7 @@ async def test_sends_go_to_the_queues_that_are_left(cluster: LocalCluster, kind:
         for number in range(COUNT):
             message = Message(TOPIC, b"%d" % number)
             if kind == "key":
-                result = await producer.send(message, key=number)
+                result = await producer.send(message, message_group=number)
             elif kind == "selector":
                 result = await producer.send(message, selector=last)
             elif kind == "batch":
@@ -76,9 +76,9 @@ async def test_sends_go_to_the_queues_that_are_left(cluster: LocalCluster, kind:
 
 async def test_equal_keys_stay_in_one_queue(cluster: LocalCluster) -> None:
     async with cluster.producer(client=NEVER) as producer:
-        await producer.send(Message(TOPIC, b"x"), key="k")
+        await producer.send(Message(TOPIC, b"x"), message_group="k")
         await shrink(cluster)
-        results = [await producer.send(Message(TOPIC, b"x"), key="k") for _ in range(COUNT)]
+        results = [await producer.send(Message(TOPIC, b"x"), message_group="k") for _ in range(COUNT)]
     assert len({result.queue for result in results}) == 1
 
 
@@ -90,7 +90,7 @@ async def test_a_half_message_goes_to_a_queue_that_is_left(cluster: LocalCluster
         await producer.send(Message(TOPIC, b"the route is known"))
         await shrink(cluster)
         for number in range(COUNT):
-            async with producer.transaction(Message(TOPIC, b"paid"), key=number):
+            async with producer.transaction(Message(TOPIC, b"paid"), message_group=number):
                 pass
     assert sum(counts(cluster)[:AFTER]) >= COUNT
 

@@ -113,7 +113,7 @@ class Load:
             try:
                 # One that was refused is sent again, as a producer that keeps order does.
                 await self._producer.send(
-                    Message(self._topic, body), **({"key": key} if self._by_key else {})
+                    Message(self._topic, body), **({"message_group": key} if self._by_key else {})
                 )
             except AerobeeError:
                 await asyncio.sleep(0.02)

@@ -11,7 +11,7 @@ from aerobee.client.base.verdict import RetryLater, give_back_after, level_for
 from aerobee.client.consumer.ordered_queue import NEXT, Event, OrderedQueue, OrderPolicy, State
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_locks import QueueLocks
-from aerobee.client.producer.producer import with_sharding_key
+from aerobee.client.producer.producer import with_message_group
 from aerobee.client.session.send_header import properties_text
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue, encode_record, pack_host
@@ -231,6 +231,6 @@ def test_a_priority_and_a_sharding_key_travel_as_properties() -> None:
     assert "_SYS_MSG" not in properties_text(Message("T", b"x"), "U")
     with pytest.raises(UsageError, match="priority is -2"):
         Message("T", b"x", priority=-2)
-    assert with_sharding_key(Message("T", b"x"), 7).properties == {"__SHARDINGKEY": "7"}
+    assert with_message_group(Message("T", b"x"), 7).properties == {"__SHARDINGKEY": "7"}
     own = Message("T", b"x", properties={"__SHARDINGKEY": "mine"})
-    assert with_sharding_key(own, 7) is own
+    assert with_message_group(own, 7) is own

@@ -104,7 +104,7 @@ class Batch:
 
 def batch_of(rows: Sequence[dict[str, Any]], offset: int = 0, value_kind: str = "binary") -> Batch:
     """Rows as a batch that is the end of a longer one, `offset` rows of which lie before."""
-    kinds = {"value": value_kind, "key": "string", "tags": "string", "sharding_key": "string"}
+    kinds = {"value": value_kind, "key": "string", "tags": "string", "message_group": "string"}
     before = [{"value": b"before", "key": "before", "tags": None, "properties": [("b", "before")]}] * offset
     columns = {}
     for name in rows[0]:
@@ -250,12 +250,12 @@ def test_a_batch_has_so_many_rows_and_bytes() -> None:
 
 
 def test_what_is_never_laid_out() -> None:
-    layout, rows = layout_of(), [{"value": b"v", "sharding_key": None}] * 2
+    layout, rows = layout_of(), [{"value": b"v", "message_group": None}] * 2
     plain = batch_of(rows)
     assert layout.takes(TopicRows("orders", plain, range(2)))
     for topic in ("", "%RETRY%group", "SCHEDULE_TOPIC_XXXX", "no such/topic", "x" * 300):
         assert not layout.takes(TopicRows(topic, plain, range(2))), topic
-    sharded = batch_of([rows[0], {"value": b"v", "sharding_key": "s"}])
+    sharded = batch_of([rows[0], {"value": b"v", "message_group": "s"}])
     assert not layout.takes(TopicRows("orders", sharded, range(2)))
     assert not layout.takes(TopicRows("orders", batch_of(rows[:1]), range(1)))
     assert not layout.takes(TopicRows("orders", batch_of(rows, value_kind="large_binary"), range(2)))

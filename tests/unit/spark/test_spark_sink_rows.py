@@ -14,7 +14,7 @@ COLUMNS: dict[str, list[Any]] = {
     "value": [b"1", "zwei", b""],
     "tags": [None, "t", ""],
     "properties": [[("p", "1")], None, []],
-    "sharding_key": ["s", None, ""],
+    "message_group": ["s", None, ""],
     "dedup_key": [None, "d", ""],
 }
 
