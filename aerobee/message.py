@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from aerobee.errors import MalformedRecord, UsageError
 from aerobee.quick_init import quick_init
@@ -64,6 +65,9 @@ LAST_ERROR = "LAST_ERROR"
 SHARDING_KEY = "__SHARDINGKEY"
 PRIORITY = "_SYS_MSG_PRIORITY_"
 PRIORITY_MAX = 2**31 - 1
+AckLevel = Literal["stored", "flushed", "replicated", "flushed+replicated"]
+"""How safe a message is before its sender is answered, as docs/acknowledgements.md has it."""
+ACK_LEVELS: tuple[str, ...] = get_args(AckLevel)
 DELIVER_SECONDS_MAX = 253_402_300_800  # the year 10000: milliseconds given for seconds lie beyond it
 NAME_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
@@ -105,6 +109,7 @@ class Message:
     `keys` are index keys, found again by `aerobee message key`. `delay_level` 1..18 delays delivery; instead of it,
     `deliver_at` names the moment (a datetime with a time zone, or seconds since the epoch) or `deliver_after` the delay
     (a timedelta, or seconds), to the millisecond. `priority` 0 and above chooses the queue, see docs/message-types.md.
+    `ack` names how safe the message is before its send returns, see docs/acknowledgements.md.
     `properties` are the user's own; names and values are non-empty text without \\x01 and \\x02.
     Raises UsageError when the message could not be stored under any circumstances.
     """
@@ -130,7 +135,10 @@ class Message:
     deliver_after: timedelta | float | None = None
     """Delay of the delivery: a timedelta, or seconds."""
     priority: int = _NO_PRIORITY
-    """Priority, 0 and above, which chooses the queue. -1: none."""
+    """Priority, 0 and above, which chooses the queue. -1: none. Excludes a delay and a message group."""
+    ack: AckLevel | None = None
+    """How safe the message is before the broker answers the send. None: as its topic or the broker's settings say.
+    Excludes `wait_store_ok=False`. RocketMQ's brokers ignore it."""
 
     def __post_init__(self) -> None:
         if type(self.topic) is not str or self.topic not in _known_topics:
@@ -146,6 +154,8 @@ class Message:
             self._check_keys()
         if self.deliver_at is not None or self.deliver_after is not None:
             self.timer_property()
+        if self.ack is not None:
+            self._check_ack()
         # What nearly every message has needs no look: the very objects of the defaults.
         if self.priority is not _NO_PRIORITY or self.delay_level is not _NO_LEVEL:
             self._check_numbers()
@@ -169,6 +179,14 @@ class Message:
                         f"property {name!r}={value!r}: names and values are non-empty and without \\x01 and \\x02"
                     )
 
+    def _check_ack(self) -> None:
+        if self.ack not in ACK_LEVELS:
+            raise UsageError(f"ack is {self.ack!r}: it is one of {', '.join(ACK_LEVELS)}")
+        if not self.wait_store_ok:
+            raise UsageError(
+                f"ack={self.ack!r} excludes wait_store_ok=False, which requests a reply before the message is stored"
+            )
+
     def _check_numbers(self) -> None:
         if not isinstance(self.priority, int):
             raise UsageError(f"priority is {self.priority!r}: it is a whole number, 0 or above")
@@ -178,6 +196,10 @@ class Message:
             )
         if not -1 <= self.priority <= PRIORITY_MAX:
             raise UsageError(f"priority is {self.priority}: it is 0 or above; larger ones are popped sooner")
+        if self.priority >= 0 and self.is_delayed:
+            raise UsageError(
+                "priority excludes delay_level, deliver_at and deliver_after: a delayed message has no priority"
+            )
 
     def _check_keys(self) -> None:
         if isinstance(self.keys, str):

@@ -44,5 +44,7 @@ INNER_PREFIX = "INNER_"
 INNER_NUM = "INNER_NUM"
 INNER_BASE = "INNER_BASE"
 
+ACK_LEVEL = "ACK_LEVEL"  # how safe a message is before its sender is answered (ours)
+
 # A send that is stored once however often it comes (ours).
 DEDUP_KEY = "DEDUP_KEY"

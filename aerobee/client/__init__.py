@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from aerobee.client.consumer.push_consumer import PushConsumer
     from aerobee.client.consumer.simple_consumer import SimpleConsumer
     from aerobee.client.consumer.subscription import Sql
-    from aerobee.client.producer.producer import Producer, Selector, by_message_group
+    from aerobee.client.producer.message_group import Selector, by_message_group
+    from aerobee.client.producer.producer import Producer
     from aerobee.client.producer.transaction import TransactionResult, TransactionState
     from aerobee.client.producer.transaction_producer import TransactionConfig, TransactionProducer
     from aerobee.client.sync import SyncAdmin, SyncProducer, SyncPullConsumer, SyncPushConsumer
@@ -64,7 +65,7 @@ _HOME = {
     "ReceivedMessage": "aerobee.client.base.received",
     "Reject": "aerobee.client.base.verdict",
     "RetryLater": "aerobee.client.base.verdict",
-    "Selector": "aerobee.client.producer.producer",
+    "Selector": "aerobee.client.producer.message_group",
     "SendResult": "aerobee.client.base.results",
     "SendStatus": "aerobee.client.base.results",
     "SimpleConsumer": "aerobee.client.consumer.simple_consumer",
@@ -80,7 +81,7 @@ _HOME = {
     "TransactionState": "aerobee.client.producer.transaction",
     "average": "aerobee.client.consumer.allocation",
     "average_by_circle": "aerobee.client.consumer.allocation",
-    "by_message_group": "aerobee.client.producer.producer",
+    "by_message_group": "aerobee.client.producer.message_group",
     "consistent_hash": "aerobee.client.consumer.allocation",
     "fixed": "aerobee.client.consumer.allocation",
     "machine_room": "aerobee.client.consumer.allocation",

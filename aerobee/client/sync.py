@@ -37,7 +37,8 @@ from aerobee.client.base.verdict import GiveBack
 from aerobee.client.consumer.consumption import Handler
 from aerobee.client.consumer.pull_consumer import PullConsumer
 from aerobee.client.consumer.push_consumer import PushConsumer
-from aerobee.client.producer.producer import Producer, Selector
+from aerobee.client.producer.message_group import Selector
+from aerobee.client.producer.producer import Producer
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue
 

@@ -11,10 +11,11 @@ import asyncio
 import random
 import tempfile
 from collections.abc import Callable
+from typing import cast
 
 from aerobee.client import Admin, Producer, ProducerConfig, ReceivedMessage, SendResult
 from aerobee.errors import AerobeeError
-from aerobee.message import Message, MessageQueue, parse_offset_message_id
+from aerobee.message import ACK_LEVELS, AckLevel, Message, MessageQueue, parse_offset_message_id
 from aerobee.remoting.body.topic_config import BATCH, QUEUE_TYPE, TopicConfig
 from aerobee.simulation.broken import Broken, Checker
 from aerobee.simulation.names import NAME, NAMESERVER_ADDRESSES, broker_at
@@ -36,7 +37,6 @@ COPIED_S, COPIED_DELAYS = (
 SEND_TIMEOUT_S = 5.0
 REPEATS_MAX = 4  # times that a message with a DEDUP_KEY is sent
 LMQS = ("%LMQ%one", "%LMQ%two")
-LEVELS = ("stored", "flushed", "replicated", "flushed+replicated")
 TOPIC_LEVEL = "replicated"
 ATTRIBUTES = {Kind.BATCH_QUEUE: {QUEUE_TYPE: BATCH}, Kind.TOPIC_LEVEL: {"ack.level": TOPIC_LEVEL}}
 
@@ -154,14 +154,20 @@ class Stream(Party):
         if kind is Kind.DEDUP:
             properties["DEDUP_KEY"] = f"key-{number}"
         if kind is Kind.MESSAGE_LEVEL:
-            level = properties["ACK_LEVEL"] = rng.choice(LEVELS)
+            level = rng.choice(ACK_LEVELS)
         sent = Sent(body, self._clock.monotonic(), -1, True, properties=properties, level=level)
         self.sent[body] = sent
         return sent
 
     def _message(self, sent: Sent) -> Message:
+        asked = sent.level if self.traffic.kind is Kind.MESSAGE_LEVEL else None
         return Message(
-            self.traffic.topic, sent.body, tag="A", keys=(f"k{len(sent.body)}",), properties=sent.properties
+            self.traffic.topic,
+            sent.body,
+            tag="A",
+            keys=(f"k{len(sent.body)}",),
+            properties=sent.properties,
+            ack=cast("AckLevel | None", asked),
         )
 
     async def _send_one(self, producer: Producer, rng: random.Random) -> None:

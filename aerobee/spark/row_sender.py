@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from aerobee.client.producer.producer import Producer, by_message_group
+from aerobee.client.producer.message_group import by_message_group
+from aerobee.client.producer.producer import Producer
 from aerobee.errors import AerobeeError
 from aerobee.spark.entry_codec import BatchLayout, LaidOutBatch
 from aerobee.spark.sink_options import SinkOptions

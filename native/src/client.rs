@@ -199,6 +199,7 @@ impl<'py> Parts<'py> {
             || message.getattr(intern!(py, "delay_level"))?.is_truthy()?
             || !message.getattr(intern!(py, "deliver_at"))?.is_none()
             || !message.getattr(intern!(py, "deliver_after"))?.is_none()
+            || !message.getattr(intern!(py, "ack"))?.is_none()
         {
             return Ok(None);
         }

@@ -103,7 +103,7 @@ impl SendReplies {
         result.setattr(intern!(py, "trace_on"), answer.trace_on)?;
         result.setattr(intern!(py, "is_duplicate"), answer.is_duplicate)?;
         // An answer with a level is not one for this: Python reads it.
-        result.setattr(intern!(py, "ack_level"), intern!(py, ""))?;
+        result.setattr(intern!(py, "ack"), intern!(py, ""))?;
         result.setattr(intern!(py, "epoch"), -1)?;
         result.setattr(intern!(py, "log_offset"), -1)?;
         result.setattr(intern!(py, "__class__"), self.result.bind(py))?;

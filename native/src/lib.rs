@@ -66,7 +66,7 @@ use pyo3::prelude::*;
 const FAST_PATH_VERSION: u32 = 24;
 
 /// The same number as aerobee.client.session.codec.CODEC_VERSION: of what the client's parts take and return.
-const CODEC_VERSION: u32 = 1;
+const CODEC_VERSION: u32 = 2;
 
 #[pymodule]
 fn aerobee_native(module: &Bound<'_, PyModule>) -> PyResult<()> {

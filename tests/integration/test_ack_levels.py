@@ -15,7 +15,7 @@ from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.client import Producer, SendStatus
 from aerobee.clock import SystemClock
-from aerobee.errors import MessageIllegal
+from aerobee.errors import UsageError
 from aerobee.message import Message
 from aerobee.network import AsyncioNetwork
 from aerobee.remoting.client import RemotingClient
@@ -167,13 +167,19 @@ async def test_a_level_that_is_none_is_refused_with_those_that_there_are(pair: P
 async def test_a_send_result_says_level_epoch_and_offset() -> None:
     async with LocalCluster() as cluster, Producer(cluster.nameserver_address) as producer:
         plain = await producer.send(Message("t", b"plain"))
-        assert (plain.ack_level, plain.epoch, plain.log_offset) == ("", -1, -1)
-        result = await producer.send(Message("t", b"flushed", properties={"ACK_LEVEL": "flushed"}))
-        assert (result.status, result.ack_level, result.epoch) == (SendStatus.SEND_OK, "flushed", 0)
+        assert (plain.ack, plain.epoch, plain.log_offset) == ("", -1, -1)
+        result = await producer.send(Message("t", b"flushed", ack="flushed"))
+        assert (result.status, result.ack, result.epoch) == (SendStatus.SEND_OK, "flushed", 0)
         broker = cluster.broker()
         assert 0 < result.log_offset <= broker.store.flushed.value
-        with pytest.raises(MessageIllegal, match="must be one of stored, flushed"):
-            await producer.send(Message("t", b"x", properties={"ACK_LEVEL": "sure"}))
+        with pytest.raises(UsageError, match=r"ACK_LEVEL.*use Message's .*ack"):
+            await producer.send(Message("t", b"x", properties={"ACK_LEVEL": "flushed"}))
+        with pytest.raises(UsageError, match="message 0 of the batch has ack='flushed'"):
+            await producer.send_batch([Message("t", b"x", ack="flushed")])
+        with pytest.raises(UsageError, match="one-way"):
+            await producer.send_oneway(Message("t", b"x", ack="flushed"))
+        with pytest.raises(UsageError, match="priority excludes a message group"):
+            await producer.send(Message("t", b"x", priority=1), message_group="g")
 
 
 async def test_a_repeated_send_is_answered_at_the_level_that_it_asks_for(

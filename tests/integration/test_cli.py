@@ -45,7 +45,7 @@ def documents(text: str) -> list[Any]:
 def test_message_is_sent_and_consumed(run: Run) -> None:
     code, sent, _ = run("send", "hello", "my first message")
     assert code == 0
-    assert "async flush: survives a crash of the broker process" in sent
+    assert "stored: survives a crash of the broker process" in sent
     assert run("consume", "hello", "--from", "first", "--count", "1")[:2] == (0, "my first message\n")
 
 
@@ -152,7 +152,7 @@ def test_cluster_and_doctor_find_all_well(run: Run) -> None:
     (broker,) = json.loads(run("cluster", "list", "--json")[1])
     assert broker["state"] == "up"
     (described,) = json.loads(run("cluster", "describe", "--json")[1])
-    assert described["ack"].startswith("async flush")
+    assert described["ack"].startswith("stored: ")
     code, out, _ = run("doctor", "--json")
     findings = json.loads(out)["findings"]
     assert code == 0, [finding for finding in findings if finding["level"] != "ok"]
@@ -178,7 +178,7 @@ def test_benchmarks_state_rate_percentiles_and_ack_level(run: Run) -> None:
     assert produced["sent"] >= 200
     assert produced["errors"] == 0
     assert {"p50_ms", "p99_ms", "p99_9_ms", "per_second"} <= set(produced)
-    assert produced["ack"].startswith("async flush")
+    assert produced["ack"].startswith("stored: ")
     code, out, _ = run("bench", "consume", "--from-first", "--count", "200", "--seconds", "5", "--json")
     assert code == 0
     assert json.loads(out)["received"] >= 200

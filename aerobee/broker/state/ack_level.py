@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-PROPERTY = "ACK_LEVEL"
+from aerobee.message import ACK_LEVELS
+from aerobee.property_names import ACK_LEVEL
+
 ATTRIBUTE = "ack.level"
 
 
@@ -29,22 +31,16 @@ class AckLevel:
 
 
 LEVELS: Mapping[str, AckLevel] = {
-    level.name: level
-    for level in (
-        AckLevel("stored", False, False),
-        AckLevel("flushed", True, False),
-        AckLevel("replicated", False, True),
-        AckLevel("flushed+replicated", True, True),
-    )
+    name: AckLevel(name, "flushed" in name, "replicated" in name) for name in ACK_LEVELS
 }
 
 
 def wanted_level(properties: Mapping[str, str], attributes: Mapping[str, str]) -> AckLevel | None:
     """The level of a message; None: what the broker's settings say. Raises ValueError for a name that is none."""
-    name = properties.get(PROPERTY)
+    name = properties.get(ACK_LEVEL)
     if name is None:
         return LEVELS.get(attributes.get(ATTRIBUTE, ""))
     level = LEVELS.get(name)
     if level is None:
-        raise ValueError(f"{PROPERTY} is {name!r}, must be one of {', '.join(LEVELS)}")
+        raise ValueError(f"{ACK_LEVEL} is {name!r}, must be one of {', '.join(LEVELS)}")
     return level

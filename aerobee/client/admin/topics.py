@@ -128,7 +128,7 @@ class TopicCalls(AdminCalls):
             perm=config.perm,
             order=config.order,
             message_type=config.attributes.get("message.type", "UNSPECIFIED"),
-            ack_level=config.attributes.get("ack.level", ""),
+            ack=config.attributes.get("ack.level", ""),
         )
 
     async def topic_stats(self, topic: str) -> tuple[QueueStats, ...]:

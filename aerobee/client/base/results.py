@@ -55,11 +55,11 @@ class SendResult:
     """Whether the broker requests message trace."""
     is_duplicate: bool = False
     """True: the broker stored nothing, and this is the result of the first message with the same DEDUP_KEY."""
-    ack_level: str = ""
+    ack: str = ""
     """Acknowledgement level that the message or its topic requested by name, reached when `status` is SEND_OK. Empty: none, or the
     broker does not know levels."""
     epoch: int = -1
-    """Epoch of the master that stored a message with an `ack_level`; 0 without controllers, -1 without a level."""
+    """Epoch of the master that stored a message with an `ack` level; 0 without controllers, -1 without a level."""
     log_offset: int = -1
     """Physical offset of the record's end in the log of that master, -1 without a level."""
 
@@ -199,7 +199,7 @@ class TopicInfo:
     perm: int
     order: bool
     message_type: str
-    ack_level: str = ""  # empty: the broker's setting applies
+    ack: str = ""  # ack level; empty: the broker's setting applies
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

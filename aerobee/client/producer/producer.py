@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from random import Random
 from types import TracebackType
@@ -29,6 +28,7 @@ from aerobee.client.base.config import ClientConfig, Compression, ProducerConfig
 from aerobee.client.base.observer import SendEnded, SendObserver, begin_send
 from aerobee.client.base.results import SendResult
 from aerobee.client.producer.fault_avoidance import FaultAvoidance
+from aerobee.client.producer.message_group import Selector, by_message_group, with_message_group
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_info_table import PublishInfoTable, target_of
 from aerobee.client.producer.recall import recall_message
@@ -49,7 +49,7 @@ from aerobee.client.session.session import Session
 from aerobee.client.tracing.trace import Tracer, trace_client, trace_group
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, ConnectFailed, SendFailed, UsageError
-from aerobee.message import RETRY_PREFIX, SHARDING_KEY, Message, MessageQueue, check_group_name, java_hash
+from aerobee.message import RETRY_PREFIX, Message, MessageQueue, check_group_name
 from aerobee.network import Network
 from aerobee.property_names import TRAN_MSG
 from aerobee.remoting.codes import RequestCode, ResponseCode
@@ -61,28 +61,9 @@ from aerobee.words import plural
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
-
 # Properties that are refused, or that make the message one of another kind (TransactionProducer._prepare).
 NOT_PLAIN = RESERVED_PROPERTIES | {TRAN_MSG}
 SEND = RequestCode.SEND_MESSAGE_V2.name
-
-
-def by_message_group(
-    queues: Sequence[MessageQueue], _message: Message, message_group: object
-) -> MessageQueue:
-    """The selector behind `send(message, message_group=...)`: one queue per group while the queues stay the same.
-
-    Text is hashed as SelectMessageQueueByHash does, so a Java producer with the same sharding key picks the same queue.
-    """
-    return queues[abs(java_hash(str(message_group))) % len(queues)]
-
-
-def with_message_group(message: Message, message_group: object) -> Message:
-    """The message with its group in __SHARDINGKEY, as FIFO messages have it, unless it has one already."""
-    if SHARDING_KEY in message.properties or not str(message_group):
-        return message
-    return replace(message, properties={**message.properties, SHARDING_KEY: str(message_group)})
 
 
 class Producer(RequestReplyCalls):
@@ -429,6 +410,8 @@ class Producer(RequestReplyCalls):
         if self._closing or not self._session.is_open:
             self._refuse_closed()
         check_message(message)
+        if message.ack is not None:
+            raise UsageError(f"ack={message.ack!r}: a one-way send has no acknowledgement, use send()")
         info = self._publish.get(message.topic) or await self._routes.info(message.topic)
         if message_group is not None and selector is None:
             message = with_message_group(message, message_group)
@@ -595,6 +578,11 @@ class Producer(RequestReplyCalls):
             if message.is_delayed or message.topic.startswith(RETRY_PREFIX):
                 raise UsageError(
                     f"message {index} of the batch is delayed or for a retry topic: send it on its own"
+                )
+            if message.ack is not None:
+                raise UsageError(
+                    f"message {index} of the batch has ack={message.ack!r}; a batch has the level of its topic: send it "
+                    "on its own"
                 )
             if "DEDUP_KEY" in message.properties:
                 raise UsageError(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from aerobee.client.base.config import ProducerConfig
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.base.results import SendResult
+from aerobee.client.producer.message_group import Selector
 from aerobee.client.producer.publish_info import PublishInfo, Target
 from aerobee.client.producer.publish_info_table import PublishInfoTable, target_of
 from aerobee.client.producer.request_reply import (
@@ -31,8 +31,6 @@ from aerobee.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 SEND_REPLY = "SEND_REPLY_MESSAGE_V2"
-
-Selector = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 
 
 class RequestReplyCalls:

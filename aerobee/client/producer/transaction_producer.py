@@ -31,7 +31,8 @@ from aerobee.client.base.observer import SendObserver
 from aerobee.client.base.received import ReceivedMessage, decode_stored_messages
 from aerobee.client.base.results import SendResult, SendStatus
 from aerobee.client.base.trace_record import TracedType, TraceEvent, TraceKind
-from aerobee.client.producer.producer import Producer, Selector
+from aerobee.client.producer.message_group import Selector
+from aerobee.client.producer.producer import Producer
 from aerobee.client.producer.publish_info_table import target_of
 from aerobee.client.producer.transaction import (
     EndedTransactions,

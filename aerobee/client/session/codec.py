@@ -33,7 +33,7 @@ try:
 except ImportError:
     native = None
 
-CODEC_VERSION = 1  # version of the arguments and results of the native parts
+CODEC_VERSION = 2  # version of the arguments and results of the native parts
 VARIABLE = "AEROBEE_CLIENT_CODEC"
 PYTHON, NATIVE = "python", "native"
 

@@ -18,12 +18,13 @@ import orjson
 from aerobee.client.base.results import SendResult, SendStatus
 from aerobee.errors import MalformedFrame, UsageError, remote_error
 from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX, Message, MessageQueue
+from aerobee.property_names import ACK_LEVEL
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION, RemotingCommand
 from aerobee.remoting.frame import FRAME_BYTES_MAX
 from aerobee.remoting.protocol import LEVEL_FIELD
 
-RESERVED_PROPERTIES = frozenset({"UNIQ_KEY", "WAIT", "KEYS", "TAGS", "DELAY"})
+RESERVED_PROPERTIES = frozenset({"UNIQ_KEY", "WAIT", "KEYS", "TAGS", "DELAY", ACK_LEVEL, PRIORITY})
 STATUS = {
     0: SendStatus.SEND_OK,
     10: SendStatus.FLUSH_DISK_TIMEOUT,
@@ -49,6 +50,8 @@ def properties_text(message: Message, unique_id: str) -> str:
         text = "".join([f"{name}\x01{value}\x02" for name, value in message.properties.items()]) + text
     if message.priority >= 0:
         text = f"{text}{PRIORITY}\x01{message.priority}\x02"
+    if message.ack is not None:
+        text = f"{text}{ACK_LEVEL}\x01{message.ack}\x02"
     if message.delay_level:
         text = f"{text}DELAY\x01{message.delay_level}\x02"
     if message.deliver_at is not None or message.deliver_after is not None:
@@ -65,7 +68,8 @@ def check_properties(message: Message) -> None:
     if not RESERVED_PROPERTIES.isdisjoint(message.properties):
         name = sorted(RESERVED_PROPERTIES & message.properties.keys())[0]
         raise UsageError(
-            f"property {name!r} is set by the client; use Message's tag, keys, delay_level or wait_store_ok"
+            f"property {name!r} is set by the client; use Message's tag, keys, delay_level, priority, ack or "
+            "wait_store_ok"
         )
 
 

@@ -27,11 +27,11 @@ from aerobee.client import Producer, ProducerConfig, SendResult, SendStatus
 from aerobee.client.producer.send_tries import may_be_stored
 from aerobee.errors import AerobeeError, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
-from aerobee.message import PRIORITY, Message, MessageQueue
+from aerobee.message import AckLevel, Message, MessageQueue
 from aerobee.ops.options import send_options as options
 from aerobee.ops.options.clients import open_admin, open_producer
 from aerobee.ops.options.options import AsJson, NameServers, TopicArgument
-from aerobee.ops.terminal.ack_level import UNKNOWN, ack_sentence_of
+from aerobee.ops.terminal.ack_level import SENTENCES, UNKNOWN, ack_sentence_of
 from aerobee.ops.terminal.failure import ExitCode, explain
 from aerobee.ops.terminal.lines import STDIN, open_lines, read_all, read_lines
 from aerobee.ops.terminal.output import Output, body_text, host_text
@@ -60,6 +60,8 @@ class Shape:
     delay_level: int
     deliver_at: float | None = None
     deliver_after: float | None = None
+    priority: int = -1
+    ack: AckLevel | None = None
 
     @property
     def waits(self) -> bool:
@@ -84,6 +86,8 @@ class Shape:
             delay_level=self.delay_level,
             deliver_at=self.deliver_at,
             deliver_after=self.deliver_after,
+            priority=self.priority,
+            ack=self.ack,
         )
 
 
@@ -140,6 +144,7 @@ def send(
     deliver_after: options.DeliverAfter = None,
     deliver_at: options.DeliverAt = None,
     priority: options.Priority = None,
+    ack: options.Ack = None,
     dedup_key: options.DedupKey = None,
     reply_within: options.Reply = None,
     trace: options.Trace = False,
@@ -161,11 +166,7 @@ def send(
     if text is None and (reply_within is not None or dedup_key is not None):
         raise UsageError("--reply-within and --dedup-key need TEXT: they apply to one message")
     options.check_tag(tag)
-    given = parse_properties(properties or [])
-    if dedup_key is not None:
-        given[DEDUP_KEY] = dedup_key
-    if priority is not None:
-        given[PRIORITY] = str(priority)
+    given = parse_properties(properties or []) | ({} if dedup_key is None else {DEDUP_KEY: dedup_key})
     shape = Shape(
         topic=topic,
         tag=tag,
@@ -176,6 +177,8 @@ def send(
         delay_level=delay_level,
         deliver_at=None if deliver_at is None else moment_to_come(deliver_at) / 1000,
         deliver_after=deliver_after,
+        priority=-1 if priority is None else priority,
+        ack=ack,
     )
     shape.message(b"")  # check names and values before any connection is opened
     config = ProducerConfig(
@@ -303,7 +306,7 @@ async def _send_one(
     result = await producer.send(shape.message(body), **await _destination(producer, shape))
     log.debug("%s: %s", shape.topic, result)
     due_ms = shape.due_ms(levels, time.time_ns() // 1_000_000)
-    ack = await ack_of(nameserver, {result.queue.broker_name})
+    ack = SENTENCES.get(result.ack) or await ack_of(nameserver, {result.queue.broker_name})
     position = f"{result.queue.broker_name}/{result.queue.queue_id} at offset {result.queue_offset}"
     out.document(
         {

@@ -16,7 +16,7 @@ from aerobee.client import Admin
 from aerobee.client.base.results import TopicInfo
 from aerobee.errors import TopicNotExist, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
-from aerobee.message import check_topic_name
+from aerobee.message import AckLevel, check_topic_name
 from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import AsJson, ClusterName, NameServers, TopicArgument, Yes, ask
 from aerobee.ops.terminal.failure import NotFound
@@ -50,10 +50,8 @@ Kind = Annotated[
     ),
 ]
 Ack = Annotated[
-    str | None,
-    typer.Option(
-        "--ack", help="When a send is acknowledged: stored, flushed, replicated or flushed+replicated."
-    ),
+    AckLevel | None,
+    typer.Option("--ack", help="When a send returns. Default: as the broker's settings say."),
 ]
 AtBroker = Annotated[
     str | None, typer.Option("--broker", "-b", help="Only this broker: a name or HOST:PORT.")
@@ -204,7 +202,7 @@ def _refuse_other(topic: str, info: TopicInfo, wanted: dict[str, object]) -> Non
         "perm": perm_text(info.perm),
         "order": info.order,
         "type": info.message_type,
-        "ack": info.ack_level,
+        "ack": info.ack,
     }
     other = [name for name, value in wanted.items() if there[name] != value]
     if other:

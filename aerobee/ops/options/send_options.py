@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from aerobee.errors import UsageError
+from aerobee.message import AckLevel
 from aerobee.ops.terminal.times import above_zero, seconds
 
 Text = Annotated[
@@ -54,6 +55,10 @@ DeliverAt = Annotated[
 Priority = Annotated[
     int | None,
     typer.Option("--priority", min=0, help="Priority, equal to the queue id; pops take higher values first."),
+]
+Ack = Annotated[
+    AckLevel | None,
+    typer.Option("--ack", help="When the send returns. Default: as the topic or the broker's settings say."),
 ]
 DedupKey = Annotated[
     str | None,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-SENTENCES: Mapping[tuple[bool, bool], str] = {
-    # (sync flush, sync replication)
-    (False, False): "async flush: survives a crash of the broker process",
-    (True, False): "sync flush: survives power loss of the broker's machine",
-    (False, True): "sync replication: survives loss of the broker's machine, if one in-sync replica lives",
-    (True, True): "sync flush and sync replication: survives power loss, and loss of the broker's machine",
+SENTENCES: Mapping[str, str] = {
+    "stored": "stored: survives a crash of the broker process",
+    "flushed": "flushed: survives power loss of the broker's machine",
+    "replicated": "replicated: survives loss of the broker's machine, if one in-sync replica lives",
+    "flushed+replicated": "flushed+replicated: survives power loss, and loss of the broker's machine",
 }
 UNKNOWN = "unknown: the broker did not report its settings"
 
@@ -19,7 +18,7 @@ def ack_sentence(flush_disk_type: str, broker_role: str, in_sync_replicas: int =
 
     A SYNC_MASTER that waits for no more than itself (inSyncReplicas 1, RocketMQ's default) replicates asynchronously.
     """
-    return SENTENCES[flush_disk_type == "SYNC_FLUSH", broker_role == "SYNC_MASTER" and in_sync_replicas > 1]
+    return _sentence(flush_disk_type, is_replicated=broker_role == "SYNC_MASTER" and in_sync_replicas > 1)
 
 
 def ack_sentence_of(config: Mapping[str, str]) -> str:
@@ -32,9 +31,14 @@ def ack_sentence_of(config: Mapping[str, str]) -> str:
         needs_all = config.get("allAckInSyncStateSet") == "true" or (
             replicas.isdecimal() and int(replicas) > 1
         )
-        return SENTENCES[config["flushDiskType"] == "SYNC_FLUSH", needs_all]
+        return _sentence(config["flushDiskType"], is_replicated=needs_all)
     return ack_sentence(
         config["flushDiskType"],
         config.get("brokerRole", "ASYNC_MASTER"),
         int(replicas) if replicas.isdecimal() else 1,
     )
+
+
+def _sentence(flush_disk_type: str, *, is_replicated: bool) -> str:
+    names = ["flushed"] * (flush_disk_type == "SYNC_FLUSH") + ["replicated"] * is_replicated
+    return SENTENCES["+".join(names) or "stored"]

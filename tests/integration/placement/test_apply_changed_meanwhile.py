@@ -136,7 +136,7 @@ async def test_a_broker_that_gets_a_topic_gets_all_its_settings(cluster, tmp_pat
         await applier(cluster, admin, plan_of(cluster, change), tmp_path / "journal").run()
         masters = await admin.master_addresses()
         infos = [await admin.topic_config_at("safe", masters[name]) for name in ("broker-a", "broker-b")]
-        assert [(info.ack_level, info.message_type) for info in infos] == [("flushed", "NORMAL")] * 2
+        assert [(info.ack, info.message_type) for info in infos] == [("flushed", "NORMAL")] * 2
         states, settings, _ = await admin.states("safe", {"broker-b": masters["broker-b"]})
         assert states == settled(broker_b=2)
         assert settings is not None

@@ -131,6 +131,8 @@ def test_a_frame_and_its_id(backend: Codec) -> None:
     assert f"UNIQ_KEY\\u0001{unique_id}\\u0002".encode() in frame
     assert b'TAGS\\u0001\\"a\\"\\u0002"' in frame
     assert ids.next_id(1_790_000_000_000) == unique_id[:-4] + "0002"
+    frame, _ = template.begin(ids, 8, 1, 1_790_000_000_000, Message("orders", b"body", ack="flushed"))
+    assert b"ACK_LEVEL\\u0001flushed\\u0002" in frame
 
 
 def test_the_native_codec_is_taken_when_it_is_there_in_this_version(monkeypatch: pytest.MonkeyPatch) -> None:

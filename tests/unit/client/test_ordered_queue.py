@@ -11,7 +11,7 @@ from aerobee.client.base.verdict import RetryLater, give_back_after, level_for
 from aerobee.client.consumer.ordered_queue import NEXT, Event, OrderedQueue, OrderPolicy, State
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_locks import QueueLocks
-from aerobee.client.producer.producer import with_message_group
+from aerobee.client.producer.message_group import with_message_group
 from aerobee.client.session.send_header import properties_text
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue, encode_record, pack_host

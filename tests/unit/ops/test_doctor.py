@@ -41,7 +41,7 @@ def test_clock_is_told_from_boot_time_and_age() -> None:
 def test_healthy_broker_has_no_complaint() -> None:
     findings = runtime_findings("broker a", RUNTIME, {"flushDiskType": "SYNC_FLUSH"}, 1_100.0)
     assert {finding.level for finding in findings} == {"ok"}
-    assert "sync flush" in by_check(findings)["version"].detail
+    assert "flushed: survives" in by_check(findings)["version"].detail
 
 
 def test_kinds_that_a_master_cannot_serve_fail() -> None:
@@ -99,8 +99,8 @@ def test_advertised_listeners_replace_bound_ones_and_wildcards_are_left_out() ->
 
 def test_a_sync_master_without_replica_acks_is_asynchronous() -> None:
     config = {"flushDiskType": "ASYNC_FLUSH", "brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"}
-    assert ack_sentence_of(config) == SENTENCES[False, False]
-    assert ack_sentence_of(config | {"inSyncReplicas": "2"}) == SENTENCES[False, True]
+    assert ack_sentence_of(config) == SENTENCES["stored"]
+    assert ack_sentence_of(config | {"inSyncReplicas": "2"}) == SENTENCES["replicated"]
     assert "unknown" in ack_sentence_of({})
 
 
@@ -150,9 +150,9 @@ def test_a_broker_that_does_not_say_has_no_line() -> None:
 
 def test_in_controller_mode_the_sentence_is_that_of_the_set() -> None:
     config = {"flushDiskType": "ASYNC_FLUSH", "brokerRole": "ASYNC_MASTER", "enableControllerMode": "true"}
-    assert ack_sentence_of(config) == SENTENCES[False, False]
+    assert ack_sentence_of(config) == SENTENCES["stored"]
     for waits in ({"allAckInSyncStateSet": "true"}, {"inSyncReplicas": "2"}):
-        assert ack_sentence_of(config | waits) == SENTENCES[False, True]
+        assert ack_sentence_of(config | waits) == SENTENCES["replicated"]
 
 
 @pytest.mark.parametrize(("connects_at", "said"), [(0, ""), (3, ""), (100, "it is not connected")])
