@@ -23,7 +23,7 @@ from aerobee.remoting.frame import ANSWER_HEADER_BYTES_MAX
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.signature import Credentials
-from aerobee.remoting.tls import ClientTls, TlsPump
+from aerobee.remoting.tls import ClientTls
 from aerobee.shared_task import SharedTask
 
 CONNECT_TIMEOUT_S = 3.0  # NettyClientConfig.connectTimeoutMillis
@@ -178,7 +178,7 @@ class RemotingClient:
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)
         try:
-            pump = None if self._tls is None else TlsPump(self._tls.context(), server_side=False)
+            pump = None if self._tls is None else self._tls.pump(host)
         except ConfigError as error:
             raise ConnectFailed(f"no TLS connection to {address}: {error}", address=address) from error
         made: list[Connection] = []

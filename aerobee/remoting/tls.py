@@ -175,8 +175,10 @@ class ServerTls:
 class ClientTls:
     """TLS of a client: it presents its certificate if it has one, and verifies the server if verify_peer is set."""
 
-    def __init__(self, files: TlsFiles | None = None) -> None:
+    def __init__(self, files: TlsFiles | None = None, *, check_host: bool = False) -> None:
+        """`check_host`: the certificate must also name the host to which the client connects; needs `verify_peer`."""
         self.files = files or TlsFiles()
+        self.check_host = check_host
         self._stamps: tuple[tuple[int, int, int], ...] | None = None
         self._context: ssl.SSLContext | None = None
 
@@ -187,11 +189,16 @@ class ClientTls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname = False
             context.verify_mode = ssl.CERT_REQUIRED if self.files.verify_peer else ssl.CERT_NONE
+            context.check_hostname = self.check_host
             if self.files.verify_peer and not self.files.trust_cert_path:
                 context.load_default_certs()
             self.files.load_into(context)
             self._context, self._stamps = context, stamps
         return self._context
+
+    def pump(self, host: str) -> TlsPump:
+        """The client's side of a new session with `host`. Raises ConfigError."""
+        return TlsPump(self.context(), server_side=False, host=host if self.check_host else None)
 
 
 def server_tls(properties: Mapping[str, str]) -> ServerTls:
@@ -223,10 +230,13 @@ def client_tls(properties: Mapping[str, str]) -> ClientTls | None:
 class TlsPump:
     """One TLS session between two byte buffers. Bytes from the peer go in, plain bytes come out, and back."""
 
-    def __init__(self, context: ssl.SSLContext, *, server_side: bool) -> None:
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, host: str | None = None) -> None:
+        """`host`: what the certificate of the server must name; None where the context does not check it."""
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        self._session = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=host
+        )
         self.is_ready = False  # the handshake is done
         self.is_ended = False  # the peer said that it sends no more
 
@@ -251,6 +261,8 @@ class TlsPump:
             pass  # more bytes are needed
         except ssl.SSLZeroReturnError:
             self.is_ended = True
+        except ssl.SSLCertVerificationError as error:
+            raise WireError(f"TLS: {error.reason}: {error.verify_message}") from error
         except ssl.SSLError as error:
             raise WireError(f"TLS: {error.reason or error}") from error
         return b"".join(pieces)

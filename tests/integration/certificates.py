@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +24,17 @@ class Identity:
     key_path: Path
 
 
-def identity(directory: Path, name: str, issuer: Identity | None = None, password: str = "") -> Identity:
+HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+def identity(
+    directory: Path,
+    name: str,
+    issuer: Identity | None = None,
+    password: str = "",
+    hosts: Sequence[str] = HOSTS,
+) -> Identity:
+    """A certificate that `issuer` signed, else itself. `hosts`: addresses and names in its subjectAltName."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -35,6 +47,7 @@ def identity(directory: Path, name: str, issuer: Identity | None = None, passwor
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=2))
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_name_of(host) for host in hosts]), critical=False)
         .sign(issuer.key if issuer else key, hashes.SHA256())
     )
     cert_path, key_path = directory / f"{name}.pem", directory / f"{name}.key"
@@ -46,3 +59,10 @@ def identity(directory: Path, name: str, issuer: Identity | None = None, passwor
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     )
     return Identity(certificate, key, cert_path, key_path)
+
+
+def _name_of(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

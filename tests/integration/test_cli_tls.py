@@ -65,7 +65,8 @@ def test_context_says_where_and_how(run: Run, secured: Secured) -> None:
     ("where", "options", "advice"),
     [
         ("alone", [], "the port accepts TLS connections only: use --tls"),
-        ("alone", ["--tls"], "requires a client certificate"),
+        ("alone", ["--tls"], "name the authority that signed"),
+        ("alone", ["--tls-insecure"], "requires a client certificate"),
         ("nameserver", [], "the port accepts TLS connections only: use --tls"),
     ],
 )

@@ -85,9 +85,12 @@ class ClientConfig:
     request_timeout_s: float = 3.0
     """Time-out of one request to a NameServer or broker, in seconds, unless the call has its own."""
     tls: bool = False
-    """Connect to brokers and NameServers with TLS. Host names are not verified, because routes contain IP addresses."""
+    """Connect to brokers and NameServers with TLS. Their certificates must be signed by a trusted authority and name the
+    address to which the client connects; routes name brokers by `brokerIP1`, usually an IP address."""
     tls_ca_file: str = ""
-    """PEM file of the trusted certificates. Empty: any certificate is accepted, as with RocketMQ's tls.test.mode."""
+    """PEM file of the trusted authorities. Empty: those of the operating system."""
+    tls_insecure: bool = False
+    """Accept any certificate, of any host, as RocketMQ's clients do with tls.test.mode. Excludes `tls_ca_file`."""
     tls_cert_file: str = ""
     """PEM file of the client certificate, for servers that require one. Set together with `tls_key_file`."""
     tls_key_file: str = ""
@@ -111,6 +114,18 @@ class ClientConfig:
         for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
             value = getattr(self, name)
             _require(self.tls or not value, f"client.{name}", value, "it has no effect without tls=True")
+        _require(
+            self.tls or not self.tls_insecure,
+            "client.tls_insecure",
+            True,
+            "it has no effect without tls=True",
+        )
+        _require(
+            not (self.tls_insecure and self.tls_ca_file),
+            "client.tls_insecure",
+            True,
+            f"it excludes tls_ca_file, which is {self.tls_ca_file!r}: give one of both",
+        )
         _require(
             bool(self.tls_cert_file) == bool(self.tls_key_file),
             "client.tls_cert_file",

@@ -24,7 +24,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ NAMESERVER_VARIABLES = ("AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR")
 TLS_VARIABLES = {
     "tls": "AEROBEE_TLS",
     "tls_ca_file": "AEROBEE_TLS_CA_FILE",
+    "tls_insecure": "AEROBEE_TLS_INSECURE",
     "tls_cert_file": "AEROBEE_TLS_CERT_FILE",
     "tls_key_file": "AEROBEE_TLS_KEY_FILE",
     "tls_key_password": "AEROBEE_TLS_KEY_PASSWORD",
@@ -53,6 +54,7 @@ VARIABLES = (
     *KEY_VARIABLES.values(),
 )
 SECRET_KEYS = frozenset({"secret_key", "tls_key_password"})  # stored in the file, never displayed
+_SWITCHES = ("tls", "tls_insecure")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -63,6 +65,7 @@ class Context:
     nameserver: str | None = None
     tls: bool | None = None
     tls_ca_file: str | None = None
+    tls_insecure: bool | None = None
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
     tls_key_password: str | None = None
@@ -71,12 +74,18 @@ class Context:
 
     def over(self, other: Context) -> Context:
         """These settings, completed by the other's."""
-        return Context(
+        merged = Context(
             **{
                 each.name: getattr(other if getattr(self, each.name) is None else self, each.name)
                 for each in fields(Context)
             }
         )
+        # Whom to trust is one decision: an authority replaces tls_insecure of the other, and the reverse.
+        if self.tls_insecure and self.tls_ca_file is None:
+            return replace(merged, tls_ca_file=None)
+        if self.tls_ca_file is not None and self.tls_insecure is None:
+            return replace(merged, tls_insecure=None)
+        return merged
 
     def as_document(self) -> dict[str, Any]:
         """The settings that are set."""
@@ -203,7 +212,7 @@ def _context_of(table: object, where: str) -> Context:
     for key, value in table.items():
         if key not in known:
             raise ConfigError(f"{where}: unknown key {key}; known are {', '.join(sorted(known))}")
-        wanted = bool if key == "tls" else str
+        wanted = bool if key in _SWITCHES else str
         if not isinstance(value, wanted):
             said = "no text" if key in SECRET_KEYS else repr(value)
             raise ConfigError(
@@ -218,11 +227,12 @@ def _environment(environ: Mapping[str, str]) -> Context:
         for name, variable in (TLS_VARIABLES | KEY_VARIABLES).items()
         if environ.get(variable)
     }
-    if "tls" in values:
-        text = values["tls"].lower()
-        if text not in _TRUE + _FALSE:
-            raise ConfigError(f"{TLS_VARIABLES['tls']} is {values['tls']!r}: it is true or false")
-        values["tls"] = text in _TRUE
+    for name in _SWITCHES:
+        if name in values:
+            text = values[name].lower()
+            if text not in _TRUE + _FALSE:
+                raise ConfigError(f"{TLS_VARIABLES[name]} is {values[name]!r}: it is true or false")
+            values[name] = text in _TRUE
     for variable in NAMESERVER_VARIABLES:
         if environ.get(variable):
             values["nameserver"] = environ[variable]
@@ -238,8 +248,9 @@ def _client(settings: Context) -> ClientConfig:
     files = (settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file)
     ca_file, cert_file, key_file = (str(Path(path).expanduser()) if path else "" for path in files)
     return ClientConfig(
-        tls=bool(settings.tls) or any(files),
+        tls=bool(settings.tls or settings.tls_insecure) or any(files),
         tls_ca_file=ca_file,
+        tls_insecure=bool(settings.tls_insecure),
         tls_cert_file=cert_file,
         tls_key_file=key_file,
         tls_key_password=settings.tls_key_password or "",

@@ -396,9 +396,9 @@ def client_tls(config: ClientConfig) -> ClientTls | None:
         key_password=config.tls_key_password,
         cert_path=config.tls_cert_file,
         trust_cert_path=config.tls_ca_file,
-        verify_peer=bool(config.tls_ca_file),
+        verify_peer=not config.tls_insecure,
     )
-    tls = ClientTls(files)
+    tls = ClientTls(files, check_host=not config.tls_insecure)
     tls.context()  # an unusable file raises now, not at each connection
     return tls
 

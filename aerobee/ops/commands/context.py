@@ -86,6 +86,7 @@ def show(as_json: AsJson = False) -> None:
             "nameserver": found.nameservers,
             "tls": found.client.tls,
             "tls_ca_file": found.client.tls_ca_file or None,
+            "tls_insecure": found.client.tls_insecure,
             "tls_cert_file": found.client.tls_cert_file or None,
             "access_key": found.client.access_key or None,
             "file": str(contexts_path()),
@@ -101,8 +102,12 @@ Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Connect with T
 CaFile = Annotated[
     str | None,
     typer.Option(
-        "--tls-ca-file", "--tls-ca", metavar="PEM", help="Accept only certificates of these authorities."
+        "--tls-ca-file", "--tls-ca", metavar="PEM", help="Trust these authorities instead of the system's."
     ),
+]
+Insecure = Annotated[
+    bool | None,
+    typer.Option("--tls-insecure/--no-tls-insecure", help="Connect with TLS and accept any certificate."),
 ]
 CertFile = Annotated[
     str | None, typer.Option("--tls-cert-file", "--tls-cert", metavar="PEM", help="Client certificate.")
@@ -139,6 +144,7 @@ def add_context(
     nameserver: Nameserver = None,
     tls: Tls = None,
     ca_file: CaFile = None,
+    insecure: Insecure = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
     access_key: AccessKey = None,
@@ -152,7 +158,7 @@ def add_context(
             f"context {name} exists already: `aerobee context set {name}` changes it and takes the same options"
         )
     user = _user_of(access_key, access_key_env)
-    given = _given(nameserver, tls, (ca_file, cert_file, key_file), user, secret_key_env)
+    given = _given(nameserver, tls, insecure, (ca_file, cert_file, key_file), user, secret_key_env)
     _keep(name, given, as_json=as_json)
 
 
@@ -162,6 +168,7 @@ def set_context(
     nameserver: Nameserver = None,
     tls: Tls = None,
     ca_file: CaFile = None,
+    insecure: Insecure = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,
     access_key: AccessKey = None,
@@ -171,13 +178,14 @@ def set_context(
 ) -> None:
     """Add a context, or change the given values of one. The first context becomes the current one."""
     user = _user_of(access_key, access_key_env)
-    given = _given(nameserver, tls, (ca_file, cert_file, key_file), user, secret_key_env)
+    given = _given(nameserver, tls, insecure, (ca_file, cert_file, key_file), user, secret_key_env)
     _keep(name, given, as_json=as_json)
 
 
 def _given(
     nameserver: str | None,
     tls: bool | None,
+    insecure: bool | None,
     files: tuple[str | None, str | None, str | None],
     user: str | None,
     secret_key_env: str | None,
@@ -190,7 +198,8 @@ def _given(
         access_key=user,
         secret_key=_held_by(secret_key_env, "--secret-key-env"),
         nameserver=nameserver,
-        tls=True if tls is None and any(paths) else tls,
+        tls=True if tls is None and (insecure or any(paths)) else tls,
+        tls_insecure=insecure,
         tls_ca_file=paths[0],
         tls_cert_file=paths[1],
         tls_key_file=paths[2],

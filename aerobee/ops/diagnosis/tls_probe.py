@@ -69,12 +69,13 @@ async def tls_advice(address: str, *, with_tls: bool) -> str:
         if await _speaks_plain(address):
             return ""
         return (
-            "the port accepts TLS connections only: use --tls (AEROBEE_TLS=true), with --tls-ca-file to verify the "
-            "server, or save both in a context (`aerobee context set`)"
+            "the port accepts TLS connections only: use --tls (AEROBEE_TLS=true), with --tls-ca-file where no authority of "
+            "this system signed the certificate, or save both in a context (`aerobee context set`)"
         )
     if there:
         return (
-            "the TLS handshake fails: no authority in --tls-ca-file signed the server's certificate, or the server "
+            "the TLS handshake fails: name the authority that signed the server's certificate in --tls-ca-file, and the "
+            "address in the certificate's subjectAltName (--tls-insecure accepts any certificate), or the server "
             "requires a client certificate (--tls-cert-file, --tls-key-file) of an authority that it trusts"
         )
     return "the port does not speak TLS: omit --tls, or set tls.server.mode at the server" if with_tls else ""

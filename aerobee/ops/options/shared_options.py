@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aerobee.client.session.contexts import Cluster
 
 PANEL = "Connection"
+TLS_NAMES = ("tls", "tls_ca_file", "tls_insecure", "tls_cert_file", "tls_key_file")
 _said: dict[str, Any] = {}
 _cluster: list[Cluster] = []
 
@@ -59,13 +60,22 @@ def is_debug() -> bool:
 
 def _note(name: str) -> Callable[[Any], Any]:
     def note(value: Any) -> Any:
-        if value or (value is False and name == "tls"):
+        if value or (value is False and name in ("tls", "tls_insecure")):
             _said[name] = value
         if value and name == "debug":
             logging.getLogger().setLevel(logging.DEBUG)
         return value
 
     return note
+
+
+def _connection(option: str, help: str) -> Any:
+    """A connection option; `_choose` reads its value by the option's first name."""
+    name = option.partition("/")[0].removeprefix("--").replace("-", "_")
+    metavar = None if "/" in option else "NAME" if name == "context" else "PEM"
+    return typer.Option(
+        option, metavar=metavar, callback=_note(name), is_eager=True, rich_help_panel=PANEL, help=help
+    )
 
 
 def _template(
@@ -90,56 +100,39 @@ def _template(
     ] = None,
     context: Annotated[
         str | None,
-        typer.Option(
-            "--context",
-            metavar="NAME",
-            callback=_note("context"),
-            is_eager=True,
-            rich_help_panel=PANEL,
-            help="Use the connection of this context (`aerobee context list`, AEROBEE_CONTEXT).",
+        _connection(
+            "--context", "Use the connection of this context (`aerobee context list`, AEROBEE_CONTEXT)."
         ),
     ] = None,
     tls: Annotated[
         bool | None,
-        typer.Option(
-            "--tls/--no-tls",
-            callback=_note("tls"),
-            is_eager=True,
-            rich_help_panel=PANEL,
-            help="Connect with TLS (AEROBEE_TLS); without --tls-ca-file any certificate is accepted.",
-        ),
+        _connection("--tls/--no-tls", "Connect with TLS (AEROBEE_TLS); verify certificates and host names."),
     ] = None,
     ca_file: Annotated[
         str | None,
-        typer.Option(
-            "--tls-ca-file",
-            metavar="PEM",
-            callback=_note("tls_ca_file"),
-            is_eager=True,
-            rich_help_panel=PANEL,
-            help="Accept only certificates of these authorities (AEROBEE_TLS_CA_FILE).",
+        _connection(
+            "--tls-ca-file", "Trust these authorities instead of the system's (AEROBEE_TLS_CA_FILE)."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        _connection(
+            "--tls-insecure/--no-tls-insecure",
+            "Connect with TLS and accept any certificate (AEROBEE_TLS_INSECURE).",
         ),
     ] = None,
     cert_file: Annotated[
         str | None,
-        typer.Option(
+        _connection(
             "--tls-cert-file",
-            metavar="PEM",
-            callback=_note("tls_cert_file"),
-            is_eager=True,
-            rich_help_panel=PANEL,
-            help="Client certificate, for servers that require one (AEROBEE_TLS_CERT_FILE).",
+            "Client certificate, for servers that require one (AEROBEE_TLS_CERT_FILE).",
         ),
     ] = None,
     key_file: Annotated[
         str | None,
-        typer.Option(
+        _connection(
             "--tls-key-file",
-            metavar="PEM",
-            callback=_note("tls_key_file"),
-            is_eager=True,
-            rich_help_panel=PANEL,
-            help="Key of the client certificate (AEROBEE_TLS_KEY_FILE; its password: AEROBEE_TLS_KEY_PASSWORD).",
+            "Key of the client certificate (AEROBEE_TLS_KEY_FILE; its password: AEROBEE_TLS_KEY_PASSWORD).",
         ),
     ] = None,
 ) -> None:
@@ -193,9 +186,7 @@ def _choose(context: Any, parameter: Any, value: str | None) -> str:
 
     source = context.get_parameter_source(parameter.name)
     is_given = source is not None and source.name == "COMMANDLINE"
-    tls = {
-        name: _said[name] for name in ("tls", "tls_ca_file", "tls_cert_file", "tls_key_file") if name in _said
-    }
+    tls = {name: _said[name] for name in TLS_NAMES if name in _said}
     found = cluster(
         context=_said.get("context"), given=Context(nameserver=value if is_given else None, **tls)
     )

@@ -285,7 +285,9 @@ async def test_close_says_goodbye(broker):
 
 
 async def test_send_over_tls(tls_broker):
-    async with Producer(tls_broker.address, "PG", client=ClientConfig(tls=True)) as producer:
+    async with Producer(
+        tls_broker.address, "PG", client=ClientConfig(tls=True, tls_insecure=True)
+    ) as producer:
         assert (await producer.send(Message("orders", b"secret"))).status is SendStatus.SEND_OK
     assert tls_broker.bodies("orders") == [b"secret"]
 

@@ -120,3 +120,27 @@ def test_a_secret_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="secret_key is no text") as raised:
         read_contexts(path)
     assert "13579" not in str(raised.value)
+
+
+def test_whom_to_trust_is_one_decision(tmp_path: Path) -> None:
+    path = tmp_path / "client.toml"
+    write_contexts(
+        ContextFile(
+            path,
+            "prod",
+            {
+                "prod": Context(nameserver="prod:9876", tls=True, tls_ca_file="/ca.pem"),
+                "test": Context(nameserver="test:9876", tls_insecure=True),
+            },
+        )
+    )
+    environ = {"AEROBEE_CLIENT_CONFIG": str(path)}
+    assert cluster(environ=environ).client.tls_ca_file == "/ca.pem"
+    client = cluster(given=Context(tls_insecure=True), environ=environ).client
+    assert (client.tls, client.tls_insecure, client.tls_ca_file) == (True, True, "")
+    client = cluster(context="test", environ=environ).client
+    assert (client.tls, client.tls_insecure) == (True, True)
+    client = cluster(context="test", given=Context(tls_ca_file="/ca.pem"), environ=environ).client
+    assert (client.tls_insecure, client.tls_ca_file) == (False, "/ca.pem")
+    with pytest.raises(ConfigError, match="AEROBEE_TLS_INSECURE is 'x': it is true or false"):
+        cluster(environ={**environ, "AEROBEE_TLS_INSECURE": "x"})
