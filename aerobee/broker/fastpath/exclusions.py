@@ -31,6 +31,7 @@ from aerobee.message import (
     TOPIC_BYTES_MAX,
 )
 from aerobee.property_names import (
+    ACK_LEVEL,
     CHECK_TIMES,
     DEDUP_KEY,
     DELAY,
@@ -242,7 +243,7 @@ PROPERTIES: Mapping[str, str] = {
     "CLUSTER": "the broker replaces the value",
     "__CRC32#": "the handler verifies the checksum",
     DEDUP_KEY: "the handler looks for a duplicate",
-    ack_level.PROPERTY: "the message is answered by its own level",
+    ACK_LEVEL: "the message is answered by its own level",
     PRIORITY: "the handler chooses the queue",
 }
 # Only while enableTopicMessageTypeCheck is set.
