@@ -168,6 +168,16 @@ class Gate:
         except AerobeeError:
             return None
 
+    def signing_key(self, request: RemotingCommand, peer: Peer) -> str | None:
+        """The key of the user that `request` names, for a caller that has another proof of the user than a signed request; None
+        where check() needs none. Raises RemoteError as check(), which notes it, for a user that is not there."""
+        assert self._keeper is not None
+        try:
+            return self._keeper.grant(request, peer.host_port[0]).signing_key
+        except RemoteError:
+            self.check(peer, request)
+            raise
+
     def may_ask(self, peer: Peer, request: RemotingCommand, code: int, fields: Mapping[str, str]) -> bool:
         """Whether the sender of `request`, which check() accepted, may also make a request of `code` with these fields. For handlers of
         requests that name a record by its offset: the permission depends on the topic of the record."""

@@ -32,6 +32,7 @@ from aerobee.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
+from aerobee.remoting.other_protocol import HTTP2_FIRST_BYTE, OtherProtocol
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.pending_calls import PendingCalls
 from aerobee.remoting.request_proof import RequestProofs
@@ -65,6 +66,7 @@ class Endpoint:
     credentials: Credentials | None = None  # what our requests are signed with
     watch: LoopWatch = field(default_factory=LoopWatch)
     stats: RequestStats = field(default_factory=RequestStats)
+    http2: Callable[[Connection], OtherProtocol] | None = None  # takes connections that begin as HTTP/2's
     on_made: Callable[[Connection], None] | None = None
     on_lost: Callable[[Connection], None] | None = None
 
@@ -99,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.host_port: tuple[str, int] = ("", 0)
         self.own_host = ""  # the address at this end
+        self.own_port = 0
         self.listener = listener
         self.principal = ""
         self.is_open = False
@@ -114,7 +117,9 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(endpoint.limits.frame_bytes_max, endpoint.limits.header_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._tls = tls
-        self._first_byte_seen = not server_side
+        self._is_remoting = not server_side  # the first byte has told
+        self._tls_is_chosen = not server_side
+        self._other: OtherProtocol | None = None
         self._server_side = server_side
         self._name = address
         self._out: list[bytes] = []
@@ -155,7 +160,7 @@ class Connection(asyncio.Protocol):
             self.is_open
             and endpoint.burst is not None
             and not endpoint.going_away
-            and self._first_byte_seen
+            and self._is_remoting
             and self._tls is None
             and not self._reading_paused
             and not self._decoder.buffer
@@ -171,7 +176,8 @@ class Connection(asyncio.Protocol):
         """True while handlers run or bytes wait to be sent."""
         transport = self._transport
         unsent = 0 if transport is None or self._is_lost else transport.get_write_buffer_size()
-        return bool(self._requests.is_busy or self._out_bytes or unsent)
+        is_busy = self._requests.is_busy or (self._other is not None and self._other.is_busy)
+        return bool(is_busy or self._out_bytes or unsent)
 
     @property
     def unsent_bytes(self) -> int:
@@ -350,6 +356,12 @@ class Connection(asyncio.Protocol):
         if self._reader is not None:
             self._reader.stop_serving()
 
+    def go_away(self) -> None:
+        """The server is about to stop. Peers of remoting learn that from the reply to their next request."""
+        self.end_bursts()
+        if self._other is not None:
+            self._other.go_away()
+
     def take_moved(self) -> bool:
         """Whether a byte moved, either way, since the last call."""
         moved, self._moved = self._moved, False
@@ -401,6 +413,7 @@ class Connection(asyncio.Protocol):
         own = transport.get_extra_info("sockname")
         if isinstance(own, tuple) and own:
             self.own_host = str(own[0])
+            self.own_port = int(own[1]) if len(own) > 1 else 0
         self._name = self._calls.peer = self._name or self.address
         self._transport.set_write_buffer_limits(high=self._limits.write_high_bytes)
         self.is_open = True
@@ -419,7 +432,7 @@ class Connection(asyncio.Protocol):
             burst is not None
             and not decoder.buffer
             and self._tls is None
-            and self._first_byte_seen
+            and self._is_remoting
             and not self._reading_paused
             and not self._endpoint.going_away
         ):
@@ -442,17 +455,36 @@ class Connection(asyncio.Protocol):
                 else:
                     self._flush()
             return
-        if not self._first_byte_seen:
-            self._first_byte_seen = True
+        if not self._tls_is_chosen:
+            self._tls_is_chosen = True
             if not self._choose_tls(data[0]):
                 return
         if self._tls is not None:
             data = self._receive_tls(data)
             if not data:
                 return
+        if not self._is_remoting:
+            if self._other is None and data[0] == HTTP2_FIRST_BYTE and self._endpoint.http2 is not None:
+                self._other = self._endpoint.http2(self)
+            if self._other is not None:
+                self._receive_other(data)
+                return
+            self._is_remoting = True
         self._decoder.feed(data)
         if not self._reading_paused:
             self._serve()
+
+    def _receive_other(self, data: bytes) -> None:
+        assert self._other is not None
+        self._serving = True
+        try:
+            self._other.receive(data)
+        except Exception:
+            self.failed()
+        finally:
+            self._serving = False
+        self._flush()
+        self.set_reading()
 
     def eof_received(self) -> None:
         return None  # the transport closes; replies that are queued still leave
@@ -460,7 +492,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._write_paused = True
         if not self._serving:
-            self._set_reading()
+            self.set_reading()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -470,6 +502,8 @@ class Connection(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_result(None)
         self._continue()
+        if self._other is not None and self.is_open:
+            self._other.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
@@ -477,6 +511,8 @@ class Connection(asyncio.Protocol):
         self._fail_pending(exc)
         self._calls.stop_sweeping()
         self._requests.cancel()
+        if self._other is not None:
+            self._other.lost()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(self._lost_error("the TLS handshake", 0.0))
         self._out.clear()
@@ -528,7 +564,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._serving = False
         self._flush()
-        self._set_reading()
+        self.set_reading()
 
     def failed(self, error: BaseException | None = None) -> None:
         """Log an internal error (default: the exception being handled) and close the connection."""
@@ -553,8 +589,10 @@ class Connection(asyncio.Protocol):
                 return
             self._serve()
 
-    def _set_reading(self) -> None:
-        paused = self._write_paused or self._requests.is_full
+    def set_reading(self) -> None:  # read or pause, as what waits says now
+        paused = (
+            self._write_paused or self._requests.is_full or (self._other is not None and self._other.is_full)
+        )
         if paused == self._reading_paused or self._transport is None or not self.is_open:
             return
         self._reading_paused = paused

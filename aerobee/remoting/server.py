@@ -20,6 +20,7 @@ from aerobee.remoting.connection import Burst, Connection, Endpoint
 from aerobee.remoting.connection_set import ConnectionSet
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
+from aerobee.remoting.other_protocol import OtherProtocol
 from aerobee.remoting.peer import Handler
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.tls import ServerTls
@@ -132,6 +133,10 @@ class RemotingServer:
         """Let this hook see all bytes first, from now on."""
         self._endpoint.burst = burst
 
+    def use_http2(self, http2: Callable[[Connection], OtherProtocol]) -> None:
+        """Let this make what takes the connections that begin as HTTP/2's, from now on."""
+        self._endpoint.http2 = http2
+
     async def start(self, listeners: Sequence[Listener]) -> None:
         """Listen at every address, or at none: raises OSError naming the address that cannot be bound."""
         self._endpoint.going_away = False
@@ -159,7 +164,7 @@ class RemotingServer:
             self._endpoint.going_away = go_away
             if go_away:
                 for connection in list(self.connections):
-                    connection.end_bursts()
+                    connection.go_away()
             try:
                 async with asyncio.timeout(drain_s):
                     await asyncio.sleep(GO_AWAY_LINGER_S if go_away else 0)

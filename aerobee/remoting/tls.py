@@ -143,6 +143,7 @@ class ServerTls:
         """Read the files again. New connections use them; open ones continue. Raises ConfigError and keeps the old context."""
         stamps = self.files.stamps()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.set_alpn_protocols(["h2"])  # gRPC clients require it; clients of remoting request none
         self.files.load_into(context)
         # Whoever asks for certificates and names a trust store has them checked, authClient set or not.
         if self._client_auth is not ClientAuth.NONE and self.files.trust_cert_path:

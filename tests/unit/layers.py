@@ -32,6 +32,7 @@ LAYERS: dict[str, int] = {
     "remoting": 1,
     "store": 1,
     "monitoring": 1,
+    "grpc": 1,
     "client": 2,
     "ha": 2,
     "access": 2,

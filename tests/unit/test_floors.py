@@ -3,7 +3,7 @@
     layer 4   ops/      testing/  simulation/  console/
     layer 3   broker/   nameserver/   placement/
     layer 2   client/   ha/        access/
-    layer 1   remoting/ store/  monitoring/
+    layer 1   remoting/ store/  monitoring/  grpc/
     layer 0   errors.py clock.py message.py record_head.py property_names.py system_names.py network.py config.py metrics_config.py
               quick_init.py system.py
 
@@ -174,6 +174,7 @@ def test_imports_only_go_down(path: Path) -> None:
 LOADED_WHEN_WANTED = {
     "access/opening.py": {"aerobee.access.closed"},
     "broker/assembly/broker.py": {"aerobee.broker.exporter.exporter"},
+    "broker/assembly/grpc_endpoint.py": {"aerobee.broker.grpc.endpoint"},
     "broker/fastpath/choice.py": {
         "aerobee.broker.fastpath.delivery",
         "aerobee.broker.fastpath.python_backend",

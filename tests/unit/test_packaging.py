@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 # The package that brings a module, where the names differ.
-BRINGS = {"yaml": "pyyaml"}
+BRINGS = {"yaml": "pyyaml", "google": "protobuf"}
 # What servers load only when it is there, by the extra that brings it.
 WANTED_BY_SERVERS = {
     "uvloop": "fast",
@@ -31,6 +31,7 @@ WANTED_BY_SERVERS = {
     "aiohttp": "metrics",
     "rocksdict": "acl",
     "yaml": "acl",
+    "h2": "grpc",
 }
 
 
@@ -183,7 +184,7 @@ def test_licences_are_those_of_the_linked_crates() -> None:
 def test_the_bill_of_materials_is_cyclonedx_and_complete() -> None:
     pytest.importorskip("packaging")
     script = runpy.run_path(str(ROOT / "scripts" / "sbom"))
-    document = script["bill_of_materials"](["tls", "metrics", "acl"], has_native=True)
+    document = script["bill_of_materials"](["tls", "metrics", "acl", "grpc"], has_native=True)
     assert (document["bomFormat"], document["specVersion"], document["version"]) == ("CycloneDX", "1.6", 1)
     assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", document["serialNumber"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["metadata"]["timestamp"])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from aerobee.access.config import AccessConfig
 from aerobee.broker.admission.overload import Overload
 from aerobee.broker.assembly.foundation import Foundation
+from aerobee.broker.assembly.grpc_endpoint import serve_grpc
 from aerobee.broker.assembly.ports import Ports
 from aerobee.broker.assembly.services import Services
 from aerobee.broker.assembly.serving import Serving
@@ -233,6 +234,7 @@ class Broker:
         serving.start()
         # No request is answered before start() has set replication, which says when an answer may leave.
         self.ports.serve(serving.handlers, serving.fast_path)
+        serve_grpc(self.ports, serving, base, port=self.config.grpc_server_port)
         base.start()
         has_id = True
         if serving.controllers is not None:

@@ -7,9 +7,10 @@ clients before 4.5 (the fast remoting server, vipChannel).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from aerobee.broker.assembly.grpc_packages import grpc_is_installed
 from aerobee.broker.assembly.host_address import advertised_ip, packable_ip
 from aerobee.broker.state.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
@@ -26,6 +27,7 @@ from aerobee.remoting.direct import DirectNetwork, Received
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.native_loop import NativeSockets, Wait
+from aerobee.remoting.other_protocol import OtherProtocol
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.remoting.server import Listener, RemotingServer, connections_max
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 VIP_OFFSET = -2
 VIP_LISTENER = "vip"
 HA_OFFSET = 1
+GRPC_LISTENER = "grpc"  # of grpcServerPort
 
 
 class Bursts(Protocol):
@@ -96,10 +99,18 @@ class Ports:
     async def open(self, ha_port: int = 0) -> BrokerIdentity:
         """Bind. `ha_port` is where slaves connect, 0: one above the first listener's port. Raises OSError when an address is taken; the second port may be taken unless the configuration requires it."""
         config = self._live.value
-        await self.main.start([Listener(e.name, e.host, e.port) for e in config.bound_listeners])
+        listeners = [Listener(e.name, e.host, e.port) for e in config.bound_listeners]
+        if config.grpc_server_port and grpc_is_installed():
+            listeners.append(Listener(GRPC_LISTENER, listeners[0].host, config.grpc_server_port))
+        await self.main.start(listeners)
         identity = self._identity(config, ha_port)
         await self._open_vip(config)
         return identity
+
+    def serve_grpc(self, session: Callable[[Connection], OtherProtocol]) -> None:
+        """From now on `session` makes what takes the connections that begin as HTTP/2's, at any port."""
+        self.main.use_http2(session)
+        self.vip.use_http2(session)
 
     def serve(self, handlers: Mapping[int, Handler], fast_path: Bursts | None) -> None:
         """From now on requests have their handlers, and what arrives goes to the fast path first, where there is one."""

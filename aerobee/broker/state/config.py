@@ -92,6 +92,9 @@ class BrokerConfig(MetricsConfig):
     broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})  # for replicas; empty: as brokerIP1
     bind_address: str = "0.0.0.0"  # of the first listener; 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both
     listen_port: int = 10_911  # of clients; the second port is 2 below, replication 1 above
+    grpc_server_port: int = (
+        0  # one more port, of the first listener's address, for RocketMQ 5's own clients (8081); 0: none
+    )
     listeners: str = ""  # name://host:port,…; replaces bindAddress and listenPort
     advertised_listeners: str = ""  # name://host:port,…; the address that each listener advertises
     enable_vip_listener: bool | None = None  # listenPort - 2; None: on, but no failure when it is taken
@@ -270,6 +273,7 @@ class BrokerConfig(MetricsConfig):
         if self.broker_id < 0:
             raise ConfigError(f"brokerId is {self.broker_id}, must be 0 for a master or above for a slave")
         _between("listenPort", self.listen_port, 0, 65_535)
+        _between("grpcServerPort", self.grpc_server_port, 0, 65_535)
         _check_metrics(self)
         _between("brokerPermission", self.broker_permission, 0, 7)
         _between("dedupWindowMillis", self.dedup_window_millis, 0, 7 * 86_400_000)

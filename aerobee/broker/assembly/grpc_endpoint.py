@@ -1,0 +1,51 @@
+"""gRPC at the broker's ports, where its packages are installed: they are loaded when they are needed.
+
+A broker with grpcServerPort loads them at its start, another one when the first connection begins as HTTP/2's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from aerobee.broker.assembly.grpc_packages import grpc_is_installed
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.other_protocol import OtherProtocol
+
+if TYPE_CHECKING:
+    from aerobee.broker.assembly.foundation import Foundation
+    from aerobee.broker.assembly.ports import Ports
+    from aerobee.broker.assembly.serving import Serving
+    from aerobee.broker.grpc.endpoint import GrpcEndpoint
+
+log = logging.getLogger(__name__)
+
+
+def serve_grpc(ports: Ports, serving: Serving, base: Foundation, *, port: int) -> None:
+    """Let the ports take gRPC from now on. `port` is grpcServerPort."""
+    if not grpc_is_installed():
+        if port:
+            log.warning(
+                "grpcServerPort %d is not served: gRPC needs the packages h2 and protobuf, pip install 'aerobee[grpc]'",
+                port,
+            )
+        return
+    made: list[GrpcEndpoint] = []
+
+    def endpoint() -> GrpcEndpoint:
+        if not made:
+            from aerobee.broker.grpc.endpoint import make_endpoint  # loaded where it is wanted
+
+            parts, gate = serving.parts, base.access.gate
+            made.append(
+                make_endpoint(parts, sends=serving.services.sends, handlers=serving.handlers, gate=gate)
+            )
+        return made[0]
+
+    def session(connection: Connection) -> OtherProtocol:
+        return endpoint().session(connection)
+
+    if port:
+        endpoint()
+        log.info("gRPC is served at port %d", port)
+    ports.serve_grpc(session)

@@ -1,0 +1,80 @@
+"""The gRPC endpoint of a broker: the RPCs that it serves, and a session for each connection that speaks gRPC.
+
+NOT_SERVED lists the RPCs of the service that are answered UNIMPLEMENTED; with those of make_rpcs() they are all that
+messages.proto has, which a test compares. docs/grpc.md shows both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from aerobee.access.gate import Gate
+from aerobee.broker.grpc.access import RpcAccess
+from aerobee.broker.grpc.query_route import RouteRpcs
+from aerobee.broker.grpc.rpc import Rpc, unary
+from aerobee.broker.grpc.send_message import SendRpc
+from aerobee.broker.grpc.session import GrpcSession
+from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.send.send_service import SendService
+from aerobee.clock import Clock
+from aerobee.grpc.limits import Http2Limits
+from aerobee.remoting.connection import Connection
+from aerobee.remoting.peer import Handler
+
+NOT_SERVED = (
+    "Heartbeat",
+    "ReceiveMessage",
+    "AckMessage",
+    "ForwardMessageToDeadLetterQueue",
+    "PullMessage",
+    "UpdateOffset",
+    "GetOffset",
+    "QueryOffset",
+    "EndTransaction",
+    "Telemetry",
+    "NotifyClientTermination",
+    "ChangeInvisibleDuration",
+    "RecallMessage",
+    "SyncLiteSubscription",
+)
+
+
+class GrpcEndpoint:
+    """Makes the sessions."""
+
+    def __init__(self, rpcs: Iterable[Rpc], *, clock: Clock, limits: Http2Limits | None = None) -> None:
+        self.rpcs: Mapping[str, Rpc] = {rpc.path: rpc for rpc in rpcs}
+        self._clock = clock
+        self._limits = limits or Http2Limits()
+
+    def session(self, connection: Connection) -> GrpcSession:
+        """What takes the bytes of a new connection."""
+        return GrpcSession(connection, self.rpcs, limits=self._limits, clock=self._clock)
+
+
+def make_endpoint(
+    parts: BrokerParts, *, sends: SendService, handlers: Mapping[int, Handler], gate: Gate
+) -> GrpcEndpoint:
+    """The endpoint of one broker. `handlers` are its dispatch, behind `gate`."""
+    return GrpcEndpoint(make_rpcs(parts, sends=sends, handlers=handlers, gate=gate), clock=parts.clock)
+
+
+def make_rpcs(
+    parts: BrokerParts, *, sends: SendService, handlers: Mapping[int, Handler], gate: Gate
+) -> tuple[Rpc, ...]:
+    """Every RPC that is served."""
+    access = RpcAccess(gate)
+    routes = RouteRpcs(topics=parts.topics, groups=parts.groups, identity=parts.identity, access=access)
+    send = SendRpc(
+        service=sends,
+        topics=parts.topics,
+        ack=parts.ack,
+        config=parts.store.config,
+        access=access,
+        clock=parts.clock,
+    )
+    return (
+        unary("QueryRoute", routes.query_route),
+        unary("QueryAssignment", routes.query_assignment),
+        unary("SendMessage", send.send),
+    )

@@ -1,0 +1,112 @@
+"""What an RPC is: its name, the classes of its messages, and the function that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aerobee.broker.grpc.call_peer import CallPeer
+from aerobee.grpc.proto import messages as pb
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+CLIENT_ID, AUTHORIZATION, DATE_TIME = "x-mq-client-id", "authorization", "x-mq-date-time"
+CLIENT_VERSION, LANGUAGE = "x-mq-client-version", "x-mq-language"
+CLIENT_ID_CHARS_MAX = 255
+
+
+@dataclass(slots=True)
+class RpcContext:
+    """Who made an RPC and until when an answer is of use. `deadline` in monotonic seconds; None: there is none.
+
+    `own_host_port` is the address at which the connection was accepted.
+    """
+
+    metadata: Mapping[str, str]
+    peer: CallPeer
+    deadline: float | None
+    own_host_port: tuple[str, int]
+
+    @property
+    def client_id(self) -> str:
+        """The id that the client gives itself; not empty while a service runs."""
+        return self.metadata.get(CLIENT_ID, "")
+
+
+class ResponseStream(Protocol):
+    """The responses of a call, for a service that sends several."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can be sent."""
+        ...
+
+    async def send(self, response: Any) -> None:
+        """Send one response; returns when the next one may be sent. Nothing for a call that has ended."""
+        ...
+
+    def push(self, response: Any) -> None:
+        """Send one response without waiting for the peer."""
+        ...
+
+    def end(self) -> None:
+        """End the call with status OK."""
+        ...
+
+
+class RequestReceiver(Protocol):
+    """What takes the requests of a call that streams both ways."""
+
+    def receive(self, request: Any) -> None:
+        """One request."""
+        ...
+
+    def half_closed(self) -> None:
+        """The client sends no more."""
+        ...
+
+    def ended(self) -> None:
+        """The call has ended, for whatever reason. Called once."""
+        ...
+
+
+Unary = Callable[[RpcContext, Any], Any | Awaitable[Any]]  # returns the response
+Streaming = Callable[[RpcContext, Any, ResponseStream], Awaitable[None]]
+Bidirectional = Callable[[RpcContext, ResponseStream], RequestReceiver]
+
+
+@dataclass(frozen=True, slots=True)
+class Rpc:
+    """One RPC; exactly one of `unary`, `streaming` and `bidirectional` serves it.
+
+    `refuse` makes the response that says why an RPC is refused.
+    """
+
+    name: str
+    request: type[Any]
+    refuse: Callable[[pb.Status], Any]
+    unary: Unary | None = None
+    streaming: Streaming | None = None
+    bidirectional: Bidirectional | None = None
+
+    @property
+    def path(self) -> str:
+        """ "/package.Service/Method"."""
+        return f"/{SERVICE}/{self.name}"
+
+
+def unary(name: str, serve: Unary) -> Rpc:
+    """An RPC with one response."""
+    response = getattr(pb, f"{name}Response")
+    return Rpc(name, getattr(pb, f"{name}Request"), lambda status: response(status=status), unary=serve)
+
+
+def streaming(name: str, serve: Streaming) -> Rpc:
+    """An RPC whose responses are a stream."""
+    response = getattr(pb, f"{name}Response")
+    return Rpc(name, getattr(pb, f"{name}Request"), lambda status: response(status=status), streaming=serve)
+
+
+def bidirectional(name: str, request: type[Any], serve: Bidirectional) -> Rpc:
+    """An RPC with a stream each way, of one class of messages."""
+    return Rpc(name, request, lambda status: request(status=status), bidirectional=serve)

@@ -1,0 +1,359 @@
+"""One connection that speaks gRPC: moves bytes between it and the HTTP/2 core, and runs what serves its calls.
+
+What always holds: each call that has started is answered or ended, exactly once; a service whose call has ended is
+cancelled; requests whose services wait hold at most `held_bytes_max`, beyond it nothing is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from aerobee.broker.grpc.call_peer import CallPeer
+from aerobee.broker.grpc.refusal import RpcRefused, status_of
+from aerobee.broker.grpc.rpc import CLIENT_ID, CLIENT_ID_CHARS_MAX, RequestReceiver, Rpc, RpcContext
+from aerobee.clock import Clock, Timer
+from aerobee.errors import AerobeeError
+from aerobee.grpc.call import (
+    Call,
+    CallAnswered,
+    CallEnded,
+    CallStarted,
+    Event,
+    RequestEnded,
+    RequestMessage,
+    Writable,
+)
+from aerobee.grpc.http2_connection import Http2Connection
+from aerobee.grpc.limits import MIB, Http2Limits
+from aerobee.grpc.proto import messages as pb
+from aerobee.grpc.status import CallError, GrpcStatus
+from aerobee.remoting.connection import Connection
+
+log = logging.getLogger(__name__)
+
+HELD_BYTES_MAX = 32 * MIB
+DEADLINE_SLACK_S = 1e-3  # an event loop's timers may fire that much early
+
+
+class GrpcSession:
+    """Serves the calls of one connection; an OtherProtocol (remoting/other_protocol.py)."""
+
+    def __init__(
+        self, connection: Connection, rpcs: Mapping[str, Rpc], *, limits: Http2Limits, clock: Clock
+    ) -> None:
+        """`rpcs` by path."""
+        self._connection = connection
+        self._rpcs = rpcs
+        self._clock = clock
+        self._http2 = Http2Connection(limits, clock.monotonic())
+        self._running: dict[Call, _Running] = {}
+        self._held_bytes = 0
+        self._timer: Timer | None = None
+        self._timer_due = math.inf
+        self._is_receiving = False
+        self._flush_is_due = False
+
+    # --- OtherProtocol
+
+    @property
+    def is_busy(self) -> bool:
+        return any(running.rpc.unary is not None for running in self._running.values())
+
+    @property
+    def is_full(self) -> bool:
+        return self._held_bytes > HELD_BYTES_MAX
+
+    def receive(self, data: bytes) -> None:
+        self._is_receiving = True
+        try:
+            self._on_events(self._http2.receive(data, self._clock.monotonic()))
+        finally:
+            self._is_receiving = False
+        self.flush()
+
+    def resume(self) -> None:
+        self.flush()
+
+    def go_away(self) -> None:
+        self._http2.go_away(self._clock.monotonic())
+        for running in list(self._running.values()):
+            running.go_away()
+        self.flush()
+
+    def lost(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._on_events(self._http2.lost(self._clock.monotonic()))
+
+    # --- what running calls use
+
+    def send(self, call: Call, response: Any) -> bool:
+        """Send one response; False when the call has to wait before the next."""
+        is_taken = self._http2.send_message(call, response.SerializeToString(), self._clock.monotonic())
+        self.flush_soon()
+        return is_taken
+
+    def start_response(self, call: Call) -> None:
+        """Send the response's headers."""
+        self._http2.start_response(call)
+        self.flush_soon()
+
+    def finish(self, call: Call, grpc_status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
+        """End the call."""
+        self._http2.finish(call, grpc_status, message, self._clock.monotonic())
+        running = self._running.get(call)
+        if running is not None and call.is_over:
+            self._drop(running)
+        self.flush_soon()
+
+    def release(self, byte_count: int) -> None:
+        """A service gave back a request of this size."""
+        was_full = self.is_full
+        self._held_bytes -= byte_count
+        if was_full and not self.is_full:
+            self._connection.set_reading()
+
+    def flush_soon(self) -> None:
+        """Send what the core has, with everything that this event loop iteration adds."""
+        if not (self._is_receiving or self._flush_is_due):
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what the core has; close when it is closed; set the timer."""
+        self._flush_is_due = False
+        data = self._http2.outgoing()
+        if data:
+            self._connection.write(data)
+        if self._http2.is_closed:
+            if self._connection.is_open:
+                log.info("%s is disconnected: %s", self._connection.address, self._http2.close_reason)
+                self._connection.close(self._http2.close_reason)
+            return
+        due = self._http2.due()
+        if due < self._timer_due or self._timer is None:
+            self._arm(due)
+
+    # --- inside
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due = due
+        if due != math.inf:
+            wait_s = max(0.0, due - self._clock.monotonic()) + DEADLINE_SLACK_S
+            self._timer = self._clock.call_later(wait_s, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._timer_due = math.inf
+        self._on_events(self._http2.tick(self._clock.monotonic()))
+        self.flush()
+
+    def _on_events(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, CallStarted):
+                self._start(event.call)
+                continue
+            running = self._running.get(event.call)
+            if running is None:
+                continue
+            if isinstance(event, RequestMessage):
+                running.on_message(event.data)
+            elif isinstance(event, RequestEnded):
+                running.on_half_close()
+            elif isinstance(event, Writable):
+                running.on_writable()
+            elif isinstance(event, CallEnded | CallAnswered):
+                self._drop(running)
+
+    def _start(self, call: Call) -> None:
+        rpc = self._rpcs.get(call.path)
+        if rpc is None:
+            service, _, method = call.path[1:].rpartition("/")
+            known = any(path.startswith(f"/{service}/") for path in self._rpcs)
+            text = (
+                f"Method {service}/{method} is unimplemented"
+                if known
+                else f"Method not found: {service}/{method}"
+            )
+            self._http2.finish(call, GrpcStatus.UNIMPLEMENTED, text, self._clock.monotonic())
+            return
+        peer = CallPeer(self._connection, self._connection.host_port)
+        own = (self._connection.own_host, self._connection.own_port)
+        context = RpcContext(call.metadata, peer, call.deadline, own)
+        self._running[call] = running = _Running(self, call, rpc, context)
+        running.start()
+
+    def hold(self, byte_count: int) -> None:
+        """A service waits and has a request of this size."""
+        self._held_bytes += byte_count
+
+    def _drop(self, running: _Running) -> None:
+        if self._running.pop(running.call, None) is not None:
+            running.over()
+
+
+class _Running:
+    """One call and what serves it. Is the ResponseStream of that."""
+
+    def __init__(self, session: GrpcSession, call: Call, rpc: Rpc, context: RpcContext) -> None:
+        self.call = call
+        self.rpc = rpc
+        self._session = session
+        self._context = context
+        self._request: bytes | None = None
+        self._receiver: RequestReceiver | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._held_bytes = 0
+        self._writable: asyncio.Future[None] | None = None
+
+    # --- the client
+
+    def start(self) -> None:
+        """The call has come; its request follows."""
+        try:
+            self._check_client_id()
+            if self.rpc.bidirectional is not None:
+                self._session.start_response(self.call)
+                self._receiver = self.rpc.bidirectional(self._context, self)
+        except Exception as error:
+            self._refuse(error)
+
+    def on_message(self, data: bytes) -> None:
+        if self._receiver is not None:
+            try:
+                self._receiver.receive(self._parse(data))
+            except Exception as error:
+                self._refuse(error)
+        elif self._request is not None:
+            self._session.finish(
+                self.call, GrpcStatus.UNIMPLEMENTED, "the call takes one request, a second one came"
+            )
+        else:
+            self._request = data
+
+    def on_half_close(self) -> None:
+        if self._receiver is not None:
+            self._receiver.half_closed()
+        elif self._request is None:
+            self._session.finish(self.call, GrpcStatus.UNIMPLEMENTED, "the call has no request")
+        else:
+            self._serve(self._request)
+
+    def on_writable(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def go_away(self) -> None:
+        """The server is about to stop: a call without an end is ended."""
+        if self._receiver is not None:
+            self._session.finish(self.call)
+
+    def over(self) -> None:
+        """The call has ended, answered or not."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.ended()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        self._context.peer.end()
+        self._release()
+
+    # --- ResponseStream
+
+    @property
+    def is_over(self) -> bool:
+        return self.call.is_over or self.call.is_finishing
+
+    async def send(self, response: Any) -> None:
+        if not self._session.send(self.call, response) and not self.is_over:
+            self._writable = asyncio.get_running_loop().create_future()
+            await self._writable
+
+    def push(self, response: Any) -> None:
+        self._session.send(self.call, response)
+
+    def end(self) -> None:
+        self._session.finish(self.call)
+
+    # --- serving
+
+    def _check_client_id(self) -> None:
+        client_id = self._context.metadata.get(CLIENT_ID, "")
+        if not client_id.strip():
+            raise RpcRefused(pb.CLIENT_ID_REQUIRED, "client id cannot be empty")
+        if len(client_id) > CLIENT_ID_CHARS_MAX:
+            text = f"client id has {len(client_id)} characters, at most {CLIENT_ID_CHARS_MAX} are allowed"
+            raise RpcRefused(pb.BAD_REQUEST, text)
+
+    def _parse(self, data: bytes) -> Any:
+        try:
+            return self.rpc.request.FromString(data)
+        except DecodeError as error:
+            raise CallError(GrpcStatus.INTERNAL, f"the request is no {self.rpc.name}: {error}") from error
+
+    def _serve(self, data: bytes) -> None:
+        try:
+            request = self._parse(data)
+            if self.rpc.unary is None:
+                assert self.rpc.streaming is not None
+                self._spawn(self._stream(request), len(data))
+                return
+            response = self.rpc.unary(self._context, request)
+            if inspect.isawaitable(response):
+                self._spawn(self._answer_when_ready(response), len(data))
+            else:
+                self._answer(response)
+        except Exception as error:
+            self._refuse(error)
+
+    def _spawn(self, coroutine: Any, byte_count: int) -> None:
+        self._held_bytes = byte_count
+        self._session.hold(byte_count)
+        self._task = asyncio.get_running_loop().create_task(coroutine, name=f"grpc-{self.rpc.name}")
+
+    async def _answer_when_ready(self, response: Any) -> None:
+        try:
+            self._answer(await response)
+        except Exception as error:
+            self._refuse(error)
+        finally:
+            self._release()
+
+    async def _stream(self, request: Any) -> None:
+        assert self.rpc.streaming is not None
+        try:
+            await self.rpc.streaming(self._context, request, self)
+            self._session.finish(self.call)
+        except Exception as error:
+            self._refuse(error)
+        finally:
+            self._release()
+
+    def _answer(self, response: Any) -> None:
+        self._session.send(self.call, response)
+        self._session.finish(self.call)
+
+    def _refuse(self, error: Exception) -> None:
+        """Answer with what is wrong: by the status of gRPC for a broken call, else by that of a response."""
+        if isinstance(error, CallError):
+            self._session.finish(self.call, error.status, error.message)
+            return
+        if not isinstance(error, RpcRefused | AerobeeError):
+            log.exception("%s of %s failed", self.rpc.name, self._context.peer.address, exc_info=error)
+        self._answer(self.rpc.refuse(status_of(error)))
+
+    def _release(self) -> None:
+        held, self._held_bytes = self._held_bytes, 0
+        if held:
+            self._session.release(held)

@@ -1,0 +1,88 @@
+"""One gRPC call: a stream of an HTTP/2 connection, as both ends of it see it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aerobee.grpc.message_reader import MessageReader
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """`path` is "/package.Service/Method", `metadata` the request's headers by lower-case name, the last value of each.
+
+    `deadline`: monotonic seconds at which the client gives up; None: never. `unsent` holds framed bytes that the peer's windows
+    hold back, `is_finishing` that trailers follow them.
+    """
+
+    stream_id: int
+    path: str
+    metadata: Mapping[str, str]
+    started: float
+    deadline: float | None
+    reader: MessageReader
+    has_request: bool = False  # a request message has come
+    is_half_closed: bool = False  # the client sends no more messages
+    is_responding: bool = False  # response headers were sent
+    is_finishing: bool = False
+    is_over: bool = False  # nothing more can be sent
+    trailers: list[tuple[str, str]] = field(default_factory=list)
+    unsent: deque[bytes] = field(default_factory=deque)
+    unsent_bytes: int = 0
+    blocked_since: float | None = None  # since when `unsent` waits for a window
+
+    def remaining_s(self, now: float) -> float | None:
+        """Seconds until the deadline; None when there is none."""
+        return None if self.deadline is None else self.deadline - now
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """A call begins; its messages follow."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMessage:
+    """One request message, decompressed."""
+
+    call: Call
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """The client sends no more messages of this call."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    """The call has ended before its response was complete: the client cancelled it, its deadline passed, or the connection ended.
+
+    What the call did so far may have to be undone; `reason` is for logs.
+    """
+
+    call: Call
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswered:
+    """The rest of a finished call's response, which had to wait for the peer's windows, was sent."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Writable:
+    """The peer has taken what the call wanted to send: send_message() may be called again."""
+
+    call: Call
+
+
+Event = CallStarted | RequestMessage | RequestEnded | CallEnded | CallAnswered | Writable

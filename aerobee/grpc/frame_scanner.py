@@ -1,0 +1,129 @@
+"""Cuts a byte stream into HTTP/2 frames and refuses floods, before any frame is interpreted. Core.
+
+Layout of a frame, source RFC 9113:
+
+    uint24 length | uint8 type | uint8 flags | uint32 stream id | payload
+
+What always holds: at most one frame is kept; its length is checked as soon as it is known; a header block is bounded over all
+its frames; each kind of frame that costs its sender nothing has a rate. `Http2Fault` ends the connection.
+"""
+
+from __future__ import annotations
+
+from aerobee.grpc.limits import Http2Limits
+from aerobee.grpc.token_bucket import TokenBucket
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_BYTES = 9
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+END_STREAM, END_HEADERS, ACK = 0x1, 0x4, 0x1
+# Error codes of RFC 9113.
+NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FRAME_SIZE_ERROR = 0x0, 0x1, 0x2, 0x6
+REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0x7, 0x8, 0xB
+
+
+class Http2Fault(Exception):
+    """The peer broke the protocol or a limit: the connection ends with GOAWAY and this error code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FrameScanner:
+    """Feed bytes, take whole frames. `is_waiting` says whether the peer owes the rest of something."""
+
+    def __init__(self, limits: Http2Limits, now: float) -> None:
+        self._limits = limits
+        self._buffer = bytearray()
+        self._has_preface = False
+        self._block_bytes = -1  # of the header block being received; -1: none is
+        self._resets = TokenBucket(limits.resets, now)
+        self._pings = TokenBucket(limits.pings, now)
+        self._settings = TokenBucket(limits.settings, now)
+        self._empty_frames = TokenBucket(limits.empty_frames, now)
+
+    @property
+    def has_preface(self) -> bool:
+        """Whether the connection preface is complete."""
+        return self._has_preface
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a frame or a header block has begun and is not complete."""
+        return bool(self._buffer) or self._block_bytes >= 0
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes of the peer, those of one read."""
+        self._buffer += data
+
+    def take_preface(self) -> bytes:
+        """Return the connection preface when it is complete, else b"". Raises Http2Fault at the first byte that differs."""
+        if not PREFACE.startswith(bytes(self._buffer[: len(PREFACE)])):
+            raise Http2Fault(PROTOCOL_ERROR, "HTTP/2 client preface string missing or corrupt")
+        if len(self._buffer) < len(PREFACE):
+            return b""
+        del self._buffer[: len(PREFACE)]
+        self._has_preface = True
+        return PREFACE
+
+    def next_frame(self, now: float) -> tuple[int, bytes] | None:
+        """The next whole frame, as (type, bytes); None when more bytes are needed. Raises Http2Fault."""
+        buffer = self._buffer
+        if len(buffer) < HEAD_BYTES:
+            return None
+        length, kind, flags = int.from_bytes(buffer[:3], "big"), buffer[3], buffer[4]
+        if length > self._limits.frame_bytes_max:
+            raise Http2Fault(
+                FRAME_SIZE_ERROR,
+                f"a frame has {length} bytes, at most {self._limits.frame_bytes_max} are allowed",
+            )
+        self._check_block(kind, length)
+        if len(buffer) < HEAD_BYTES + length:
+            return None
+        self._count(kind, flags, length, now)
+        frame = bytes(memoryview(buffer)[: HEAD_BYTES + length])
+        del buffer[: HEAD_BYTES + length]
+        if kind in (HEADERS, CONTINUATION):
+            self._block_bytes = -1 if flags & END_HEADERS else max(0, self._block_bytes) + length
+        return kind, frame
+
+    def on_response(self) -> None:
+        """A response was sent: peers measure bandwidth and open windows in answer to that."""
+        self._pings.fill()
+        self._empty_frames.fill()
+
+    def _check_block(self, kind: int, length: int) -> None:
+        if self._block_bytes >= 0 and kind != CONTINUATION:
+            raise Http2Fault(PROTOCOL_ERROR, "a header block is interrupted by another frame")
+        if kind == CONTINUATION and self._block_bytes < 0:
+            raise Http2Fault(PROTOCOL_ERROR, "a CONTINUATION frame without a header block")
+        if (
+            kind in (HEADERS, CONTINUATION)
+            and max(0, self._block_bytes) + length > self._limits.header_block_bytes_max
+        ):
+            raise Http2Fault(
+                ENHANCE_YOUR_CALM,
+                f"a header block has more than {self._limits.header_block_bytes_max} bytes",
+            )
+
+    def _count(self, kind: int, flags: int, length: int, now: float) -> None:
+        if kind == RST_STREAM and not self._resets.take(now):
+            raise Http2Fault(ENHANCE_YOUR_CALM, "too many streams are reset")
+        if kind == PING and not flags & ACK and not self._pings.take(now):
+            raise Http2Fault(ENHANCE_YOUR_CALM, "too_many_pings")
+        if kind == SETTINGS and not self._settings.take(now):
+            raise Http2Fault(ENHANCE_YOUR_CALM, "too many SETTINGS frames")
+        has_effect = kind in (HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY) or (
+            kind in (DATA, CONTINUATION)
+            and (length or flags & END_STREAM or (kind == CONTINUATION and flags & END_HEADERS))
+        )
+        if not has_effect and not self._empty_frames.take(now):
+            raise Http2Fault(ENHANCE_YOUR_CALM, "too many frames without effect")
+
+    def count_reset(self, now: float) -> None:
+        """A stream was reset because of what the peer sent. Raises Http2Fault."""
+        if not self._resets.take(now):
+            raise Http2Fault(ENHANCE_YOUR_CALM, "too many streams are reset")

@@ -1,0 +1,515 @@
+"""The server's end of one HTTP/2 connection that carries gRPC calls. Core: bytes and time in, bytes and events out.
+
+    receive(data, now) -> events        outgoing() -> bytes        tick(now) -> events, no later than due()
+
+Frames are interpreted by the package h2; before it frame_scanner.py cuts and counts them. Source: RFC 9113, RFC 7541 and the gRPC
+protocol over HTTP/2.
+
+What always holds:
+- receive() never raises for bytes of the peer. What breaks the protocol or a limit ends the connection by GOAWAY, what breaks a
+  call ends that call.
+- Each call that has started ends exactly once: when finish() was called and everything was sent, or by the event CallEnded.
+  After it nothing is sent for the call.
+- What waits for the peer's windows is bounded in bytes (`unsent_bytes_max`) and in time (`window_s`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import (
+    DataReceived,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+from aerobee.grpc.call import (
+    Call,
+    CallAnswered,
+    CallEnded,
+    CallStarted,
+    Event,
+    RequestEnded,
+    RequestMessage,
+    Writable,
+)
+from aerobee.grpc.frame_scanner import (
+    CANCEL,
+    ENHANCE_YOUR_CALM,
+    GOAWAY,
+    NO_ERROR,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    FrameScanner,
+    Http2Fault,
+)
+from aerobee.grpc.limits import Http2Limits
+from aerobee.grpc.message_reader import ACCEPTED_ENCODINGS, MessageReader, frame_message
+from aerobee.grpc.request_headers import read_headers
+from aerobee.grpc.status import CallError, GrpcStatus, encode_status_message
+from aerobee.grpc.timeout import parse_timeout
+
+CONTENT_TYPE = "application/grpc"
+_RESPONSE_HEADERS = [
+    (":status", "200"),
+    ("content-type", CONTENT_TYPE),
+    ("grpc-accept-encoding", ACCEPTED_ENCODINGS),
+]
+DEADLINES_KEPT = 1_024  # entries of calls that have ended, before they are dropped
+GOAWAY_TEXT_BYTES_MAX = 256
+_GOAWAY_HEAD = struct.Struct(">BHBBIII")  # length in 24 bits, type, flags, stream 0, last stream, error code
+_PING_DATA = b"aerobee\0"
+_LAST_STREAM_ID = 2**31 - 1
+_CONFIG = H2Configuration(
+    client_side=False,
+    header_encoding="latin-1",
+    validate_inbound_headers=False,  # request_headers.py
+    normalize_inbound_headers=False,
+)
+
+
+class _H2(H2Connection):
+    """h2's connection, which counts its open streams without looking at each."""
+
+    MAX_CLOSED_STREAMS = 1_024  # remembered, so that late frames of them are recognised
+
+    @property
+    def open_inbound_streams(self) -> int:
+        return len(self.streams)
+
+    def forget(self, stream_id: int) -> None:
+        """Remember only how a stream was closed, if it is."""
+        stream = self.streams.get(stream_id)
+        if stream is not None and stream.closed:
+            del self.streams[stream_id]
+            self._closed_streams[stream_id] = stream.closed_by
+
+
+class Http2Connection:
+    """One connection. `calls` are the open ones by stream id, `is_closed` says that nothing more is read: send outgoing(), then close."""
+
+    def __init__(self, limits: Http2Limits, now: float) -> None:
+        """`now`: monotonic seconds, as everywhere here."""
+        self._limits = limits
+        self._h2 = _H2(_CONFIG)
+        self._h2.local_settings = Settings(
+            client=False,
+            initial_values={
+                SettingCodes.MAX_CONCURRENT_STREAMS: limits.concurrent_streams_max,
+                SettingCodes.MAX_HEADER_LIST_SIZE: limits.header_list_bytes_max,
+                SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window_bytes,
+                SettingCodes.MAX_FRAME_SIZE: limits.frame_bytes_max,
+                SettingCodes.HEADER_TABLE_SIZE: limits.header_table_bytes_max,
+            },
+        )
+        self._h2.decoder.max_header_list_size = limits.header_list_bytes_max
+        self._h2.decoder.max_allowed_table_size = limits.header_table_bytes_max
+        self._h2.max_inbound_frame_size = limits.frame_bytes_max
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(limits.connection_window_bytes - 65_535)
+        self._scanner = FrameScanner(limits, now)
+        self._extra_out = b""
+        self.calls: dict[int, Call] = {}
+        self.is_closed = False
+        self.close_reason = ""
+        self._receiving_bytes = 0
+        self._unsent_bytes = 0
+        self._deadlines: list[
+            tuple[float, int, Call]
+        ] = []  # a heap; a call has one entry for each of its times
+        self._sequence = itertools.count()
+        self._started = self._heard = now
+        self._waiting_since: float | None = None  # since when the rest of a frame is missing
+        self._pinged: float | None = None  # when a PING of ours was sent that is not acknowledged
+        self._draining_since: float | None = None
+        self._events: list[Event] = []
+
+    # --- the peer's bytes
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take what the peer sent; return what happened. Send outgoing() afterwards."""
+        if self.is_closed:
+            return []
+        self._heard = now
+        self._pinged = None
+        scanner = self._scanner
+        scanner.feed(data)
+        try:
+            if not scanner.has_preface and not self._take_preface():
+                return self._take_events()
+            while not self.is_closed:
+                frame = scanner.next_frame(now)
+                if frame is None:
+                    break
+                self._waiting_since = None
+                self._interpret(*frame, now)
+        except Http2Fault as fault:
+            self._fail(fault.code, str(fault), now)
+        except ProtocolError as error:
+            self._end(str(error) or type(error).__name__, now)  # h2 has written GOAWAY
+        if not scanner.is_waiting:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
+        return self._take_events()
+
+    def outgoing(self) -> bytes:
+        """The bytes that are to be sent to the peer now."""
+        data = self._h2.data_to_send() + self._extra_out
+        self._extra_out = b""
+        return data
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is open."""
+        return not self.calls
+
+    # --- responses
+
+    def start_response(self, call: Call) -> None:
+        """Send the response headers now, before the first message. Nothing for a call that has ended."""
+        if not (call.is_over or call.is_responding):
+            call.is_responding = True
+            self._h2.send_headers(call.stream_id, _RESPONSE_HEADERS)
+            self._scanner.on_response()
+
+    def send_message(self, call: Call, data: bytes, now: float) -> bool:
+        """Send one response message. False when the caller has to wait for Writable before it sends the next one."""
+        if call.is_over or call.is_finishing:
+            return True
+        self.start_response(call)
+        framed = frame_message(data)
+        call.unsent.append(framed)
+        call.unsent_bytes += len(framed)
+        self._unsent_bytes += len(framed)
+        self._pump(call, now)
+        return not call.unsent or self._unsent_bytes <= self._limits.unsent_bytes_max
+
+    def finish(self, call: Call, status: GrpcStatus, message: str, now: float) -> None:
+        """End the call with this status, after what is unsent."""
+        if call.is_over or call.is_finishing:
+            return
+        call.is_finishing = True
+        call.trailers = [("grpc-status", str(int(status)))]
+        if message:
+            call.trailers.append(("grpc-message", encode_status_message(message)))
+        if not call.is_responding:
+            call.trailers[:0] = [(":status", "200"), ("content-type", CONTENT_TYPE)]
+        self._pump(call, now)
+
+    # --- time
+
+    def due(self) -> float:
+        """When tick() is to be called at the latest; infinity when nothing is awaited."""
+        limits = self._limits
+        due = math.inf
+        if self.calls and self._pinged is None:
+            due = self._heard + limits.keepalive_s
+        if not self._scanner.has_preface:
+            due = min(due, self._started + limits.preface_s)
+        if self._waiting_since is not None:
+            due = min(due, self._waiting_since + limits.frame_s)
+        if self._pinged is not None:
+            due = min(due, self._pinged + limits.keepalive_timeout_s)
+        if self._draining_since is not None:
+            due = min(due, self._draining_since + limits.drain_s)
+        if self._deadlines:
+            due = min(due, self._deadlines[0][0])
+        return due
+
+    def tick(self, now: float) -> list[Event]:
+        """Do what is due: deadlines, limits of time, keep-alive. Send outgoing() afterwards."""
+        if self.is_closed:
+            return []
+        limits = self._limits
+        if not self._scanner.has_preface and now >= self._started + limits.preface_s:
+            self._fail(PROTOCOL_ERROR, f"no connection preface within {limits.preface_s:g} s", now)
+        elif self._waiting_since is not None and now >= self._waiting_since + limits.frame_s:
+            self._fail(
+                ENHANCE_YOUR_CALM, f"a frame or header block is incomplete for {limits.frame_s:g} s", now
+            )
+        elif self._pinged is not None and now >= self._pinged + limits.keepalive_timeout_s:
+            self._fail(NO_ERROR, f"no answer to a PING within {limits.keepalive_timeout_s:g} s", now)
+        elif self._draining_since is not None and (
+            not self.calls or now >= self._draining_since + limits.drain_s
+        ):
+            self._end("the server is shutting down", now)
+        else:
+            self._tick_calls(now)
+            if self.calls and self._pinged is None and now >= self._heard + limits.keepalive_s:
+                self._pinged = now
+                self._h2.ping(_PING_DATA)
+        return self._take_events()
+
+    def go_away(self, now: float) -> None:
+        """Tell the peer to use another connection; calls that are open continue for at most `drain_s`."""
+        if self.is_closed or self._draining_since is not None:
+            return
+        self._draining_since = now
+        if self._scanner.has_preface:
+            self._write_goaway(NO_ERROR, "the server is shutting down")
+        if not self.calls:
+            self._end("the server is shutting down", now)
+
+    def lost(self, now: float, reason: str = "the connection is lost") -> list[Event]:
+        """The transport is gone: end all calls."""
+        self._end(reason, now)
+        return self._take_events()
+
+    # --- inside: the peer's frames
+
+    def _take_preface(self) -> bool:
+        preface = self._scanner.take_preface()
+        if preface:
+            self._h2.receive_data(preface)
+        return bool(preface)
+
+    def _interpret(self, kind: int, frame: bytes, now: float) -> None:
+        if kind == GOAWAY:
+            # For h2 nothing may be sent after it, but calls that are open get their responses still.
+            if self._draining_since is None:
+                self._draining_since = now
+            if not self.calls:
+                self._end("the peer said goodbye", now)
+            return
+        for event in self._h2.receive_data(frame):
+            self._on_h2_event(event, now)
+
+    def _on_h2_event(self, event: Any, now: float) -> None:
+        if isinstance(event, DataReceived):
+            self._on_data(event, now)
+        elif isinstance(event, RequestReceived):
+            self._on_request(event, now)
+        elif isinstance(event, StreamEnded):
+            self._on_half_close(event.stream_id, now)
+        elif isinstance(event, WindowUpdated):
+            self._on_window(event.stream_id, now)
+        elif isinstance(event, StreamReset):
+            self._on_reset(event, now)
+        elif isinstance(event, RemoteSettingsChanged):
+            # A peer may allow a larger table than this side wants to keep.
+            encoder = self._h2.encoder
+            if encoder.header_table_size > self._limits.header_table_bytes_max:
+                encoder.header_table_size = self._limits.header_table_bytes_max
+            self._on_window(0, now)
+
+    def _on_request(self, event: RequestReceived, now: float) -> None:
+        stream_id = event.stream_id
+        try:
+            metadata = read_headers(event.headers)
+        except ValueError:
+            self._h2.reset_stream(stream_id, PROTOCOL_ERROR)
+            self._h2.forget(stream_id)
+            self._scanner.count_reset(now)
+            return
+        path, content_type = metadata[":path"], metadata.get("content-type", "")
+        if self._draining_since is not None:
+            self._h2.reset_stream(stream_id, REFUSED_STREAM)
+            self._h2.forget(stream_id)
+            return
+        if metadata.get(":method") != "POST" or not content_type.startswith(CONTENT_TYPE):
+            status = "405" if metadata.get(":method") != "POST" else "415"
+            self._h2.send_headers(stream_id, [(":status", status)], end_stream=True)
+            self._stop_receiving(stream_id, event.stream_ended is not None)
+            self._h2.forget(stream_id)
+            return
+        reader = MessageReader(self._limits.message_bytes_max, metadata.get("grpc-encoding", "identity"))
+        call = Call(stream_id, path, metadata, now, None, reader)
+        call.is_half_closed = event.stream_ended is not None
+        self.calls[stream_id] = call
+        try:
+            timeout = metadata.get("grpc-timeout")
+            call.deadline = None if timeout is None else now + parse_timeout(timeout)
+        except ValueError as error:
+            self.finish(call, GrpcStatus.INTERNAL, str(error), now)
+            return
+        if call.deadline is not None:
+            self._note_time(call.deadline, call)
+        self._note_time(now + self._limits.request_s, call)
+        self._events.append(CallStarted(call))
+
+    def _on_data(self, event: DataReceived, now: float) -> None:
+        call = self.calls.get(event.stream_id)
+        if event.flow_controlled_length:
+            self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        if call is None or call.is_finishing:
+            return
+        call.is_half_closed = event.stream_ended is not None
+        before = call.reader.kept_bytes
+        try:
+            messages = call.reader.feed(event.data or b"")
+        except CallError as error:
+            self._receiving_bytes -= before
+            call.reader = MessageReader(0)
+            self._abandon(call, error, now)
+            return
+        self._receiving_bytes += call.reader.kept_bytes - before
+        if self._receiving_bytes > self._limits.receiving_bytes_max:
+            text = f"requests of more than {self._limits.receiving_bytes_max} bytes are incomplete on this connection"
+            self._abandon(call, CallError(GrpcStatus.RESOURCE_EXHAUSTED, text), now)
+            return
+        for message in messages:
+            call.has_request = True
+            self._events.append(RequestMessage(call, message))
+
+    def _on_half_close(self, stream_id: int, now: float) -> None:
+        call = self.calls.get(stream_id)
+        if call is None or call.is_finishing:
+            return
+        try:
+            call.reader.check_ended()
+        except CallError as error:
+            self._abandon(call, error, now)
+            return
+        self._events.append(RequestEnded(call))
+
+    def _on_reset(self, event: StreamReset, now: float) -> None:
+        if not event.remote_reset:
+            # h2 answered a frame that breaks the stream: a peer may provoke that as often as it may reset.
+            self._scanner.count_reset(now)
+        call = self.calls.get(event.stream_id)
+        if call is not None:
+            self._over(call, "the client cancelled the call")
+
+    # --- inside: sending
+
+    def _on_window(self, stream_id: int, now: float) -> None:
+        if stream_id:
+            call = self.calls.get(stream_id)
+            blocked: Iterable[Call] = () if call is None or not call.unsent else (call,)
+        else:
+            blocked = [call for call in self.calls.values() if call.unsent]
+        for call in blocked:
+            self._pump(call, now)
+            if call.is_over:
+                self._events.append(CallAnswered(call))
+            elif not call.unsent:
+                self._events.append(Writable(call))
+
+    def _pump(self, call: Call, now: float) -> None:
+        """Send as much as the windows allow, and the trailers behind it."""
+        h2, stream_id = self._h2, call.stream_id
+        sent_bytes = 0
+        while call.unsent:
+            room = min(h2.local_flow_control_window(stream_id), h2.max_outbound_frame_size)
+            if room <= 0:
+                break
+            piece = call.unsent[0]
+            if len(piece) <= room:
+                call.unsent.popleft()
+            else:
+                call.unsent[0] = piece[room:]
+                piece = piece[:room]
+            h2.send_data(stream_id, piece)
+            call.unsent_bytes -= len(piece)
+            self._unsent_bytes -= len(piece)
+            sent_bytes += len(piece)
+        if sent_bytes:
+            self._scanner.on_response()
+        if call.unsent:
+            if call.blocked_since is None:
+                call.blocked_since = now
+                self._note_time(now + self._limits.window_s, call)
+            else:
+                # A window of a few bytes now and then buys no more time than those bytes are worth.
+                call.blocked_since = min(
+                    now, call.blocked_since + sent_bytes / self._limits.window_bytes_per_s
+                )
+            return
+        call.blocked_since = None
+        if call.is_finishing:
+            h2.send_headers(stream_id, call.trailers, end_stream=True)
+            self._scanner.on_response()
+            self._stop_receiving(stream_id, call.is_half_closed)
+            self._forget(call)
+
+    def _stop_receiving(self, stream_id: int, is_half_closed: bool) -> None:
+        """The response is complete: the client need not send the rest of its request."""
+        if not is_half_closed:
+            self._h2.reset_stream(stream_id, NO_ERROR)
+
+    def _abandon(self, call: Call, error: CallError, now: float) -> None:
+        """End a call that broke a rule: by a reset when a response message is sent in part, else with its status."""
+        if call.unsent:
+            self._h2.reset_stream(call.stream_id, CANCEL)
+            self._over(call, error.message)
+        else:
+            self.finish(call, error.status, error.message, now)
+            self._events.append(CallEnded(call, error.message))
+
+    # --- inside: time and ends
+
+    def _note_time(self, due: float, call: Call) -> None:
+        if len(self._deadlines) > DEADLINES_KEPT + 3 * len(self.calls):
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].is_over]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (due, next(self._sequence), call))
+
+    def _tick_calls(self, now: float) -> None:
+        limits = self._limits
+        while self._deadlines and self._deadlines[0][0] <= now:
+            call = heapq.heappop(self._deadlines)[2]
+            if call.is_over:
+                continue
+            if call.deadline is not None and now >= call.deadline:
+                self._abandon(call, CallError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed"), now)
+            elif not call.has_request and not call.is_finishing and now >= call.started + limits.request_s:
+                text = f"no request message within {limits.request_s:g} s"
+                self._abandon(call, CallError(GrpcStatus.DEADLINE_EXCEEDED, text), now)
+            elif call.blocked_since is not None and now >= call.blocked_since + limits.window_s:
+                self._h2.reset_stream(call.stream_id, CANCEL)
+                self._over(call, f"the client opened no window for {limits.window_s:g} s")
+            elif call.blocked_since is not None:
+                self._note_time(call.blocked_since + limits.window_s, call)
+
+    def _drop_unsent(self, call: Call) -> None:
+        self._unsent_bytes -= call.unsent_bytes
+        call.unsent.clear()
+        call.unsent_bytes = 0
+
+    def _forget(self, call: Call) -> None:
+        call.is_over = True
+        self._drop_unsent(call)
+        self._receiving_bytes -= call.reader.kept_bytes
+        call.reader = MessageReader(0)
+        self.calls.pop(call.stream_id, None)
+        self._h2.forget(call.stream_id)
+
+    def _over(self, call: Call, reason: str) -> None:
+        self._forget(call)
+        self._events.append(CallEnded(call, reason))
+
+    def _fail(self, code: int, reason: str, now: float) -> None:
+        """The peer broke something that concerns the whole connection."""
+        self._write_goaway(code, reason)
+        self._end(reason, now)
+
+    def _end(self, reason: str, now: float) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.close_reason = reason
+        for call in list(self.calls.values()):
+            self._over(call, reason)
+        self._deadlines.clear()
+
+    def _write_goaway(self, code: int, reason: str) -> None:
+        last = _LAST_STREAM_ID if code == NO_ERROR else max(0, self._h2.highest_inbound_stream_id)
+        text = reason.encode()[:GOAWAY_TEXT_BYTES_MAX]
+        self._extra_out += _GOAWAY_HEAD.pack(0, 8 + len(text), GOAWAY, 0, 0, last, code) + text
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events

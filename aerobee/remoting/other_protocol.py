@@ -1,0 +1,37 @@
+"""What serves a connection of a remoting server that speaks another protocol, told by its first byte."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+HTTP2_FIRST_BYTE = 0x50  # "P" of HTTP/2's preface; a frame of remoting begins with 0x00 or 0x01
+
+
+class OtherProtocol(Protocol):
+    """What takes the bytes of a connection that speaks another protocol; it sends by Connection.write()."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True while calls are open whose answers are due soon."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """True while nothing more is to be read."""
+        ...
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the peer. Called once with those of each read."""
+        ...
+
+    def resume(self) -> None:
+        """The peer takes bytes again."""
+        ...
+
+    def go_away(self) -> None:
+        """The server is about to stop: tell the peer."""
+        ...
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        ...
