@@ -428,8 +428,6 @@ class Cluster:
                 self.clock,
                 self.network,
                 self.contacts.use,
-                leaves_open=self.settings.leaves_open,
-                looks_at_popped=self.settings.looks_at_popped,
             )
         if self.settings.has_passing_topic:
             rng = random.Random(self.rng.getrandbits(64))

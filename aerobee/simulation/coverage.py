@@ -1,8 +1,9 @@
 """Which feature met which fault in many runs: the table of docs/simulation.md, and the pairs that must not be empty.
 
-    python -m aerobee.simulation.coverage [RUNS]
+    python -m aerobee.simulation.coverage [RUNS [JOBS]]
 
-runs so many seeds on two processes and writes the table into docs/simulation.md of the working directory.
+runs so many seeds (default 1,000) on so many processes (default 2) and writes the table into docs/simulation.md of the
+working directory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from aerobee.simulation.run import groups_of, run_group
 from aerobee.simulation.traffic import Way
 
 MINUTES = 0.02
-RUNS = 1_000
+RUNS, JOBS = 1_000, 2
 BEGIN, END = "<!-- coverage: made by python -m aerobee.simulation.coverage -->", "<!-- end of coverage -->"
 PAGE = Path("docs/simulation.md")
 # Columns of the table, and the faults that each of them counts.
@@ -95,11 +96,11 @@ def table(found: Mapping[str, Counter[str]]) -> str:
     return "\n".join(lines)
 
 
-def main(runs: int) -> None:
+def main(runs: int, jobs: int) -> None:
     """Run, and write the table into the page."""
     logging.disable(logging.CRITICAL)
     outcomes = list(
-        run_groups(groups_of(range(runs)), lambda group: run_group(group, minutes=MINUTES), jobs=2)
+        run_groups(groups_of(range(runs)), lambda group: run_group(group, minutes=MINUTES), jobs=jobs)
     )
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
@@ -110,4 +111,4 @@ def main(runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else RUNS)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else RUNS, int(sys.argv[2]) if len(sys.argv) > 2 else JOBS)

@@ -43,8 +43,6 @@ def drawn_settings(seed: int) -> Settings:
         has_ha_key=rng.random() < 0.3,
         is_indexed=rng.random() < 0.8,
         writer_delay_s=rng.choice(WRITER_DELAYS_S),
-        leaves_open=True,
-        looks_at_popped=False,  # docs/simulation.md, open findings
         features=features,
         byte_cost_s=random.Random(f"costs {seed}").choice(BYTE_COSTS_S),
         has_passing_topic=rng.random() < PASSING_SHARE,

@@ -65,18 +65,13 @@ class Features(Party):
         clock: SimulatedClock,
         network: SimulatedNetwork,
         on_use: Callable[[str], None] = lambda name: None,
-        *,
-        leaves_open: bool = True,
-        looks_at_popped: bool = True,
     ) -> None:
-        """`leaves_open`: some transactions are decided only when a broker asks. `looks_at_popped`: what was acknowledged must not come
-        again (Checker.POPPED). `on_use` hears the name of each feature whenever something of it happens."""
+        """`on_use` hears the name of each feature whenever something of it happens."""
         super().__init__("features", rng, clock, network)
         self.tasks: dict[bytes, Task] = {}
         self.trouble: Broken | None = None
         self.is_clock_set = False  # by more than a drift: early deliveries cannot be detected
         self._on_use = on_use
-        self._leaves_open, self._is_strict = leaves_open, looks_at_popped
         self.under_way = 0  # sends without an answer
         self._is_over = asyncio.Event()
         self._senders: list[asyncio.Task[None]] = []
@@ -182,7 +177,7 @@ class Features(Party):
                 await self._pause(rng.uniform(0.05, PAUSE_S_MAX))
                 task = self._new("transaction")
                 task.wanted = rng.choice((TransactionState.COMMIT, TransactionState.ROLLBACK))
-                is_said = rng.random() < 0.7 or not self._leaves_open
+                is_said = rng.random() < 0.7
                 said = task.wanted if is_said else TransactionState.UNKNOWN
                 task.due_s = float("inf")
 
@@ -249,7 +244,7 @@ class Features(Party):
             )
         if task.wanted is TransactionState.ROLLBACK:
             self._break(Checker.TRANSACTIONS, f"{message.body!r} was rolled back, and popped at {now:.3f} s")
-        if self._is_strict and now > task.done_at_s + INVISIBLE_S:
+        if now > task.done_at_s + INVISIBLE_S:
             self._break(
                 Checker.POPPED,
                 f"{message.body!r} was acknowledged at {task.done_at_s:.3f} s, and popped again at {now:.3f} s",

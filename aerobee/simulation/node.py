@@ -25,8 +25,6 @@ class Settings:
     )
     features: bool = False  # with delays, transactions and POP
     changes_masters: bool = True  # random runs may have several deliberate changes of master
-    leaves_open: bool = True  # some transactions are decided only when a broker asks
-    looks_at_popped: bool = True  # what a member of a POP group acknowledged must not come again
     # Of a group that waits for replicas:
     all_acks: bool = True  # allAckInSyncStateSet
     in_sync: int = 2  # inSyncReplicas

@@ -91,11 +91,7 @@ class PopChecks:
         """For requests that hand messages out, and those that ask whether there are any."""
         if not self._live.value.broker_permission & PERM_READ:
             raise Refused(Reason.FORBIDDEN, f"the broker[{self._identity.address}] pop message is forbidden")
-        if not self._role.serves_group:
-            raise Refused(
-                Reason.NOT_MASTER,
-                f"broker {self._identity.name} id {self._identity.broker_id} is a slave: pop from the master",
-            )
+        self.require_master()
         self.client_group(group_name)
         topic = self.topic(topic_name)
         if not topic.is_readable:
@@ -122,6 +118,14 @@ class PopChecks:
                 f"the consumer group [{group_name}] is forbidden for topic[{topic_name}]",
             )
         return group, topic
+
+    def require_master(self) -> None:
+        """Raise Refused at a broker that hands nothing out."""
+        if not self._role.serves_group:
+            raise Refused(
+                Reason.NOT_MASTER,
+                f"broker {self._identity.name} id {self._identity.broker_id} is a slave: pop from the master",
+            )
 
     def client_group(self, group: str) -> None:
         """Raise Refused for a group in which the broker keeps its own state."""

@@ -208,6 +208,8 @@ class Pop(Feature):
             pick=pick,
             spawn=parts.spawn,
             when_free=self._wake_at,
+            unserved=parts.unserved,
+            feature=self.name,
         )
         self.acks = AckService(
             engine=self.engine,
@@ -298,6 +300,9 @@ class Pop(Feature):
     def resign(self) -> None:
         self.stop()
         self._forget()
+        # Their clients hear that this is a slave, and go to the next master.
+        self.waiting.release_all()
+        self.notified.release_all()
 
     def log_cut(self, log_offset: int) -> None:
         self._known_to = -1

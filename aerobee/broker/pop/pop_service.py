@@ -22,6 +22,7 @@ from aerobee.broker.pop.pending_pops import HeldCall, PendingPop, PendingPops, q
 from aerobee.broker.pop.request_age import RequestAge
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.broker.state.refusal import Reason, Refused
+from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.caller import Caller
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
@@ -140,8 +141,11 @@ class PopService:
         pick: Callable[[int], int],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         when_free: Callable[[str, str, int], None],
+        unserved: UnservedKinds,
+        feature: str,
     ) -> None:
-        """`when_free(topic, group, time ms)` has a waiting ordered pop served when its blocked queue is free."""
+        """`when_free(topic, group, time ms)` has a waiting ordered pop served when its blocked queue is free. `feature`: POP's name
+        in `unserved`."""
         self._engine = engine
         self._store = store
         self._checks = checks
@@ -152,6 +156,7 @@ class PopService:
         self._pick = pick
         self._spawn = spawn
         self._when_free = when_free
+        self._unserved, self._feature = unserved, feature
         self._ages = RequestAge()
         self._may_hold = True  # false while the broker stops: nothing waits any more
 
@@ -295,7 +300,12 @@ class PopService:
         until_ms: int,
         is_cold: Callable[[str, int, int], bool] | None = None,
     ) -> PopOutcome | None:
-        """Serve the pop, or let it wait until `until_ms` (0: not at all). Raises ColdData when `is_cold` says so, StoreError."""
+        """Serve the pop, or let it wait until `until_ms` (0: not at all). Raises ColdData when `is_cold` says so, StoreError, and
+        Refused or RemoteError when the role has changed since the pop came in."""
+        # A new master hands nothing out before it knows from its log what its predecessor has handed out.
+        self._checks.require_master()
+        if (refusal := self._unserved.refusal(self._feature)) is not None:
+            raise refusal
         taken = self._engine.take(want, self._clock.now_ms(), is_cold)
         if not taken.count:
             return self.nothing(asked, call, want, taken, until_ms)
