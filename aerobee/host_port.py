@@ -12,6 +12,7 @@ from aerobee.errors import ConfigError, UsageError
 
 PORT_MAX = 65_535
 NAMESERVER_DEFAULT = "127.0.0.1:9876"
+CONTROLLER_DEFAULT = "127.0.0.1:9878"
 WILDCARDS = {
     "": "127.0.0.1",
     "0.0.0.0": "127.0.0.1",

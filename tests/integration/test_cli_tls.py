@@ -99,3 +99,20 @@ def test_file_that_is_not_there_is_said_before_anything_is_tried(run: Run) -> No
     code, _, error = run("topic", "list", "-n", "127.0.0.1:1", "--tls-ca-file", "/nowhere.pem")
     assert code == 2
     assert "/nowhere.pem" in error
+
+
+def test_a_context_holds_controllers_with_its_tls(
+    run: Run, secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = run("context", "set", "c", "-n", "127.0.0.1:1", "-a", secured.alone, *secured.options())
+    assert said[0] == 0
+    assert json.loads(run("context", "show", "--json")[1])["controller"] == secured.alone
+    code, _, error = run("ha", "status")
+    # A NameServer that takes TLS only: it was reached with the context's certificates, and is no controller.
+    assert code != 0
+    assert secured.alone in error
+    assert "TLS" not in error
+    assert "127.0.0.1:1:" in run("ha", "status", "-a", "127.0.0.1:1")[2]
+    monkeypatch.setenv("AEROBEE_CONTROLLER_ADDR", "127.0.0.1:2")
+    assert "127.0.0.1:2" in run("ha", "status")[2]
+    assert secured.alone in run("ha", "status", "--context", "c")[2]

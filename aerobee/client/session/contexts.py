@@ -6,6 +6,7 @@ The file is `~/.config/aerobee/client.toml` ($XDG_CONFIG_HOME/aerobee/client.tom
 
     [context.staging]
     nameserver = "ns1.example.com:9876;ns2.example.com:9876"
+    controller = "ctl1.example.com:9878;ctl2.example.com:9878"
     tls = true
     tls_ca_file = "/etc/aerobee/ca.pem"
     tls_cert_file = "/home/me/me.pem"
@@ -31,12 +32,13 @@ from typing import Any
 from aerobee.client.base.config import ClientConfig
 from aerobee.client.session.nameservers import parse_addresses
 from aerobee.errors import ConfigError
-from aerobee.host_port import NAMESERVER_DEFAULT
+from aerobee.host_port import CONTROLLER_DEFAULT, NAMESERVER_DEFAULT
 from aerobee.system import sync_directory, sync_file
 
 FILE_VARIABLE = "AEROBEE_CLIENT_CONFIG"
 CONTEXT_VARIABLE = "AEROBEE_CONTEXT"
 NAMESERVER_VARIABLES = ("AEROBEE_NAMESRV_ADDR", "NAMESRV_ADDR")
+CONTROLLER_VARIABLE = "AEROBEE_CONTROLLER_ADDR"
 TLS_VARIABLES = {
     "tls": "AEROBEE_TLS",
     "tls_ca_file": "AEROBEE_TLS_CA_FILE",
@@ -50,6 +52,7 @@ VARIABLES = (
     FILE_VARIABLE,
     CONTEXT_VARIABLE,
     *NAMESERVER_VARIABLES,
+    CONTROLLER_VARIABLE,
     *TLS_VARIABLES.values(),
     *KEY_VARIABLES.values(),
 )
@@ -63,6 +66,7 @@ class Context:
     """Settings of a context, the options or the environment; None: not set."""
 
     nameserver: str | None = None
+    controller: str | None = None
     tls: bool | None = None
     tls_ca_file: str | None = None
     tls_insecure: bool | None = None
@@ -117,6 +121,7 @@ class Cluster:
     nameservers: str
     client: ClientConfig
     context: str = ""  # the name of the selected context, if any
+    controllers: str = CONTROLLER_DEFAULT  # addresses of the controllers, for `aerobee ha`
 
 
 def cluster(
@@ -143,7 +148,8 @@ def cluster(
         settings = said.over(chosen)
     nameservers = settings.nameserver if settings.nameserver is not None else NAMESERVER_DEFAULT
     parse_addresses(nameservers)
-    return Cluster(nameservers, _client(settings), name)
+    controllers = settings.controller if settings.controller is not None else CONTROLLER_DEFAULT
+    return Cluster(nameservers, _client(settings), name, controllers)
 
 
 def contexts_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -237,6 +243,8 @@ def _environment(environ: Mapping[str, str]) -> Context:
         if environ.get(variable):
             values["nameserver"] = environ[variable]
             break
+    if environ.get(CONTROLLER_VARIABLE):
+        values["controller"] = environ[CONTROLLER_VARIABLE]
     return Context(**values)
 
 

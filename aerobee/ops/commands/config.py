@@ -16,10 +16,9 @@ import typer
 
 from aerobee.client import Admin
 from aerobee.errors import UsageError
-from aerobee.host_port import NAMESERVER_DEFAULT
-from aerobee.ops.commands.ha import CONTROLLER_DEFAULT, Controllers
+from aerobee.host_port import CONTROLLER_DEFAULT, NAMESERVER_DEFAULT
 from aerobee.ops.options.clients import masters, open_admin
-from aerobee.ops.options.options import AsJson, ClusterName, NameServers
+from aerobee.ops.options.options import AsJson, ClusterName, Controllers, NameServers
 from aerobee.ops.settings.setting_meanings import (
     SettingMeaning,
     broker_settings,

@@ -66,6 +66,7 @@ def list_contexts(as_json: AsJson = False) -> None:
         "current": "",
         "context": "context",
         "nameserver": "nameserver",
+        "controller": "controller",
         "tls": "tls",
         "files": "TLS files",
     }
@@ -84,6 +85,7 @@ def show(as_json: AsJson = False) -> None:
         {
             "context": found.context or None,
             "nameserver": found.nameservers,
+            "controller": found.controllers,
             "tls": found.client.tls,
             "tls_ca_file": found.client.tls_ca_file or None,
             "tls_insecure": found.client.tls_insecure,
@@ -97,6 +99,10 @@ def show(as_json: AsJson = False) -> None:
 Nameserver = Annotated[
     str | None,
     typer.Option("--nameserver", "-n", metavar="HOST:PORT[;…]", help="Addresses of its NameServers."),
+]
+ControllerOption = Annotated[
+    str | None,
+    typer.Option("--controller", "-a", metavar="HOST:PORT[;…]", help="Addresses of its controllers."),
 ]
 Tls = Annotated[bool | None, typer.Option("--tls/--no-tls", help="Connect with TLS.")]
 CaFile = Annotated[
@@ -142,6 +148,7 @@ SecretKeyEnv = Annotated[
 def add_context(
     name: Name,
     nameserver: Nameserver = None,
+    controller: ControllerOption = None,
     tls: Tls = None,
     ca_file: CaFile = None,
     insecure: Insecure = None,
@@ -158,7 +165,9 @@ def add_context(
             f"context {name} exists already: `aerobee context set {name}` changes it and takes the same options"
         )
     user = _user_of(access_key, access_key_env)
-    given = _given(nameserver, tls, insecure, (ca_file, cert_file, key_file), user, secret_key_env)
+    given = _given(
+        nameserver, controller, tls, insecure, (ca_file, cert_file, key_file), user, secret_key_env
+    )
     _keep(name, given, as_json=as_json)
 
 
@@ -166,6 +175,7 @@ def add_context(
 def set_context(
     name: Name,
     nameserver: Nameserver = None,
+    controller: ControllerOption = None,
     tls: Tls = None,
     ca_file: CaFile = None,
     insecure: Insecure = None,
@@ -178,12 +188,15 @@ def set_context(
 ) -> None:
     """Add a context, or change the given values of one. The first context becomes the current one."""
     user = _user_of(access_key, access_key_env)
-    given = _given(nameserver, tls, insecure, (ca_file, cert_file, key_file), user, secret_key_env)
+    given = _given(
+        nameserver, controller, tls, insecure, (ca_file, cert_file, key_file), user, secret_key_env
+    )
     _keep(name, given, as_json=as_json)
 
 
 def _given(
     nameserver: str | None,
+    controller: str | None,
     tls: bool | None,
     insecure: bool | None,
     files: tuple[str | None, str | None, str | None],
@@ -191,13 +204,15 @@ def _given(
     secret_key_env: str | None,
 ) -> Context:
     """The values of the options; None where not given. `files`: of the authorities, of a certificate, of its key."""
-    if nameserver is not None:
-        parse_addresses(nameserver)
+    for addresses in (nameserver, controller):
+        if addresses is not None:
+            parse_addresses(addresses)
     paths = [None if path is None else os.path.abspath(os.path.expanduser(path)) for path in files]
     return Context(
         access_key=user,
         secret_key=_held_by(secret_key_env, "--secret-key-env"),
         nameserver=nameserver,
+        controller=controller,
         tls=True if tls is None and (insecure or any(paths)) else tls,
         tls_insecure=insecure,
         tls_ca_file=paths[0],
@@ -248,7 +263,12 @@ def delete(name: Name, as_json: AsJson = False) -> None:
 
 def _shown(context: Context) -> dict[str, object]:
     files = [path for path in (context.tls_ca_file, context.tls_cert_file, context.tls_key_file) if path]
-    return {"nameserver": context.nameserver, "tls": bool(context.tls), "files": files}
+    return {
+        "nameserver": context.nameserver,
+        "controller": context.controller,
+        "tls": bool(context.tls),
+        "files": files,
+    }
 
 
 def _write(file: ContextFile) -> None:

@@ -12,13 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from aerobee.client.session.contexts import cluster
+from aerobee.client.session.session import client_tls
 from aerobee.clock import SystemClock
 from aerobee.errors import ConnectFailed, NotLeader, RequestNotSupported, TransportError, UsageError
-from aerobee.host_port import NAMESERVER_DEFAULT
+from aerobee.host_port import CONTROLLER_DEFAULT, NAMESERVER_DEFAULT
 from aerobee.network import AsyncioNetwork
 from aerobee.ops.options.clients import open_admin
-from aerobee.ops.options.options import AsJson, NameServers, Yes, ask
+from aerobee.ops.options.options import AsJson, Controllers, NameServers, Yes, ask
+from aerobee.ops.options.shared_options import client_config
 from aerobee.ops.terminal.failure import NoController, NoEpochs, NotFound, explain
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
@@ -28,7 +29,6 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.fastjson import loads_trusted
 from aerobee.remoting.proven_client import prove
-from aerobee.remoting.signature import Credentials
 from aerobee.words import plural
 
 CALL_TIMEOUT_S = 10.0
@@ -36,22 +36,11 @@ CALL_TIMEOUT_S = 10.0
 app = typer.Typer(
     name="ha", help="Controllers and broker groups: state, elections, members.", no_args_is_help=True
 )
-Controllers = Annotated[
-    str,
-    typer.Option(
-        "--controller",
-        "-a",
-        envvar=["AEROBEE_CONTROLLER_ADDR"],
-        metavar="HOST:PORT[;…]",
-        help="Addresses of the controllers.",
-    ),
-]
 GroupName = Annotated[
     str, typer.Argument(metavar="BROKER_NAME", help="Broker name, shared by a master and its replicas.")
 ]
 BrokerId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The broker's id at the controllers.")]
 Member = Annotated[str, typer.Argument(metavar="CONTROLLER", help="The controller's controllerDLegerSelfId.")]
-CONTROLLER_DEFAULT = "127.0.0.1:9878"
 
 
 @app.command("status")
@@ -389,21 +378,19 @@ async def opened(controllers: str) -> AsyncIterator[QuorumAdmin]:
     addresses = [part.strip() for part in controllers.split(";") if part.strip()]
     if not addresses:
         raise UsageError("no controller is given: use --controller HOST:PORT[;HOST:PORT]")
-    client = RemotingClient(clock=SystemClock(), network=AsyncioNetwork(), credentials=_credentials())
+    config = client_config()
+    client = RemotingClient(
+        clock=SystemClock(), network=AsyncioNetwork(), tls=client_tls(config), credentials=config.credentials
+    )
     try:
         yield QuorumAdmin(client, addresses)
     except ConnectFailed as error:
         raise NoController(
-            f"no controller is reachable at {error.address}: {error.reason}; set --controller or AEROBEE_CONTROLLER_ADDR"
+            f"no controller is reachable at {error.address}: {error.reason}; set --controller, AEROBEE_CONTROLLER_ADDR, or a "
+            "context (`aerobee context set NAME --controller …`)"
         ) from error
     finally:
         await client.close()
-
-
-def _credentials() -> Credentials | None:
-    """The keys of the context or the environment: controllers may require them (authenticationEnabled)."""
-    config = cluster().client
-    return Credentials(config.access_key, config.secret_key) if config.access_key else None
 
 
 def _rows(group: Mapping[str, Any]) -> list[dict[str, Any]]:

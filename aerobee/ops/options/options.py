@@ -26,6 +26,16 @@ NameServers = Annotated[
         help="Addresses of the NameServers.",
     ),
 ]
+Controllers = Annotated[
+    str,
+    typer.Option(
+        "--controller",
+        "-a",
+        envvar=["AEROBEE_CONTROLLER_ADDR"],
+        metavar="HOST:PORT[;…]",
+        help="Addresses of the controllers.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or one per line.")]
 ClusterName = Annotated[str | None, typer.Option("--cluster", "-c", help="This cluster only.")]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]

@@ -22,7 +22,7 @@ from aerobee.ops.terminal.watching import WATCHED
 
 if TYPE_CHECKING:
     from aerobee.client.base.config import ClientConfig
-    from aerobee.client.session.contexts import Cluster
+    from aerobee.client.session.contexts import Cluster, Context
 
 PANEL = "Connection"
 TLS_NAMES = ("tls", "tls_ca_file", "tls_insecure", "tls_cert_file", "tls_key_file")
@@ -165,7 +165,8 @@ def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
     known = {each.name: each for each in command.params}
     # `context add` and `context set` store the values of these options; they do not connect.
     has_nameserver = "nameserver" in known and path not in KEPT
-    talks = hasattr(command, "commands") or has_nameserver
+    has_controllers = "controllers" in known and path not in KEPT
+    talks = hasattr(command, "commands") or has_nameserver or has_controllers
     for option in map(copy, _made()):
         if option.name == "watch":
             if path in WATCHED:
@@ -174,21 +175,38 @@ def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
             option.hidden = hidden
             command.params.append(option)
     if has_nameserver:
-        known["nameserver"].callback = _choose
+        known["nameserver"].callback = _choose_nameservers
+    if has_controllers:
+        known["controllers"].callback = _choose_controllers
 
 
-def _choose(context: Any, parameter: Any, value: str | None) -> str:
+def _choose_nameservers(context: Any, parameter: Any, value: str | None) -> str:
     """The NameServers of this command line. All other connection options are eager, so their values are known here."""
-    from aerobee.client.session.contexts import (  # imported here: servers do not need it
-        Context,
-        cluster,
-    )
+    from aerobee.client.session.contexts import Context  # imported here: servers do not need it
 
+    return _choose(Context(nameserver=_of_command_line(context, parameter, value))).nameservers
+
+
+def _choose_controllers(context: Any, parameter: Any, value: str | None) -> str:
+    """The controllers of this command line, with the connection options of its context."""
+    from aerobee.client.session.contexts import Context
+
+    given = Context(controller=_of_command_line(context, parameter, value))
+    if _cluster:  # the NameServers of this command line have chosen the connection
+        return given.controller or _cluster[-1].controllers
+    return _choose(given).controllers
+
+
+def _of_command_line(context: Any, parameter: Any, value: str | None) -> str | None:
+    """The value if the command line has it; None for one of the environment, which contexts.py reads, or a default."""
     source = context.get_parameter_source(parameter.name)
-    is_given = source is not None and source.name == "COMMANDLINE"
-    tls = {name: _said[name] for name in TLS_NAMES if name in _said}
-    found = cluster(
-        context=_said.get("context"), given=Context(nameserver=value if is_given else None, **tls)
-    )
+    return value if source is not None and source.name == "COMMANDLINE" else None
+
+
+def _choose(given: Context) -> Cluster:
+    from aerobee.client.session.contexts import Context, cluster
+
+    tls = Context(**{name: _said[name] for name in TLS_NAMES if name in _said})
+    found = cluster(context=_said.get("context"), given=given.over(tls))
     _cluster.append(found)
-    return found.nameservers
+    return found

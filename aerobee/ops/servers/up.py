@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shlex
 import shutil
 import sys
 import tempfile
@@ -42,6 +41,7 @@ from aerobee.ops.servers.server_process import ServerProcess
 from aerobee.ops.servers.serving import Assignments, LogLevel, set_log_level
 from aerobee.ops.servers.up_access import own_keys, refused, require_inner_keys, what_commands_need
 from aerobee.ops.servers.up_console import UpConsole, open_console
+from aerobee.ops.servers.up_next_steps import exports
 from aerobee.ops.settings.settings import (
     BROKER_KINDS,
     BrokerSettings,
@@ -103,6 +103,11 @@ class Plan:
     broker_arguments: tuple[tuple[str, ...], ...]
     data: Path
     controllers: tuple[Mapping[str, str], ...] = ()  # key -> value of each controller, with --replicas
+
+    @property
+    def controller_addresses(self) -> tuple[str, ...]:
+        """Address of each controller; empty without --replicas."""
+        return tuple(self.brokers[0].broker.controller_addr.split(";")) if self.controllers else ()
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -553,6 +558,7 @@ def _say_ready(
     if plan.controllers and store.all_ack_in_sync_state_set:
         ack += "; in a broker group, after every in-sync broker has stored the message"
     keys = what_commands_need(plan.brokers[0].access, os.environ)
+    controllers = plan.controller_addresses
     if out.as_json:
         if keys:
             out.note(f"access control is on, {keys}")
@@ -560,7 +566,8 @@ def _say_ready(
             {
                 "event": "ready",
                 "nameserver": nameserver,
-                "brokers": dict(addresses),
+                "brokers": {name: each for name, each in addresses.items() if name in plan.titles},
+                "controllers": list(controllers),
                 "data": None if ephemeral else str(plan.data),
                 "ack": ack,
                 "fast_path": backend.name,
@@ -581,19 +588,27 @@ def _say_ready(
     out.say(f"  {'fast path':<{width}}  {backend.name} ({backend.why})")
     if administrators := _administrators(plan.brokers[0]):
         out.say(f"  {'admin':<{width}}  {administrators}")
-    if keys:
-        out.say(f"  {'keys':<{width}}  {keys}")
     if isinstance(page, UpConsole):
         out.say(f"  {'console':<{width}}  {page.url}" + (f" ({page.notice})" if page.notice else ""))
     elif page:
         out.say(f"  {'console':<{width}}  {page}")
     out.say("")
     out.say("In another terminal:", style="bold")
-    if nameserver != "127.0.0.1:9876":
-        out.say(f"  export AEROBEE_NAMESRV_ADDR={shlex.quote(nameserver)}")
+    first = plan.brokers[0]
+    for line in exports(
+        nameserver=nameserver,
+        controllers=controllers,
+        brokers=list(addresses.values()),
+        tls=first.tls,
+        access=first.access,
+        environ=os.environ,
+    ):
+        out.say(f"  {line}")
     command = _command()
     out.say(f'  {command} send hello "my first message"')
     out.say(f"  {command} consume hello --from first")
+    if controllers:
+        out.say(f"  {command} ha status")
     out.say("")
     out.say("Ctrl-C stops it.")
 
