@@ -12,6 +12,7 @@ import pytest
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.replication.metadata_sync import MetadataSync
+from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction.service import Transactions
 from aerobee.errors import StoreError
@@ -214,6 +215,11 @@ async def test_the_event_loop_gets_its_turn_while_the_timer_wheel_is_opened(
     failover: Failover, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wheel that has to be written again from its units: a few of them, then what else the broker does."""
+
+    async def refuse(copy: TimerCopy, master: str, is_following: object) -> None:
+        """The slave has no copy of its master's wheel."""
+
+    monkeypatch.setattr(TimerCopy, "run", refuse)
     await failover.begin()
     a, b = failover.a, failover.b
     for number in range(60):

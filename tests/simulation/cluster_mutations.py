@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -24,6 +24,7 @@ from aerobee.broker.replication.controller_agent import ControllerAgent
 from aerobee.broker.replication.follower import Follower
 from aerobee.broker.replication.offset_merge import Merge, OffsetMerge
 from aerobee.broker.replication.raw_receiver import RawReceiver
+from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.transaction import end as end_transaction
 from aerobee.broker.transaction.check import Checker as TransactionChecks
 from aerobee.broker.transaction.transaction_table import Outcome
@@ -39,6 +40,7 @@ from aerobee.simulation.broken import Checker
 from aerobee.simulation.run import run_seed
 from aerobee.simulation.scenarios import SCENARIOS
 from aerobee.store.append.durability import Durability
+from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
 
 Break = Callable[[], AbstractContextManager[Any]]
 
@@ -119,6 +121,18 @@ async def _heartbeats_until_one_fails(agent: ControllerAgent, address: str, now:
 
 
 # --- others
+
+
+def _copied_timers(**changes: Callable[[TimerCopy, TimerCheckpoint], int]) -> Break:
+    """A slave that becomes master continues from another checkpoint than its master's."""
+    take = TimerCopy.take
+
+    def changed(copy: TimerCopy) -> TimerCheckpoint | None:
+        told = take(copy)
+        values = {} if told is None else {name: change(copy, told) for name, change in changes.items()}
+        return None if told is None else replace(told, **values)
+
+    return _replaced(TimerCopy, "take", changed)
 
 
 def _confirm_alone(mode: AutoSwitchMode) -> None:
@@ -378,6 +392,18 @@ _ALL = (
         _replaced(TransactionChecks, "ask", _asks_nobody),
         "features",
         (Checker.DELIVERED,),
+    ),
+    Mutation(
+        "a_copied_wheel_lacks_messages",
+        _copied_timers(queue_offset=lambda copy, told: told.queue_offset + 3),
+        "features",
+        (Checker.DELIVERED,),
+    ),
+    Mutation(
+        "deliveries_behind_the_copied_wheel_are_not_read",
+        _copied_timers(scan_from=lambda copy, told: copy._store.log.end),
+        "features",
+        (Checker.POPPED,),
     ),
     Mutation(
         "acknowledgements_are_not_written",

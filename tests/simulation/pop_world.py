@@ -227,6 +227,7 @@ class World:
                 store_host=HOST,
             ),
             role=RoleState(Role.MASTER, "of the test"),
+            client=SimpleNamespace(),
             clock=self.clock,
             disk=self.disk,
             config_file=self._file,

@@ -180,6 +180,7 @@ class World:
                 store_host=HOST,
             ),
             role=RoleState(Role.MASTER, "of the test"),
+            client=SimpleNamespace(),
             clock=self.clock,
             disk=self.disk,
             run_blocking=self._run_blocking,

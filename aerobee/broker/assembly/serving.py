@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -214,6 +214,7 @@ class Serving:
                 network=base.network,
                 raw_appends=raw_appends,
                 on_cut=self._log_cut,
+                copy_features=self._copy_features,
             )
         from aerobee.broker.replication.controller_wiring import (
             make_controller_mode,  # loaded where it is wanted
@@ -226,6 +227,7 @@ class Serving:
             network=base.network,
             raw_appends=raw_appends,
             on_cut=self._log_cut,
+            copy_features=self._copy_features,
             on_role=self._role_given,
         )
         return self.controllers.replication
@@ -233,6 +235,12 @@ class Serving:
     def _log_cut(self, log_offset: int) -> None:
         """The end of this slave's log was cut off."""
         self.leading.log_cut(log_offset)
+
+    async def _copy_features(self, master: str, is_following: Callable[[], bool]) -> None:
+        """What features copy from the master besides the log and the tables."""
+        async with asyncio.TaskGroup() as tasks:
+            for feature in self.features:
+                tasks.create_task(feature.copy(master, is_following), name=f"copy-{feature.name}")
 
     def _make_acting(self) -> ActingSwitch:
         """The slave's acting for an absent master, where it is enabled."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.parts.parts import BrokerParts
-from aerobee.broker.pop.revive_log import revive_topic
-from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ControllerAgent
@@ -19,9 +17,9 @@ from aerobee.broker.replication.controller_files import Epochs, IdentityFiles
 from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replica_hosts import ReplicaHosts
-from aerobee.broker.replication.replication import Replication
+from aerobee.broker.replication.replication import CopyFeatures, Replication
 from aerobee.broker.replication.tls_connection import secured
-from aerobee.broker.replication.wiring import make_metadata_sync
+from aerobee.broker.replication.wiring import make_after_cut, make_metadata_sync
 from aerobee.network import Network
 
 
@@ -41,6 +39,7 @@ def make_controller_mode(
     network: Network,
     raw_appends: RawAppends | None,
     on_cut: Callable[[int], None],
+    copy_features: CopyFeatures,
     on_role: Callable[[int], None],
 ) -> ControllerMode:
     """`on_role` is called with a master's epoch whenever a role began, `on_cut` with the log's end after a cut. Raises StoreError for damaged epochs."""
@@ -66,18 +65,7 @@ def make_controller_mode(
         on_role=on_role,
         hosts=hosts,
     )
-    after_cut = AfterCut(
-        store=store,
-        topics=parts.topics,
-        offsets=parts.offsets,
-        schedule=parts.schedule,
-        escaped=parts.escaped,
-        disk=disk,
-        clock=clock,
-        config_file=parts.config_file,
-        revive_topic=revive_topic(parts.identity.cluster),
-        on_cut=on_cut,
-    )
+    after_cut = make_after_cut(parts, on_cut)
     follower = AutoSwitchFollower(
         store=store,
         clock=clock,
@@ -109,6 +97,7 @@ def make_controller_mode(
         listener=listener,
         metadata=make_metadata_sync(parts, modes),
         after_cut=after_cut,
+        copy_features=copy_features,
     )
     calls = ControllerModeCalls(agent=agent, epochs=epochs, identity=identity, role=parts.role, store=store)
     return ControllerMode(agent.replication, agent, calls)

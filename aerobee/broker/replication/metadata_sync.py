@@ -10,7 +10,7 @@ them. Here a slave that becomes master makes those again of which it has message
 Offsets are taken when this log has reached the offset where the master's ended when it sent them. Taken earlier, and with the
 master lost then, they would lead over messages that this broker gets as the next master.
 
-Timers need no copy: what is delivered stands in the log, and a slave that becomes master reads it there.
+Timers are copied separately (broker/timer/timer_copy.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.replication.after_cut import AfterCut
@@ -23,6 +25,9 @@ from aerobee.broker.state.role import Role, RoleState
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
+
+# Address of the master's requests, whether this log is copied from it now -> copies until cancelled what features have besides the log.
+CopyFeatures = Callable[[str, Callable[[], bool]], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,9 @@ class Replication:
         listener: HaListener,
         metadata: MetadataSync,
         after_cut: AfterCut,
+        copy_features: CopyFeatures,
     ) -> None:
+        self._copy_features = copy_features
         self.acks = acks
         self._copies = copies
         self._store = store
@@ -126,8 +133,11 @@ class Replication:
                 )
                 self._tasks = [asyncio.create_task(self._mode.follow(master), name="ha-follow")]
                 if master.broker:
-                    self._tasks.append(
-                        asyncio.create_task(self.metadata.run(master.broker), name="ha-metadata")
+                    self._tasks += (
+                        asyncio.create_task(self.metadata.run(master.broker), name="ha-metadata"),
+                        asyncio.create_task(
+                            self._copy_features(master.broker, self._is_copying), name="ha-features"
+                        ),
                     )
         self._role.change(
             Role.SLAVE, reason, epoch=max(epoch, self._role.epoch), is_provisional=master is None
@@ -158,6 +168,10 @@ class Replication:
         await self.after_cut.stop()
 
     # ---
+
+    def _is_copying(self) -> bool:
+        following = self._mode.following()
+        return following is not None and following.is_connected
 
     def _serve(self, epoch: int) -> None:
         self._is_slave = False

@@ -16,7 +16,7 @@ from aerobee.broker.replication.ha_listener import HaListener
 from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
-from aerobee.broker.replication.replication import Replication
+from aerobee.broker.replication.replication import CopyFeatures, Replication
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.errors import ConfigError
 from aerobee.host_port import split_address
@@ -99,27 +99,17 @@ def make_replication(
     network: Network,
     raw_appends: RawAppends | None,
     on_cut: Callable[[int], None],
+    copy_features: CopyFeatures,
 ) -> Replication:
     """Make it in classic mode; it begins with Replication.start(). `raw_appends`: native code that copies a master's log.
 
-    `on_cut` is called with where the log ends when it was cut."""
+    `on_cut` is called with where the log ends when it was cut. `copy_features` runs while it follows a master."""
     store, clock, live = parts.store, parts.clock, parts.live
     questions = MasterQuestions(parts.client)
     acks, copies = (
         ReplicaAcks(clock=clock, timeout_s=lambda: store.config.slave_timeout / 1000) for _ in range(2)
     )
-    after_cut = AfterCut(
-        store=store,
-        topics=parts.topics,
-        offsets=parts.offsets,
-        schedule=parts.schedule,
-        escaped=parts.escaped,
-        disk=parts.disk,
-        clock=clock,
-        config_file=parts.config_file,
-        revive_topic=revive_topic(parts.identity.cluster),
-        on_cut=on_cut,
-    )
+    after_cut = make_after_cut(parts, on_cut)
 
     def make_follower() -> ClassicFollower:
         from aerobee.broker.replication.classic_follower import ClassicFollower  # a master has no use for it
@@ -154,6 +144,23 @@ def make_replication(
         listener=listener,
         metadata=make_metadata_sync(parts, modes),
         after_cut=after_cut,
+        copy_features=copy_features,
+    )
+
+
+def make_after_cut(parts: BrokerParts, on_cut: Callable[[int], None]) -> AfterCut:
+    """What follows a cut of the log, in either mode. `on_cut` is called first, with where the log ends."""
+    return AfterCut(
+        store=parts.store,
+        topics=parts.topics,
+        offsets=parts.offsets,
+        schedule=parts.schedule,
+        escaped=parts.escaped,
+        disk=parts.disk,
+        clock=parts.clock,
+        config_file=parts.config_file,
+        revive_topic=revive_topic(parts.identity.cluster),
+        on_cut=on_cut,
     )
 
 

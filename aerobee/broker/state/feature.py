@@ -7,6 +7,7 @@ features.py makes them; broker.py calls them at the right time:
     start()       the ports are open; only at a broker that takes messages (a master)
     follow()      at a broker that copies a master's log, from its start or its resignation on
     take_over()   that broker becomes master; start() follows (leading.py)
+    copy()        while it follows a known master
     log_cut()     the end of a slave's log was cut off
     save()        blocking: at the stop, when nothing is served any more
     stop()        before the store closes, also for a broker that is killed: cancel timers and tasks, write nothing
@@ -63,6 +64,11 @@ class Feature:
 
     def follow(self) -> None:
         """This broker copies a master's log: keep up with it where that makes take_over() short. stop() ends it."""
+
+    async def copy(self, master: str, is_following: Callable[[], bool]) -> None:
+        """Copy from the broker at `master` what is in no table and not in the log, until cancelled. What comes with an end of the
+        master's log is true here once this log reached it, while is_following(): then this log is the begin of the master's.
+        """
 
     def log_cut(self, log_offset: int) -> None:
         """The log was cut at `log_offset`: forget what the bytes behind it said."""

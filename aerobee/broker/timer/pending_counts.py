@@ -76,12 +76,19 @@ class PendingCounts:
         self.data_version = self.data_version.next(now_ms)
         return fastjson.dumps(self.to_dict())
 
+    def copy(self, tree: dict[str, Any]) -> None:
+        """Be what a master's body of 61 says."""
+        self._counts.clear()
+        self.load(tree)
+
     def load(self, tree: dict[str, Any]) -> None:
         """Take over what a file says. Entries that are none are left out."""
         if isinstance(tree.get("dataVersion"), dict):
             self.data_version = DataVersion.from_dict(tree["dataVersion"])
         table = tree.get("timingCount")
         for topic, entry in (table if isinstance(table, dict) else {}).items():
+            if len(self._counts) >= TOPICS_MAX and topic not in self._counts:
+                continue
             if isinstance(entry, dict) and isinstance(entry.get("count"), int):
                 time_ms = entry.get("timeStamp")
                 self._counts[str(topic)] = [entry["count"], time_ms if isinstance(time_ms, int) else 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator, Mapping
 
 from aerobee.broker.delay.delivery_scan import deliveries_between
@@ -13,9 +14,11 @@ from aerobee.broker.send.timer_properties import number
 from aerobee.broker.state.feature import Feature, PutHook
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_calls import TimerCalls
+from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_service import TimerService
+from aerobee.broker.timer.timer_source import TimerSource
 from aerobee.broker.timer.wheel_snapshot import WheelSnapshot
 from aerobee.errors import MalformedRecord, StoreError
 from aerobee.property_names import TIMER_OUT_MS, TIMER_REQUESTS
@@ -29,6 +32,8 @@ from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.system_names import WHEEL_TIMER_TOPIC
+
+log = logging.getLogger(__name__)
 
 _QUEUE_OFFSET, _QUEUE_OFFSET_AT = head_struct("queue_offset"), field_at("queue_offset")
 WARM_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
@@ -77,11 +82,20 @@ class Timers(Feature):
             interval_ms=lambda: store.config.timer_flush_interval_ms,
             run_blocking=parts.run_blocking,
         )
+        self._source = TimerSource(files=self._files, saver=self._saver, store=store)
+        self._copy = TimerCopy(
+            client=parts.client,
+            store=store,
+            files=self._files,
+            saver=self._saver,
+            pending=pending,
+            clock=parts.clock,
+        )
         hook = TimerHook(config=self._config, clock=parts.clock, count_in_slot=self._count_in_slot)
         self.put_hook = PutHook(frozenset(TIMER_REQUESTS), hook)
         self._calls = TimerCalls(
             service=self._service,
-            saver=self._saver,
+            source=self._source,
             files=self._files,
             hook=hook,
             store=store,
@@ -182,6 +196,10 @@ class Timers(Feature):
             return
         for _ in self._opening():
             pass
+        self._copy.loaded(self._checkpoint)
+        if not self._parts.role.takes_writes:
+            self._saver.start_copying(self._checkpoint)
+            return  # what was delivered is found when this broker leads
         scan_from = self._scan_start()
         log_files, end = self._store.log, self._store.log.end
         self._use(scan_from, delivered_sources(log_files, scan_from, end))
@@ -251,27 +269,47 @@ class Timers(Feature):
     def start(self) -> None:
         if self._is_enabled:
             self._has_run = True
+            self._copy.forget()  # from here on the files are this broker's own
             self._service.start()
             self._saver.start(self._checkpoint)
+            self._source.begin()
             if self._checkpoint is not None and self._checkpoint.scan_from < 0:
                 # RocketMQ wrote it. From here on a crash must find where to look for deliveries.
                 self._saver.save_first()
 
     async def take_over(self) -> None:
-        # The files are as a master before left them, or were taken away with a cut: again from them and the log.
+        # The files are the copy of the last master's, or as a master before left them, or were taken away with a cut.
         if not self._is_enabled:
             return
-        self._files.close()
-        for _ in self._opening():
-            await asyncio.sleep(0)
+        copied = self._copy.take()
+        if copied is not None:
+            self._checkpoint, self._was_due = copied, set()
+        else:
+            self._files.close()
+            for _ in self._opening():
+                await asyncio.sleep(0)
         scan_from, end = self._scan_start(), self._store.log.end
+        log.info(
+            "timers continue from queue offset %d; their deliveries are read from %d bytes of the log",
+            self._checkpoint.queue_offset if self._checkpoint is not None else 0, end - scan_from,
+        )  # fmt: skip
         self._use(scan_from, await deliveries_between(self._store, scan_from, end))
+
+    async def copy(self, master: str, is_following: Callable[[], bool]) -> None:
+        if self._is_enabled:
+            await self._copy.run(master, is_following)
+
+    def log_cut(self, log_offset: int) -> None:
+        # The checkpoint on the disk goes with the cut (after_cut.py).
+        self._files.revoke_saves()
+        self._copy.forget()
 
     def resign(self) -> None:
         self.stop()
         self._has_run = False  # what is known here grows old: no checkpoint says it
 
     def stop(self) -> None:
+        self._source.end()
         self._service.stop()
         self._saver.stop()
 

@@ -25,6 +25,9 @@ from aerobee.store.timer.timer_files import TimerFiles
 log = logging.getLogger(__name__)
 
 IDLE_SAVE_MS = 60_000  # so far may the saved read time lag behind while nothing happens
+COPY_SAVE_BYTES = (
+    16 << 20
+)  # of the log: so far may a slave's checkpoint lag behind its log; some 0.1 s to read
 
 
 class TimerSaver:
@@ -53,7 +56,8 @@ class TimerSaver:
         self._interval_ms = interval_ms
         self._run_blocking = run_blocking
         self._timer: Timer | None = None
-        self._is_saving = False
+        self._saving = -1  # the generation of the files of which a checkpoint is on its way
+        self._has_units = False
         self._failed = False  # a sync failed: what a later one says is worth nothing
         self.current = TimerCheckpoint()
 
@@ -63,7 +67,8 @@ class TimerSaver:
         self._arm()
 
     def stop(self) -> None:
-        """Save no more; save_last() follows at a clean stop."""
+        """Save no more, nor what waits for its turn; save_last() follows at a clean stop."""
+        self._files.revoke_saves()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -82,30 +87,73 @@ class TimerSaver:
         )
         if self._is_saving or self._failed or is_idle:
             return
-        checkpoint = self._next()
-        metrics = self._pending.encode(checkpoint.timestamp)
+        checkpoint = self.present()
         service.progress.saved()
-        self._is_saving = True
-        self._store.flushed.when(
-            self._store.log.end, lambda ok: self._begin(checkpoint, metrics) if ok else None
-        )
-        self._store.want_flush()
+        self._save_when_flushed(checkpoint, self._store.log.end)
 
-    def _begin(self, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
-        if self._timer is None:
-            self._is_saving = False
-            return  # stopped in the meantime; save_last() writes a newer one
+    def _save_when_flushed(self, checkpoint: TimerCheckpoint, log_end: int) -> None:
+        """Write it when the log is on the disk up to `log_end`, unless it is revoked before."""
+        metrics, generation = self._pending.encode(checkpoint.timestamp), self._files.generation
+        self._saving = generation
+
+        def done() -> None:
+            if self._saving == generation:
+                self._saving = -1
 
         def work() -> None:
             try:
-                self._write(checkpoint, metrics)
+                self._write(checkpoint, metrics, generation)
             finally:
-                self._is_saving = False
+                done()
 
-        self._run_blocking(work)
+        def flushed(is_durable: bool) -> None:
+            if is_durable and generation == self._files.generation:
+                self._run_blocking(work)
+            else:
+                done()
 
-    def _next(self) -> TimerCheckpoint:
+        self._store.flushed.when(log_end, flushed)
+        self._store.want_flush()
+
+    @property
+    def _is_saving(self) -> bool:
+        return self._saving == self._files.generation
+
+    # --- a slave's
+
+    def save_copied(self, checkpoint: TimerCheckpoint, *, has_units: bool) -> None:
+        """A slave's files are what its master said; `has_units`: units were written since the last call. Written as often as a master
+        writes its own, and when a restart would have much of the log to read.
+        """
+        copied, last = checkpoint.copied_from, self.current
+        assert copied is not None
+        self._has_units = self._has_units or has_units
+        is_near = (
+            last.copied_from is not None
+            and checkpoint.read_time_ms - last.read_time_ms < IDLE_SAVE_MS
+            and checkpoint.scan_from - last.scan_from < COPY_SAVE_BYTES
+        )
+        if self._is_saving or self._failed or (is_near and not self._has_units):
+            return
+        self._has_units = False
+        self._drop_old_files()
+        self._save_when_flushed(checkpoint, copied.log_end)
+
+    def start_copying(self, current: TimerCheckpoint | None) -> None:
+        """A slave's files were opened; `current` is what config/timercheck says."""
+        self.current = current or TimerCheckpoint()
+
+    def started_over(self) -> None:
+        """A slave's files are empty: nothing of them is known to be unwritten."""
+        self.current, self._failed, self._has_units = TimerCheckpoint(), False, False
+
+    # --- the checkpoint
+
+    def present(self) -> TimerCheckpoint:
+        """What a checkpoint would say at this moment."""
         service = self._service
+        # Without a wheel nothing ever had a unit, so that no delivery has to be found.
+        has_waited = self._files.wheel.exists or service.progress.behind_messages
         return TimerCheckpoint(
             read_time_ms=service.progress.read_time,
             log_flushed=self._files.log.end,
@@ -114,15 +162,18 @@ class TimerSaver:
             state_version=self.current.state_version,
             timestamp=self._clock.now_ms(),
             counter=self.current.counter + 1,
-            scan_from=service.progress.scan_from,
+            scan_from=service.progress.scan_from if has_waited else self._store.log.end,
         )
 
-    def _write(self, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
+    def _write(self, checkpoint: TimerCheckpoint, metrics: bytes, generation: int | None = None) -> None:
         if self._failed:
             return
         try:
-            self._files.save(checkpoint)
+            if not self._files.save(checkpoint, generation):
+                return
         except OSError as error:
+            if generation is not None and generation != self._files.generation:
+                return  # the files were closed meanwhile
             self._failed = True
             raise StoreError(
                 f"the timer's files could not be synced: {error}. Timers continue; after a restart they are read again "
@@ -133,7 +184,7 @@ class TimerSaver:
 
     def save_first(self) -> None:
         """Before anything is delivered, blocking; the log is on the disk. Raises StoreError."""
-        checkpoint = self._next()
+        checkpoint = self.present()
         self._write(checkpoint, self._pending.encode(checkpoint.timestamp))
 
     def save_last(self) -> None:
@@ -144,7 +195,7 @@ class TimerSaver:
         self._store.flush_now()
         if units:
             self._files.replace_slot(self._service.progress.read_time, units)
-        checkpoint = replace(self._next(), is_closed=True)
+        checkpoint = replace(self.present(), is_closed=True)
         if units == []:
             checkpoint = replace(
                 checkpoint,

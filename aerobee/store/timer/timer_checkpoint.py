@@ -11,13 +11,18 @@ in the timer log below the flushed position. RocketMQ reads nothing behind byte 
     @64 magic 8 | scan_from 8 | is closed 8 | copy of the read time 8 | copy of the counter 8 | crc32 of these 4
 
     @128 magic 8 | where the timer log begins 8 | size of its files 8 | crc32 of these and the one above 4
+    @192 magic 8 | source 8 | position 8 | log end 8 | crc32 of these and the one above 4   (a slave's copy only)
 
 `scan_from` is a physical offset: what was delivered of the slots from the read time on lies behind it in the commit
 log. `is closed` is 1 while no slot was written since. When RocketMQ has written the file since, the copies differ, and scan_from is not used.
+
+A slave's file repeats what its master said: `source` is the master's timer log, `position` where in it the copy ends, and `log end` where
+the master's commit log ended. The statement is true of a commit log that reaches `log end`.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from dataclasses import dataclass, replace
@@ -32,6 +37,18 @@ _MAGIC = b"AEROTIM1"
 LOG_AT = 128
 LOG = struct.Struct(">8sqq")
 _LOG_MAGIC = b"AEROTIM2"
+COPY_AT = 192
+COPY = struct.Struct(">8sQqq")
+_COPY_MAGIC = b"AEROTIM3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedFrom:
+    """Which master's statement a slave's checkpoint is, and how long a log must be for it to be true."""
+
+    source: int  # the timer log of one mastership; above 0
+    position: int  # in that timer log: units before it are copied
+    log_end: int  # physical offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +66,7 @@ class TimerCheckpoint:
     is_closed: bool = False
     log_min: int = -1  # where the timer log begins; -1: not known
     log_file_size: int = 0  # 0: not known
+    copied_from: CopiedFrom | None = None  # None: this broker was the master
 
     def fields(self) -> bytes:
         """The 56 bytes that RocketMQ knows."""
@@ -73,7 +91,12 @@ class TimerCheckpoint:
             struct.pack_into(">I", data, OWN_AT + OWN.size, crc)
             part = LOG.pack(_LOG_MAGIC, self.log_min, self.log_file_size)
             data[LOG_AT : LOG_AT + LOG.size] = part
-            struct.pack_into(">I", data, LOG_AT + LOG.size, zlib.crc32(part, crc))
+            crc = zlib.crc32(part, crc)
+            struct.pack_into(">I", data, LOG_AT + LOG.size, crc)
+            if (copied := self.copied_from) is not None:
+                part = COPY.pack(_COPY_MAGIC, copied.source, copied.position, copied.log_end)
+                data[COPY_AT : COPY_AT + COPY.size] = part
+                struct.pack_into(">I", data, COPY_AT + COPY.size, zlib.crc32(part, crc))
         return bytes(data)
 
 
@@ -111,7 +134,18 @@ def _with_log(checkpoint: TimerCheckpoint, data: bytes, seed: int) -> TimerCheck
     (crc,) = struct.unpack_from(">I", data, LOG_AT + LOG.size)
     if magic != _LOG_MAGIC or crc != zlib.crc32(part, seed):
         return checkpoint
-    return replace(checkpoint, log_min=log_min, log_file_size=file_size)
+    return replace(checkpoint, log_min=log_min, log_file_size=file_size, copied_from=_copied_from(data, crc))
+
+
+def _copied_from(data: bytes, seed: int) -> CopiedFrom | None:
+    part = data[COPY_AT : COPY_AT + COPY.size]
+    if len(data) < COPY_AT + COPY.size + 4:
+        return None
+    magic, source, position, log_end = COPY.unpack(part)
+    (crc,) = struct.unpack_from(">I", data, COPY_AT + COPY.size)
+    if magic != _COPY_MAGIC or crc != zlib.crc32(part, seed):
+        return None
+    return CopiedFrom(source=source, position=position, log_end=log_end)
 
 
 class TimerCheckpointFile:
@@ -130,3 +164,9 @@ class TimerCheckpointFile:
     def write(self, checkpoint: TimerCheckpoint) -> None:
         """Durable on return. Raises OSError; the older content is there then."""
         self._disk.replace_file(self._path, checkpoint.encode())
+
+    def remove(self) -> None:
+        """Durable on return. Raises OSError."""
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+            self._disk.sync_dir(os.path.dirname(self._path))

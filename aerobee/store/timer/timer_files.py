@@ -11,7 +11,8 @@ What a checkpoint promises is on the disk before the checkpoint is: units, then 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 from aerobee.errors import StoreFull
@@ -38,6 +39,8 @@ class TimerFiles:
         self.log = TimerLog(config.path("timerlog"), config.mapped_file_size_timer_log, disk)
         self._checkpoints = TimerCheckpointFile(disk, config.path("config", "timercheck"))
         self._synced = 0
+        self._writing = threading.Lock()  # of the checkpoint
+        self.generation = 0  # of what the files say: a checkpoint of an earlier one is not written any more
         self.rebuilt_from: TimerCheckpoint | None = None  # the one of a timer log that was damaged
 
     def load(
@@ -63,7 +66,19 @@ class TimerFiles:
         tells the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
         """
         self.rebuilt_from = None
+        self._synced = 0
         checkpoint = self._checkpoints.read()
+        if (
+            checkpoint is not None
+            and (copied := checkpoint.copied_from) is not None
+            and copied.log_end > log_end
+        ):
+            _logger.warning(
+                "the copied timer checkpoint belongs to a log of %d bytes, and this log has %d: timer messages are read again",
+                copied.log_end, log_end,
+            )  # fmt: skip
+            self._checkpoints.remove()
+            checkpoint = None
         self.log.load(checkpoint.log_file_size if checkpoint is not None else self.log.file_size)
         wheel_fault = self.wheel.load()
         fault = "" if checkpoint is None else (yield from self._log_fault(checkpoint))
@@ -237,14 +252,63 @@ class TimerFiles:
         for unit in units:
             self.add(slot_time, unit)
 
-    def save(self, checkpoint: TimerCheckpoint) -> None:
-        """Make units and slots durable, then the checkpoint. Any thread, one at a time. Raises OSError."""
+    def save(self, checkpoint: TimerCheckpoint, generation: int | None = None) -> bool:
+        """Make units and slots durable, then the checkpoint. Any thread, one at a time. Returns whether it is written: not one of a
+        `generation` that revoke_saves() has ended since. Raises OSError.
+        """
+        generation = self.generation if generation is None else generation
+        if generation != self.generation:
+            return False
         self.log.sync(self._synced, checkpoint.log_flushed)
         self.wheel.sync()
         log_min, file_size = self.log.min_position, self.log.file_size
-        self._checkpoints.write(replace(checkpoint, log_min=log_min, log_file_size=file_size))
-        # The last unit's page is synced again with its adjacent pages.
-        self._synced = checkpoint.log_flushed
+        with self._writing:
+            if generation != self.generation:
+                return False
+            self._checkpoints.write(replace(checkpoint, log_min=log_min, log_file_size=file_size))
+            # The last unit's page is synced again with its adjacent pages.
+            self._synced = checkpoint.log_flushed
+        return True
+
+    def revoke_saves(self) -> None:
+        """What save() has not written yet is not written any more. Waits for one small file at most."""
+        with self._writing:
+            self.generation += 1
+
+    def starting_over(self) -> Iterator[None]:
+        """Forget everything, first of all the checkpoint, durably; in steps. One that is not finished leaves what opening() clears.
+        Raises OSError.
+        """
+        self.revoke_saves()
+        self._checkpoints.remove()
+        self.wheel.remove()
+        yield
+        yield from self.log.clearing()
+        self._synced = 0
+
+    def take(self, units: Sequence[TimerUnit]) -> None:
+        """Add units of another broker's timer log, in its order: one without a previous unit begins a new chain of its slot. Raises
+        StoreFull; some of them are added then.
+        """
+        begin = 0
+        run_slots: set[int] = set()
+        for number, unit in enumerate(units):
+            slot_time = self._slot_of(unit)
+            if unit.previous == _NO_POSITION and (slot_time in run_slots or self.slot(slot_time) is not None):
+                self._add_all(units[begin:number])
+                self.wheel.clear(slot_time)
+                begin = number
+                run_slots.clear()
+            run_slots.add(slot_time)
+        self._add_all(units[begin:])
+
+    def _add_all(self, units: Sequence[TimerUnit]) -> None:
+        while units:
+            count = self.add_run(units)
+            if not count:
+                self.add(self._slot_of(units[0]), units[0])
+                count = 1
+            units = units[count:]
 
     def close(self) -> None:
         """Unmap wheel and log."""

@@ -32,7 +32,7 @@ UNIT = struct.Struct(">iqiqiqiiq")
 UNIT_BYTES = UNIT.size
 BLANK = struct.Struct(">iqI")
 DEFAULT, ROLL, DELETE = 1, 2, 4
-_MAGIC_MAX = 15  # RocketMQ takes any of the four low bits
+MAGIC_MAX = 15  # RocketMQ takes any of the four low bits
 _RESERVE_STEP_BYTES = 1 << 20
 _READ_UNITS = 4096
 UNITS_PER_STEP = 1024  # some 2 ms
@@ -175,7 +175,22 @@ class TimerLog:
         if at + UNIT_BYTES > self.file_size:
             return None
         size, *fields = UNIT.unpack_from(file.mapped.buffer, at)
-        return TimerUnit(*fields) if size == UNIT_BYTES and 0 < fields[1] <= _MAGIC_MAX else None
+        return TimerUnit(*fields) if size == UNIT_BYTES and 0 < fields[1] <= MAGIC_MAX else None
+
+    def piece(self, position: int, unit_count_max: int) -> tuple[bytes, int] | None:
+        """Whole units from `position` on, as they are in the file, to the end of that file or of the log at most, and the position
+        behind them. None when no unit can begin there.
+        """
+        if position == self.end:
+            return b"", position
+        file = self._file_at(position)
+        if file is None or position > self.end or (position - file.base) % UNIT_BYTES:
+            return None
+        at, full = position - file.base, (self.file_size - BLANK.size) // UNIT_BYTES * UNIT_BYTES
+        if at >= full:
+            return self.piece(file.base + self.file_size, unit_count_max)
+        stop = min(full, self.end - file.base, at + unit_count_max * UNIT_BYTES)
+        return file.mapped.read(at, stop), file.base + stop
 
     def chain(self, position: int, slot_time: int, precision_ms: int) -> Iterator[tuple[int, TimerUnit]]:
         """The units of a slot, the newest first, from the slot's last position on."""
@@ -201,7 +216,7 @@ class TimerLog:
                 data = file.mapped.read(at, at + whole) if whole > 0 else b""
                 ended = not whole
                 for size, *fields in UNIT.iter_unpack(data):
-                    if size != UNIT_BYTES or not 0 < fields[1] <= _MAGIC_MAX:
+                    if size != UNIT_BYTES or not 0 < fields[1] <= MAGIC_MAX:
                         ended = True
                         break
                     yield file.base + at, TimerUnit(*fields)
@@ -302,11 +317,17 @@ class TimerLog:
 
     def clear(self) -> None:
         """Delete every file, also what load() left out; the log is empty and begins at 0."""
+        for _ in self.clearing():
+            pass
+
+    def clearing(self) -> Iterator[None]:
+        """As clear(), in steps of one file, the newest first."""
         self.close()
-        for name in self._disk.list_dir(self._directory):
+        for name in sorted(self._disk.list_dir(self._directory), reverse=True):
             if len(name) == 20 and name.isdecimal():
                 self._disk.remove(os.path.join(self._directory, name))
                 self._unsynced_names = True
+                yield
         self.end = 0
         self.fault = ""
 

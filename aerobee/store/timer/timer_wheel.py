@@ -207,6 +207,12 @@ class TimerWheel:
                         self._file.rewrite(start + at, min(stop, start + at + _PAGE_BYTES))
                 yield
 
+    def remove(self) -> None:
+        """Delete the file. Raises OSError."""
+        self.close()
+        if self._disk.exists(self._path):
+            self._disk.remove(self._path)
+
     def close(self) -> None:
         """Unmap the file."""
         if self._file is not None:

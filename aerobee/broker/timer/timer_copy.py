@@ -1,0 +1,192 @@
+"""A slave's side of copying timers: its timer files are those of its master, a second late (SlaveSynchronize.syncTimerCheckPoint).
+
+RocketMQ's slaves put the messages of the timer topic into a separate wheel and copy how far the master's is delivered. Two wheels
+may hold a message in different slots: it came late at one, or a clock was set back. Here the slave copies the master's units, so that a
+slot is the same at both, and what the checkpoint says of the master's wheel is true of this one (timer_statement.py). A broker that
+becomes master continues as from its own checkpoint: neither the timer topic nor the log is read from where the oldest timer waits.
+
+What always holds: `checkpoint` is set only while the files are exactly what it says, and this log reached the end that the master's had.
+While units are written it is None, and what counts is config/timercheck, which is older; behind its position nothing of the timer log
+is used. A cut of the log ends both (Timers.log_cut, after_cut.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
+from aerobee.broker.timer.timer_saver import TimerSaver
+from aerobee.broker.timer.timer_statement import POSITION, SOURCE, TimerStatement, decode_statement
+from aerobee.clock import Clock
+from aerobee.errors import AerobeeError, MalformedFrame, StoreError
+from aerobee.remoting.client import RemotingClient, checked
+from aerobee.remoting.codes import RequestCode, request_name
+from aerobee.remoting.command import RemotingCommand
+from aerobee.store.message_store import MessageStore
+from aerobee.store.timer.timer_checkpoint import CopiedFrom, TimerCheckpoint
+from aerobee.store.timer.timer_files import TimerFiles
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+TIMEOUT_S = 10.0
+ERROR_PAUSE_S = 10.0  # after what this broker's own disk refused: the copy begins again
+REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
+REACH_LOOK_S = 0.02
+UNITS_PER_STEP = 512  # a millisecond or two; then the event loop gets its turn
+COUNTS_INTERVAL_S = 10.0
+
+
+class TimerCopy:
+    """Belongs to the event loop. run() works while this broker follows a master."""
+
+    def __init__(
+        self,
+        *,
+        client: RemotingClient,
+        store: MessageStore,
+        files: TimerFiles,
+        saver: TimerSaver,
+        pending: PendingCounts,
+        clock: Clock,
+    ) -> None:
+        self.checkpoint: TimerCheckpoint | None = None
+        self._client = client
+        self._store = store
+        self._files = files
+        self._saver = saver
+        self._pending = pending
+        self._clock = clock
+        self._source = 0  # of the units in the files; 0: the copy begins again
+        self._position = 0  # behind the last of them, in the master's timer log
+        self._forgotten = 0  # how often forget() was called
+        self._counts_at_s = float("-inf")
+        self._trouble = ""
+
+    def loaded(self, checkpoint: TimerCheckpoint | None) -> None:
+        """The files were opened and are what `checkpoint` says."""
+        self.forget()
+        if checkpoint is not None and (copied := checkpoint.copied_from) is not None:
+            self.checkpoint, self._source, self._position = checkpoint, copied.source, copied.position
+
+    def forget(self) -> None:
+        """The files are not, or no longer, a copy of the master's."""
+        self.checkpoint, self._source = None, 0
+        self._forgotten += 1
+
+    def take(self) -> TimerCheckpoint | None:
+        """What a broker that becomes master continues from, with the files as they are; None when they have to be opened again."""
+        checkpoint = self.checkpoint
+        self.forget()
+        return checkpoint
+
+    async def run(self, master: str, is_following: Callable[[], bool]) -> None:
+        """Copy from the broker at `master` until cancelled, while is_following(): this log is known to be the begin of the master's."""
+        if self.checkpoint is None:
+            self.forget()  # an earlier run may have ended between two units
+        self._trouble, self._counts_at_s = "", float("-inf")
+        while True:
+            pause_s = INTERVAL_S
+            try:
+                if is_following() and await self._copy_next(master):
+                    pause_s = 0.0
+                self._trouble = ""
+            except (StoreError, OSError) as error:
+                self.forget()
+                pause_s = ERROR_PAUSE_S
+                self._say(master, error)
+            except AerobeeError as error:
+                self._say(master, error)
+            except Exception:
+                # The task's outermost edge: without a copy a promotion would read the whole log, and no operator would notice.
+                self.forget()
+                pause_s = ERROR_PAUSE_S
+                log.exception("copying the timers of the master at %s failed; trying again", master)
+            await self._clock.sleep(pause_s)
+
+    def _say(self, master: str, error: Exception) -> None:
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            log.warning("the timers of the master at %s are not copied: %s; trying again", master, error)
+
+    async def _copy_next(self, master: str) -> bool:
+        """Copy one answer; whether the master has more. Raises AerobeeError, OSError."""
+        asked = RemotingCommand(
+            RequestCode.GET_TIMER_CHECK_POINT, {SOURCE: str(self._source), POSITION: str(self._position)}
+        )
+        known = self._forgotten
+        reply = await self._ask(master, asked)
+        statement = decode_statement(reply.ext or {}, reply.body)
+        if statement is None or not await self._has_reached(statement.log_end) or self._forgotten != known:
+            return False
+        if (statement.source, statement.position) != (self._source, self._position):
+            await self._start_over(statement)
+        if not await self._take(statement):
+            return False
+        if not statement.is_whole:
+            return True
+        copied = CopiedFrom(source=self._source, position=self._position, log_end=statement.log_end)
+        self.checkpoint = replace(
+            statement.checkpoint, log_flushed=self._files.log.end, copied_from=copied, is_closed=False
+        )
+        await self._copy_counts(master)
+        if self.checkpoint is not None:
+            self._saver.save_copied(self.checkpoint, has_units=bool(statement.units))
+        return False
+
+    async def _ask(self, master: str, request: RemotingCommand) -> RemotingCommand:
+        reply = await self._client.invoke(master, request, timeout_s=TIMEOUT_S)
+        return checked(reply, address=master, request=request_name(request.code))
+
+    async def _has_reached(self, log_end: int) -> bool:
+        """Wait until this log is as long as the master's was; whether it got there in time."""
+        deadline = self._clock.monotonic() + REACH_WAIT_S
+        while self._store.log.end < log_end:
+            if self._clock.monotonic() >= deadline:
+                return False
+            await self._clock.sleep(REACH_LOOK_S)
+        return True
+
+    async def _start_over(self, statement: TimerStatement) -> None:
+        """The master's timer log is another one than that of which these files have units."""
+        self.forget()
+        known = self._forgotten
+        for _ in self._files.starting_over():
+            await asyncio.sleep(0)
+            if self._forgotten != known:
+                return  # this broker leads, and has opened the files again
+        self._saver.started_over()
+        self._source, self._position = statement.source, statement.position
+
+    async def _take(self, statement: TimerStatement) -> bool:
+        """Write the units that are of use; False when the files are no copy any more. Raises StoreError."""
+        if self._source != statement.source:
+            return False
+        units = statement.timer_units()
+        if units:
+            self.checkpoint = None
+        known = self._forgotten
+        precision_ms, read_time_ms = self._files.precision_ms, statement.checkpoint.read_time_ms
+        for begin in range(0, len(units), UNITS_PER_STEP):
+            some = units[begin : begin + UNITS_PER_STEP]
+            self._files.take([unit for unit in some if unit.slot_time + precision_ms > read_time_ms])
+            await asyncio.sleep(0)
+            if self._forgotten != known:
+                return False
+        self._position = statement.next_position
+        return True
+
+    async def _copy_counts(self, master: str) -> None:
+        """How many messages wait for each topic: for people, so now and then is enough."""
+        now_s = self._clock.monotonic()
+        if now_s - self._counts_at_s < COUNTS_INTERVAL_S:
+            return
+        self._counts_at_s = now_s
+        reply = await self._ask(master, RemotingCommand(RequestCode.GET_TIMER_METRICS))
+        try:
+            self._pending.copy(parse_counts(reply.body))
+        except ValueError as error:
+            raise MalformedFrame(f"GET_TIMER_METRICS: {error}") from error

@@ -1,0 +1,106 @@
+"""What a master tells its slaves about its timers: the answer to GET_TIMER_CHECK_POINT (60), and what a slave of ours asks. Core.
+
+RocketMQ's slaves send no fields and read the 56 bytes of the checkpoint. Ours name in the request which timer log they copy and up to
+where; behind the 56 bytes come the next units of that timer log, 52 bytes each:
+
+    request   aerobeeTimerLog: number of the timer log, 0 for none | aerobeePosition: where the copy ends
+    answer    the same, of the units that come | aerobeeNext: behind them | aerobeeLogEnd: where the commit log ends now
+              aerobeeScanFrom: TimerCheckpoint.scan_from | aerobeeWhole: there are no more units now
+
+What always holds: with all units before aerobeeNext, an answer with aerobeeWhole is what a checkpoint written at this moment would be. So
+a broker that has these units, and the commit log up to aerobeeLogEnd, continues from it as the master would after a crash. The number
+changes with each mastership: positions of another one mean other units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from aerobee.errors import MalformedFrame
+from aerobee.store.timer.timer_checkpoint import FIELDS, TimerCheckpoint, decode_timer_checkpoint
+from aerobee.store.timer.timer_log import MAGIC_MAX, UNIT, UNIT_BYTES, TimerUnit
+
+SOURCE, POSITION, NEXT = "aerobeeTimerLog", "aerobeePosition", "aerobeeNext"
+LOG_END, SCAN_FROM, WHOLE = "aerobeeLogEnd", "aerobeeScanFrom", "aerobeeWhole"
+NOT_RUNNING = {SOURCE: "0"}
+_OFFSET_MAX = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerStatement:
+    """One answer. `units` lie in [position, next_position) of the timer log `source`."""
+
+    source: int
+    position: int
+    next_position: int
+    units: bytes
+    checkpoint: TimerCheckpoint
+    log_end: int  # physical offset: where the commit log ended
+    is_whole: bool
+
+    def encode(self) -> tuple[dict[str, str], bytes]:
+        """Fields and body of the answer."""
+        fields = {
+            SOURCE: str(self.source),
+            POSITION: str(self.position),
+            NEXT: str(self.next_position),
+            LOG_END: str(self.log_end),
+            SCAN_FROM: str(self.checkpoint.scan_from),
+        }
+        if self.is_whole:
+            fields[WHOLE] = "true"
+        return fields, self.checkpoint.fields() + self.units
+
+    def timer_units(self) -> list[TimerUnit]:
+        """The units, in order. Raises MalformedFrame."""
+        units: list[TimerUnit] = []
+        for size, *fields in UNIT.iter_unpack(self.units):
+            unit = TimerUnit(*fields)
+            if size != UNIT_BYTES or not 0 < unit.magic <= MAGIC_MAX:
+                raise MalformedFrame(
+                    f"unit {len(units)} of the master's timer log has size {size}, magic {unit.magic}"
+                )
+            if not 0 <= unit.physical_offset < self.log_end or not 0 <= unit.slot_time < _OFFSET_MAX:
+                raise MalformedFrame(
+                    f"unit {len(units)} of the master's timer log names the record at {unit.physical_offset} and the time "
+                    f"{unit.slot_time}; the log ends at {self.log_end}"
+                )
+            units.append(unit)
+        return units
+
+
+def decode_statement(fields: Mapping[str, str], body: bytes) -> TimerStatement | None:
+    """Read an answer; None for one without units: RocketMQ's, or of a broker whose timer does not run (NOT_RUNNING). Raises
+    MalformedFrame.
+    """
+    if fields.get(SOURCE, "0") == "0":
+        return None
+    source, position, next_position, log_end, scan_from = (
+        _number(fields, name) for name in (SOURCE, POSITION, NEXT, LOG_END, SCAN_FROM)
+    )
+    units = body[FIELDS.size :]
+    if len(body) < FIELDS.size or len(units) % UNIT_BYTES:
+        raise MalformedFrame(f"the master's timer checkpoint has {len(body)} bytes")
+    if not source or next_position - position < len(units) or scan_from > log_end:
+        raise MalformedFrame(
+            f"the master's timer log {source} from {position} to {next_position} has {len(units)} bytes, scan from {scan_from}, "
+            f"log end {log_end}"
+        )
+    checkpoint = decode_timer_checkpoint(body[: FIELDS.size]) or TimerCheckpoint()
+    return TimerStatement(
+        source=source,
+        position=position,
+        next_position=next_position,
+        units=units,
+        checkpoint=replace(checkpoint, scan_from=scan_from),
+        log_end=log_end,
+        is_whole=WHOLE in fields,
+    )
+
+
+def _number(fields: Mapping[str, str], name: str) -> int:
+    text = fields.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise MalformedFrame(f"{name} of the master's timers is {text[:40]!r}, a number was expected")
+    return int(text)
