@@ -17,6 +17,12 @@ settings.load_profile("no time limits")
 # again: it takes a fifth of the time of the unit tests.
 gc.set_threshold(50_000, 20, 20)
 
+
+def pytest_collection_finish() -> None:
+    """The items live until the end: no later collection walks them."""
+    gc.freeze()
+
+
 _DEFAULT_WAIT_MS = BrokerConfig().wait_time_mills_in_send_queue
 _wait_limit_ms = BrokerConfig.send_wait_limit_ms.fget  # type: ignore[attr-defined]
 

@@ -6,21 +6,23 @@ not read: they are names of the wire, of a file or of a setting.
 """
 
 import ast
-import io
 import re
-import tokenize
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
+
+from tests.sources import walk
 
 ID, UI, TEXT = "identifier", "message", "text"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern, where it is looked for, and what to write instead."""
+    """Words as a pattern in lower case, where they are looked for, and what to write instead."""
 
+    words: str
     pattern: re.Pattern[str]
     kinds: frozenset[str]
     instead: str
@@ -28,7 +30,7 @@ class Rule:
 
 
 def _rule(pattern: str, instead: str, *kinds: str, only: str = "") -> Rule:
-    return Rule(re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), frozenset(kinds), instead, only)
+    return Rule(pattern, re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), frozenset(kinds), instead, only)
 
 
 SIMULATED = r"simulation"
@@ -134,11 +136,22 @@ def findings(path: str, text: str) -> list[Finding]:
     return [found for line, kind, part in parts for found in _looked_at(path, line, kind, part)]
 
 
+@cache
+def _any_term(kind: str) -> re.Pattern[str]:
+    """All rules of a kind in one pattern, for text in lower case: most texts have no term, and one search says so.
+
+    Without `re.IGNORECASE` an alternation skips each alternative whose first letter differs.
+    """
+    return re.compile(rf"\b(?:{'|'.join(rule.words for rule in RULES if kind in rule.kinds)})\b")
+
+
 def _looked_at(path: str, line: int, kind: str, part: str) -> Iterator[Finding]:
-    text = re.sub(r"(`+)[^`]*?\1", _blank, part, flags=re.DOTALL)
+    text = re.sub(r"(`+)[^`]*?\1", _blank, part, flags=re.DOTALL) if "`" in part else part
     text = LETTERS.sub(_blank, text)
     rows = [" ".join(row.split()) for row in text.split("\n")]
     flat = " ".join(rows)
+    if not _any_term(kind).search(flat.lower()):
+        return
     starts = list(accumulate((len(row) + 1 for row in rows), initial=0))
     for rule in RULES:
         if kind not in rule.kinds or (rule.only and not re.search(rule.only, path)):
@@ -153,15 +166,16 @@ def _blank(match: re.Match[str]) -> str:
     return " ; " + "\n" * match.group().count("\n")
 
 
+@cache
 def _words(name: str) -> str:
     """`NotOrdinary` and `not_ordinary` as `not ordinary`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").strip().lower()
 
 
 def _python(text: str) -> Iterator[tuple[int, str, str]]:
-    tree = ast.parse(text)
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    nodes = walk(ast.parse(text))
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.lineno, ID, _words(node.name)
@@ -176,20 +190,30 @@ def _python(text: str) -> Iterator[tuple[int, str, str]]:
     yield from _comments(text)
 
 
+# Strings, and comments outside them in group 1. Python 3.12 allows quotes of the same kind inside an f-string; no file here has them.
+STRING_OR_COMMENT = re.compile(
+    r'''"""(?:[^"\\]|\\.|"(?!""))*"""|"(?:[^"\\\n]|\\.)*"'''
+    r"""|'''(?:[^'\\]|\\.|'(?!''))*'''|'(?:[^'\\\n]|\\.)*'|\#([^\n]*)""",
+    re.DOTALL,
+)
+
+
 def _comments(text: str) -> Iterator[tuple[int, str, str]]:
     """Comments, those in successive lines as one."""
     block: list[str] = []
     first = last = 0
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type != tokenize.COMMENT:
+    line, counted = 1, 0
+    for match in STRING_OR_COMMENT.finditer(text):
+        if match[1] is None:
             continue
-        line = token.start[0]
+        line += text.count("\n", counted, match.start())
+        counted = match.start()
         if block and line != last + 1:
             yield first, TEXT, "\n".join(block)
             block = []
         if not block:
             first = line
-        block.append(token.string.lstrip("#"))
+        block.append(match[1].lstrip("#"))
         last = line
     if block:
         yield first, TEXT, "\n".join(block)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.sources import tree_of
+from tests.sources import nodes, tree_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 FOLDERS = ("broker", "store")
@@ -48,7 +48,7 @@ class Interfaces:
         self.classes = {
             node.name: node
             for tree in parsed.values()
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.ClassDef)
         }
         self.protocols = [

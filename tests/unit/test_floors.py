@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sources import tree_of
+from tests.sources import nodes_of, tree_of
 from tests.unit.layers import LAYERS, PACKAGE, ROOT
 
 # The command line shows what the in-process cluster starts and runs simulations, and a simulation is made of what tests use.
@@ -104,26 +104,40 @@ class Import(NamedTuple):
 @cache
 def imports_of(path: Path) -> tuple[Import, ...]:
     package = path.relative_to(ROOT).with_suffix("").parts[:-1]
-    return tuple(_walk(tree_of(path), package, inside_function=False, type_checking=False))
+    found: list[Import] = []
+    waiting = [(tree_of(path).body, False, False)]  # blocks of statements: inside a function, for types only
+    for statements, inside_function, type_checking in waiting:
+        for node in statements:
+            names = _imported(node, package)
+            found += [Import(name, node.lineno, inside_function, type_checking) for name in names]
+            function = inside_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            checking = type_checking or (
+                isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            )
+            waiting += [(block, function, checking) for block in _blocks(node)]
+    return tuple(found)
 
 
-def _walk(
-    node: ast.AST, package: tuple[str, ...], *, inside_function: bool, type_checking: bool
-) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        function = inside_function or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        checking = type_checking or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
-        if isinstance(child, ast.Import):
-            for alias in child.names:
-                yield Import(alias.name, child.lineno, inside_function, type_checking)
-        elif isinstance(child, ast.ImportFrom):
-            base = list(package[: len(package) - child.level + 1]) if child.level else []
-            module = ".".join([*base, *([child.module] if child.module else [])])
-            yield Import(module, child.lineno, inside_function, type_checking)
-            for alias in child.names:
-                if _is_module(f"{module}.{alias.name}"):
-                    yield Import(f"{module}.{alias.name}", child.lineno, inside_function, type_checking)
-        yield from _walk(child, package, inside_function=function, type_checking=checking)
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The blocks of statements of a compound statement."""
+    for name in ("body", "orelse", "finalbody"):
+        if block := getattr(node, name, None):
+            yield block
+    for each in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield each.body
+
+
+def _imported(node: ast.stmt, package: tuple[str, ...]) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if not isinstance(node, ast.ImportFrom):
+        return []
+    base = list(package[: len(package) - node.level + 1]) if node.level else []
+    module = ".".join([*base, *([node.module] if node.module else [])])
+    return [
+        module,
+        *(f"{module}.{alias.name}" for alias in node.names if _is_module(f"{module}.{alias.name}")),
+    ]
 
 
 @cache
@@ -132,6 +146,11 @@ def _is_module(name: str) -> bool:
     return name.startswith("aerobee.") and (
         path.with_suffix(".py").exists() or (path / "__init__.py").exists()
     )
+
+
+@cache
+def _is_folder(name: str) -> bool:
+    return ROOT.joinpath(*name.split(".")).is_dir()
 
 
 def part_of(path: Path) -> str:
@@ -151,23 +170,25 @@ LOWER_SOURCES = [path for path in SOURCES if LAYERS.get(part_of(path), 5) < 4]
 def test_every_part_has_a_layer() -> None:
     parts = {part_of(path) for path in SOURCES} - {"", "__main__"}
     assert parts <= set(LAYERS), (
-        f"give these a floor, here and in docs/architecture.md: {parts - set(LAYERS)}"
+        f"give these a layer, here and in docs/architecture.md: {parts - set(LAYERS)}"
     )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_only_go_down(path: Path) -> None:
-    part = part_of(path)
-    layer = LAYERS.get(part, 5)
+def test_imports_only_go_down() -> None:
     wrong = []
-    for found in imports_of(path):
-        target = own_part(found.module)
-        if target is None or target == part or target not in LAYERS:
-            continue
-        sideways = LAYERS[target] == layer and layer > 0 and (part, target) not in ALLOWED_SIDEWAYS
-        if LAYERS[target] > layer or sideways:
-            wrong.append(f"line {found.line}: {found.module} (floor {LAYERS[target]}, this is floor {layer})")
-    assert not wrong
+    for path in SOURCES:
+        part = part_of(path)
+        layer = LAYERS.get(part, 5)
+        for found in imports_of(path):
+            target = own_part(found.module)
+            if target is None or target == part or target not in LAYERS:
+                continue
+            sideways = LAYERS[target] == layer and layer > 0 and (part, target) not in ALLOWED_SIDEWAYS
+            if LAYERS[target] > layer or sideways:
+                wrong.append(
+                    f"{path.relative_to(ROOT)}:{found.line}: {found.module} (layer {LAYERS[target]}, this is layer {layer})"
+                )
+    assert not wrong, "\n".join(wrong)
 
 
 # What a plain start has no use for is loaded where it is wanted (tests/integration/test_start_imports.py); nothing else is.
@@ -208,25 +229,29 @@ LOADED_WHEN_WANTED = {
 }
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_nothing_is_imported_inside_a_function_but_what_is_named(path: Path) -> None:
-    inside = {found.module for found in imports_of(path) if found.inside_function and not found.type_checking}
-    assert inside == LOADED_WHEN_WANTED.get(str(path.relative_to(PACKAGE)), set())
+def test_nothing_is_imported_inside_a_function_but_what_is_named() -> None:
+    inside: dict[str, set[str]] = {}
+    for path in SOURCES:
+        for found in imports_of(path):
+            if found.inside_function and not found.type_checking:
+                inside.setdefault(path.relative_to(PACKAGE).as_posix(), set()).add(found.module)
+    assert inside == LOADED_WHEN_WANTED
 
 
-@pytest.mark.parametrize("path", LOWER_SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_the_top_layer_imports_through_a_package(path: Path) -> None:
+def test_only_the_top_layer_imports_through_a_package() -> None:
     """`from aerobee.remoting import X` where X is re-exported is how import cycles start."""
-    tree = tree_of(path)
     wrong = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom) or node.level or node.module is None:
+    for path in LOWER_SOURCES:
+        if path.name == "__init__.py":
             continue
-        is_package = node.module.startswith("aerobee") and ROOT.joinpath(*node.module.split(".")).is_dir()
-        names = [alias.name for alias in node.names if not _is_module(f"{node.module}.{alias.name}")]
-        if is_package and names and path.name != "__init__.py":
-            wrong.append(f"line {node.lineno}: {', '.join(names)} from {node.module}")
-    assert not wrong
+        for node in nodes_of(path):
+            if not isinstance(node, ast.ImportFrom) or node.level or node.module is None:
+                continue
+            is_package = node.module.startswith("aerobee") and _is_folder(node.module)
+            names = [alias.name for alias in node.names if not _is_module(f"{node.module}.{alias.name}")]
+            if is_package and names:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {', '.join(names)} from {node.module}")
+    assert not wrong, "\n".join(wrong)
 
 
 def folders_in_cycles(imports: dict[str, set[str]]) -> dict[str, set[str]]:
@@ -298,20 +323,22 @@ def test_each_named_core_exists(pattern: str) -> None:
     assert list(PACKAGE.glob(pattern))
 
 
-@pytest.mark.parametrize("path", cores(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_cores_do_no_io(path: Path) -> None:
-    wrong = [
-        f"line {found.line}: {found.module}"
-        for found in imports_of(path)
-        if found.module.split(".")[0] in IO_MODULES and not found.type_checking
-    ]
-    tree = tree_of(path)
-    wrong += [
-        f"line {node.lineno}: open()"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
-    ]
-    assert not wrong
+def test_cores_do_no_io() -> None:
+    assert len(cores()) > len(CORES), "no docstring calls its module a core"
+    wrong = []
+    for path in cores():
+        name = path.relative_to(ROOT)
+        wrong += [
+            f"{name}:{found.line}: {found.module}"
+            for found in imports_of(path)
+            if found.module.split(".")[0] in IO_MODULES and not found.type_checking
+        ]
+        wrong += [
+            f"{name}:{node.lineno}: open()"
+            for node in nodes_of(path)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
+        ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_files_and_functions_stay_readable() -> None:
@@ -321,7 +348,7 @@ def test_files_and_functions_stay_readable() -> None:
         text = path.read_text(encoding="utf-8")
         if text.count("\n") > 700:
             wrong.append(f"{path.relative_to(ROOT)}: {text.count(chr(10))} lines")
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > 80:

@@ -10,7 +10,7 @@ import pytest
 
 from aerobee.errors import ConfigError, UsageError
 from aerobee.host_port import bare_host, is_loopback, join_address, split_address
-from tests.sources import tree_of
+from tests.sources import nodes, tree_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 
@@ -64,10 +64,10 @@ def test_loopback_hosts_are_known_with_and_without_brackets() -> None:
 HOST_WORDS = re.compile(r"host|addr|\bip\b|_ip\b|HOST|LOCAL\b|peer\[0\]", re.IGNORECASE)
 
 
-def joins_by_hand(tree: ast.AST) -> list[int]:
+def joins_by_hand(tree: ast.Module) -> list[int]:
     """Lines with an f-string that has a host and a port with a colon between."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.JoinedStr):
             continue
         for before, colon, after in zip(node.values, node.values[1:], node.values[2:], strict=False):
@@ -82,11 +82,11 @@ def joins_by_hand(tree: ast.AST) -> list[int]:
     return found
 
 
-def splits_by_hand(tree: ast.AST) -> list[int]:
+def splits_by_hand(tree: ast.Module) -> list[int]:
     """Lines that convert what stands behind the last colon of a text into a number."""
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id == "int"

@@ -55,11 +55,20 @@ def read_files() -> list[str]:
     return sorted(name for name in files if not name.startswith(UNFINISHED))
 
 
-@pytest.mark.parametrize("name", read_files() or ["tests/language.py"])
-def test_a_file_uses_the_terms_of_the_field(name: str) -> None:
-    found = findings(name, (ROOT / name).read_text(encoding="utf-8"))
+def read_folders() -> dict[str, list[str]]:
+    folders: dict[str, list[str]] = {}
+    for name in read_files():
+        folders.setdefault(name.rpartition("/")[0], []).append(name)
+    return folders
+
+
+@pytest.mark.parametrize("names", read_folders().values(), ids=read_folders().keys())
+def test_the_files_of_a_folder_use_the_terms_of_the_field(names: list[str]) -> None:
     refused = [
-        each for each in found if (name, "*") not in ALLOWED and (name, each.words.lower()) not in ALLOWED
+        each
+        for name in names
+        for each in findings(name, (ROOT / name).read_text(encoding="utf-8"))
+        if (name, "*") not in ALLOWED and (name, each.words.lower()) not in ALLOWED
     ]
     assert not refused, "\n".join(map(str, refused))
 

@@ -24,6 +24,7 @@ from aerobee.store.log import commit_log
 from aerobee.store.queue import consume_queue
 from aerobee.store.read import warmer
 from aerobee.store.read.reader import RESULT_BYTES_MAX
+from tests.sources import tree_of, walk
 
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 # Names that several modules use for separate choices: equal today, and each may change without the others.
@@ -65,16 +66,16 @@ INDEPENDENT_ENDINGS = ("_S",)  # a duration of waiting belongs to the loop or ca
 
 def _literal(node: ast.expr) -> object:
     """The value of a number, a text, or arithmetic of numbers; None for anything else."""
-    allowed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
-    if not all(isinstance(each, allowed) for each in ast.walk(node)):
+    allowed = (ast.Constant, ast.BinOp, ast.UnaryOp)
+    if not all(isinstance(each, allowed) for each in walk(node)):
         return None
     value: object = eval(compile(ast.Expression(node), "constant", "eval"), {"__builtins__": {}})
     return value if isinstance(value, int | float | str | bytes) and value not in ("", b"") else None
 
 
-def _constants(source: str) -> dict[str, object]:
+def _constants(tree: ast.Module) -> dict[str, object]:
     found: dict[str, object] = {}
-    for node in ast.parse(source).body:
+    for node in tree.body:
         targets: list[ast.expr] = []
         value: ast.expr | None = None
         if isinstance(node, ast.Assign):
@@ -89,11 +90,11 @@ def _constants(source: str) -> dict[str, object]:
     return found
 
 
-def _repeated(sources: dict[str, str]) -> dict[str, list[str]]:
+def _repeated(sources: dict[str, ast.Module]) -> dict[str, list[str]]:
     """Constant -> the modules that define it with the same value, where these are several and it is no exception."""
     where: dict[tuple[str, type, object], list[str]] = defaultdict(list)
-    for module, source in sources.items():
-        for name, value in _constants(source).items():
+    for module, tree in sources.items():
+        for name, value in _constants(tree).items():
             where[name, type(value), value].append(module)
     return {
         name: modules
@@ -103,9 +104,7 @@ def _repeated(sources: dict[str, str]) -> dict[str, list[str]]:
 
 
 def test_no_constant_is_defined_twice() -> None:
-    sources = {
-        str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")
-    }
+    sources = {str(path.relative_to(PACKAGE)): tree_of(path) for path in PACKAGE.rglob("*.py")}
     assert _repeated(sources) == {}
 
 
@@ -114,14 +113,17 @@ def test_a_second_definition_is_found_under_a_private_name_too() -> None:
         "a.py": "MASTER_ID = 0",
         "b.py": "_MASTER_ID: int = 1 - 1",
         "c.py": "MASTER_ID = 5\nTICK_S = 1.0",
+        "d.py": "TICK_S = 1.0",
     }
-    assert _repeated({**sources, "d.py": "TICK_S = 1.0"}) == {"MASTER_ID": ["a.py", "b.py"]}
+    assert _repeated({name: ast.parse(source) for name, source in sources.items()}) == {
+        "MASTER_ID": ["a.py", "b.py"]
+    }
 
 
 def test_exceptions_are_still_needed() -> None:
     defined: dict[str, int] = defaultdict(int)
     for path in PACKAGE.rglob("*.py"):
-        for name in _constants(path.read_text(encoding="utf-8")):
+        for name in _constants(tree_of(path)):
             defined[name] += 1
     assert [name for name in INDEPENDENT if defined[name] < 2] == []
 

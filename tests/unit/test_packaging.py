@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.sources import tree_of
+from tests.sources import nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -59,7 +59,7 @@ def test_no_server_loads_a_package_that_its_extra_does_not_bring() -> None:
     loaded: set[str] = set()
     for folder in ("broker", "nameserver", "remoting", "store", "access", "ha", "monitoring"):
         for path in (ROOT / "aerobee" / folder).rglob("*.py"):
-            for node in ast.walk(tree_of(path)):
+            for node in nodes_of(path):
                 if isinstance(node, ast.Import):
                     loaded |= {each.name.split(".")[0] for each in node.names}
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aerobee.remoting import fastjson
-from tests.sources import tree_of
+from tests.sources import nodes_of
 from tests.unit.layers import PACKAGE
 
 # What runs in a broker, a NameServer, a controller or at one of their ports.
@@ -65,7 +65,7 @@ REASONS = {
 
 
 def _parsers(path: Path) -> Iterator[ast.Call]:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call):
             called = node.func
             name = (

@@ -11,6 +11,7 @@ import pytest
 
 from aerobee.words import plural
 from tests.integration.pages.compare import COUNTED
+from tests.sources import nodes, tree_of
 
 ROOT = Path(__file__).resolve().parents[2] / "aerobee"
 READ_BY_PEOPLE = (
@@ -31,9 +32,9 @@ TOO_MUCH = re.compile(
 OF_DAMAGE = ("client/base/received.py", "client/consumer/popped.py", "message.py")
 
 
-def counted_by_hand(source: str) -> Iterator[tuple[int, str]]:
+def counted_by_hand(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, text) of each f-string that writes a number in front of a plural, but for bounds, which have names in capitals."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(tree):
         if not isinstance(node, ast.JoinedStr):
             continue
         for value, text in zip(node.values, node.values[1:], strict=False):
@@ -51,7 +52,7 @@ def test_texts_that_people_read_count_with_the_one_function() -> None:
         f"{path.relative_to(ROOT.parent)}:{line}: {text}"
         for path in READ_BY_PEOPLE
         if not str(path).endswith(OF_DAMAGE)
-        for line, text in counted_by_hand(path.read_text(encoding="utf-8"))
+        for line, text in counted_by_hand(tree_of(path))
     ]
     assert found == []
 
@@ -80,7 +81,7 @@ def test_the_console_counts_with_the_one_function() -> None:
     ],
 )
 def test_what_is_found(source: str, is_found: bool) -> None:
-    assert bool(list(counted_by_hand(source))) is is_found
+    assert bool(list(counted_by_hand(ast.parse(source)))) is is_found
 
 
 def test_one_and_many() -> None:

@@ -24,9 +24,28 @@ def test_the_parts_have_every_unit_test_once(quick: dict[str, Any]) -> None:
         named = [ROOT / word for job in jobs for word in job.command if word.startswith("tests/unit/")]
         modules = [file for path in named for file in ([path] if path.is_file() else path.rglob("test_*.py"))]
         assert sorted(modules) == sorted((ROOT / "tests" / "unit").rglob("test_*.py"))
-        sizes = [job.weight for job in jobs]
-        assert len(sizes) == count
+        sizes = [job.weight for job in jobs if job.name != "unit tests of the source code"]
+        assert len(sizes) == count == len(jobs) - 1
         assert max(sizes) < 2 * min(sizes), "one worker would wait for the other"
+
+
+def test_modules_that_read_the_source_code_share_one_process(quick: dict[str, Any]) -> None:
+    *others, readers = quick["unit_jobs"](2)
+    assert {"tests/unit/test_floors.py", "tests/unit/test_language.py"} <= set(readers.command)
+    assert "tests/unit/test_quick.py" in {word for job in others for word in job.command}
+
+
+def test_jobs_find_compiled_modules_also_without_any_next_to_the_sources(
+    quick: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    found = quick["environment_in"]("/somewhere")
+    assert not {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"} & set(found)
+    assert found["TMPDIR"] == "/somewhere"
+    assert found["PYTHONPYCACHEPREFIX"] == str(ROOT / ".venv" / "pycache")
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE")
+    assert "PYTHONPYCACHEPREFIX" not in quick["environment_in"]("/somewhere")
 
 
 def test_the_largest_job_begins_first(quick: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.sources import tree_of
+from tests.sources import nodes, tree_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "aerobee"
 FOLDERS = ("broker", "store", "remoting", "nameserver")
@@ -44,9 +44,9 @@ def targets(node: ast.AST) -> Iterator[ast.expr]:
         yield node.target
 
 
-def assignments(tree: ast.AST) -> Iterator[str]:
+def assignments(tree: ast.Module) -> Iterator[str]:
     """`self.part.attribute`, where it is assigned to."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         for target in targets(node):
             if (
                 isinstance(target, ast.Attribute)

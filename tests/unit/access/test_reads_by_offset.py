@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tests.sources import tree_of
+from tests.sources import nodes_of
 from tests.unit.layers import PACKAGE
 
 READS = {"read_record", "read_record_cold", "half_at", "named_record", "named_half"}
@@ -20,13 +20,12 @@ def test_reads_by_offset_check_the_records_topic() -> None:
     broker = PACKAGE / "broker"
     found = {}
     for path in sorted(broker.rglob("*.py")):
-        tree = tree_of(path)
         called = {
             node.func.attr
-            for node in ast.walk(tree)
+            for node in nodes_of(path)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         }
-        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        defined = {node.name for node in nodes_of(path) if isinstance(node, ast.FunctionDef)}
         if called & READS and "handlers" in defined:
             found[path.relative_to(broker).as_posix()] = bool(
                 {"may_view", "may_consume", "may_decide"} & called

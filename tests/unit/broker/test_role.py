@@ -13,7 +13,7 @@ from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.role import Role, RoleState, configured_role
 from aerobee.store.files.config import BrokerRole
 from tests.fakes import FakePeer
-from tests.sources import tree_of
+from tests.sources import nodes_of
 from tests.unit.broker.sending import Sending, send_frame
 
 BROKER = Path(__file__).resolve().parents[3] / "aerobee" / "broker"
@@ -102,7 +102,7 @@ def test_only_owners_read_settings_of_role_and_flush() -> None:
     asking = {
         str(path.relative_to(BROKER))
         for path in BROKER.rglob("*.py")
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr in ("broker_role", "is_sync_flush", "SLAVE")
     }
     replication = {f"replication/{name}.py" for name in ("classic_mode", "replication", "wiring")}

@@ -32,7 +32,6 @@ def run_check(script: str, monkeypatch: pytest.MonkeyPatch) -> int:
         "file-inventory",
         "mqadmin-table",
         "protocol-coverage",
-        "settings-table",
     ],
 )
 def test_generated_pages_are_current(script: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.consume_queue import ConsumeQueue
 from tests.simulation.store_world import InlineExecutor
-from tests.sources import tree_of
+from tests.sources import nodes, tree_of, walk
 
 PACKAGE = Path(__file__).resolve().parents[3] / "aerobee"
 HOST = pack_host("127.0.0.1", 10_911)
@@ -64,9 +64,9 @@ def message(number: int = 0, topic: str = "orders", queue_id: int = 0, **changes
 # --- the one writer
 
 
-def log_writers(tree: ast.AST) -> Iterator[ast.AST]:
+def log_writers(tree: ast.Module) -> Iterator[ast.AST]:
     """Assignments to the end or the bytes of something that is called a log."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
             targets = node.targets
@@ -82,7 +82,7 @@ def log_writers(tree: ast.AST) -> Iterator[ast.AST]:
                 yield node
             continue
         for target in targets:
-            for each in ast.walk(target):
+            for each in walk(target):
                 if isinstance(each, ast.Attribute) and each.attr == "end" and is_log(each.value):
                     yield node
                 if (
