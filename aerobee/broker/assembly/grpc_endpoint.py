@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from aerobee.broker.assembly.grpc_packages import grpc_is_installed
+from aerobee.broker.transaction.service import Transactions
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.other_protocol import OtherProtocol
 
@@ -36,9 +37,15 @@ def serve_grpc(ports: Ports, serving: Serving, base: Foundation, *, port: int) -
         if not made:
             from aerobee.broker.grpc.endpoint import make_endpoint  # loaded where it is wanted
 
-            parts, gate = serving.parts, base.access.gate
+            (transactions,) = (each for each in serving.features if isinstance(each, Transactions))
             made.append(
-                make_endpoint(parts, sends=serving.services.sends, handlers=serving.handlers, gate=gate)
+                make_endpoint(
+                    serving.parts,
+                    sends=serving.services.sends,
+                    transactions=lambda: transactions.transaction_store.table,
+                    handlers=serving.handlers,
+                    gate=base.access.gate,
+                )
             )
         return made[0]
 

@@ -19,7 +19,7 @@ from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.broker.grpc.rpc import AUTHORIZATION, DATE_TIME
 from aerobee.errors import ConfigError, RemoteError
 from aerobee.grpc.proto import messages as pb
-from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.signature import ACCESS_KEY, KEY_CHARS_MAX, SIGNATURE, Credentials
@@ -54,6 +54,10 @@ class RpcAccess:
                 self._gate.check(peer, request)
             except RemoteError as refusal:
                 raise RpcRefused(pb.UNAUTHORIZED, refusal.remark) from refusal
+
+    def identify(self, peer: Peer, metadata: Mapping[str, str]) -> None:
+        """Set the peer's `principal` to its user. Raises RpcRefused (UNAUTHORIZED) for one that is not proven."""
+        self.check(peer, metadata, RemotingCommand(RequestCode.HEART_BEAT, {}, b"{}"))
 
     def _sign(self, peer: Peer, metadata: Mapping[str, str], request: RemotingCommand) -> None:
         """Sign `request`, so that the gate knows its user. Raises RemoteError (16) for one that is not proven.

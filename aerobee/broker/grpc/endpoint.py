@@ -6,23 +6,29 @@ messages.proto has, which a test compares. docs/grpc.md shows both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from aerobee.access.gate import Gate
 from aerobee.broker.grpc.access import RpcAccess
+from aerobee.broker.grpc.client_rpcs import ClientRpcs
+from aerobee.broker.grpc.client_table import ClientTable
 from aerobee.broker.grpc.query_route import RouteRpcs
-from aerobee.broker.grpc.rpc import Rpc, unary
+from aerobee.broker.grpc.requests import BrokerRequests
+from aerobee.broker.grpc.rpc import Rpc, bidirectional, unary
 from aerobee.broker.grpc.send_message import SendRpc
 from aerobee.broker.grpc.session import GrpcSession
+from aerobee.broker.grpc.telemetry import Telemetry
+from aerobee.broker.grpc.transaction_rpcs import TransactionRpcs
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.send.send_service import SendService
+from aerobee.broker.transaction.transaction_table import TransactionTable
 from aerobee.clock import Clock
 from aerobee.grpc.limits import Http2Limits
+from aerobee.grpc.proto import messages as pb
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.peer import Handler
 
 NOT_SERVED = (
-    "Heartbeat",
     "ReceiveMessage",
     "AckMessage",
     "ForwardMessageToDeadLetterQueue",
@@ -30,11 +36,7 @@ NOT_SERVED = (
     "UpdateOffset",
     "GetOffset",
     "QueryOffset",
-    "EndTransaction",
-    "Telemetry",
-    "NotifyClientTermination",
     "ChangeInvisibleDuration",
-    "RecallMessage",
     "SyncLiteSubscription",
 )
 
@@ -53,17 +55,34 @@ class GrpcEndpoint:
 
 
 def make_endpoint(
-    parts: BrokerParts, *, sends: SendService, handlers: Mapping[int, Handler], gate: Gate
+    parts: BrokerParts,
+    *,
+    sends: SendService,
+    transactions: Callable[[], TransactionTable],
+    handlers: Mapping[int, Handler],
+    gate: Gate,
 ) -> GrpcEndpoint:
     """The endpoint of one broker. `handlers` are its dispatch, behind `gate`."""
-    return GrpcEndpoint(make_rpcs(parts, sends=sends, handlers=handlers, gate=gate), clock=parts.clock)
+    return GrpcEndpoint(
+        make_rpcs(parts, sends=sends, transactions=transactions, handlers=handlers, gate=gate),
+        clock=parts.clock,
+    )
 
 
 def make_rpcs(
-    parts: BrokerParts, *, sends: SendService, handlers: Mapping[int, Handler], gate: Gate
+    parts: BrokerParts,
+    *,
+    sends: SendService,
+    transactions: Callable[[], TransactionTable],
+    handlers: Mapping[int, Handler],
+    gate: Gate,
 ) -> tuple[Rpc, ...]:
     """Every RPC that is served."""
     access = RpcAccess(gate)
+    requests, clients = BrokerRequests(handlers, access), ClientTable(parts.clock)
+    members = ClientRpcs(
+        clients=clients, producers=parts.producers, requests=requests, access=access, live=parts.live
+    )
     routes = RouteRpcs(topics=parts.topics, groups=parts.groups, identity=parts.identity, access=access)
     send = SendRpc(
         service=sends,
@@ -72,9 +91,24 @@ def make_rpcs(
         config=parts.store.config,
         access=access,
         clock=parts.clock,
+        note_producer=members.note_producer,
     )
+    telemetry = Telemetry(
+        clients=clients,
+        requests=requests,
+        access=access,
+        groups=parts.groups,
+        body_bytes_max=lambda: parts.store.config.max_message_size,
+        clock=parts.clock,
+    )
+    ends = TransactionRpcs(table=transactions, topics=parts.topics, requests=requests, access=access)
     return (
         unary("QueryRoute", routes.query_route),
         unary("QueryAssignment", routes.query_assignment),
         unary("SendMessage", send.send),
+        unary("Heartbeat", members.heartbeat),
+        unary("NotifyClientTermination", members.terminate),
+        bidirectional("Telemetry", pb.TelemetryCommand, telemetry.open),
+        unary("EndTransaction", ends.end),
+        unary("RecallMessage", ends.recall),
     )

@@ -9,11 +9,16 @@ import asyncio
 from collections.abc import Mapping
 
 from aerobee.broker.grpc.access import RpcAccess
-from aerobee.broker.grpc.rpc import RpcContext
+from aerobee.broker.grpc.rpc import LANGUAGE, RpcContext
 from aerobee.errors import RemoteError
-from aerobee.remoting.codes import ResponseCode
+from aerobee.remoting.codes import LanguageCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+
+
+def language_of(metadata: Mapping[str, str]) -> int:
+    """Number of the client's language; OTHER for one that remoting does not know."""
+    return LanguageCode.__members__.get(metadata.get(LANGUAGE, ""), LanguageCode.OTHER).value
 
 
 class BrokerRequests:
@@ -36,7 +41,7 @@ class BrokerRequests:
         self, context: RpcContext, code: int, ext: dict[str, str], body: bytes = b"", peer: Peer | None = None
     ) -> RemotingCommand:
         """The reply, whatever its code. Raises RemoteError, RpcRefused."""
-        request = RemotingCommand(code, ext, body)
+        request = RemotingCommand(code, ext, body, language=language_of(context.metadata))
         sender = peer or context.peer
         self._access.check(sender, context.metadata, request)
         found = self._handlers[code](sender, request)

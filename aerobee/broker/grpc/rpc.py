@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from aerobee.broker.grpc.call_peer import CallPeer
 from aerobee.grpc.proto import messages as pb
+from aerobee.grpc.status import GrpcStatus
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 CLIENT_ID, AUTHORIZATION, DATE_TIME = "x-mq-client-id", "authorization", "x-mq-date-time"
@@ -51,6 +52,10 @@ class ResponseStream(Protocol):
 
     def end(self) -> None:
         """End the call with status OK."""
+        ...
+
+    def fail(self, status: GrpcStatus, message: str) -> None:
+        """End the call with another status of gRPC."""
         ...
 
 

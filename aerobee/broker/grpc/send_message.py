@@ -8,7 +8,7 @@ are checked before the first one is stored; the broker may still refuse a later 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from aerobee.broker.admission.ack import AckPolicy, Safety
 from aerobee.broker.grpc.access import RpcAccess
@@ -26,7 +26,7 @@ from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.grpc.proto import messages as pb
-from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, encode_properties
+from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, TRANSACTION_PREPARED, encode_properties
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.protocol import TYPE_ATTRIBUTE
@@ -54,7 +54,10 @@ class SendRpc:
         config: StoreConfig,
         access: RpcAccess,
         clock: Clock,
+        note_producer: Callable[[RpcContext, str], None],
     ) -> None:
+        """`note_producer` is called with a client that sends a half message, and its topic."""
+        self._note_producer = note_producer
         self._service = service
         self._topics = topics
         self._ack = ack
@@ -101,6 +104,8 @@ class SendRpc:
             header = _header(message, topic, now_ms)
             self._check_access(context, header)
             self._check_type(header)
+            if header.sys_flag & TRANSACTION_PREPARED:
+                self._note_producer(context, topic)
             self._choose_queue(header, message, len(messages))
             found.append((header, stored_body(message, bytes_max)))
         return found

@@ -286,6 +286,9 @@ class _Running:
     def end(self) -> None:
         self._session.finish(self.call)
 
+    def fail(self, status: GrpcStatus, message: str) -> None:
+        self._session.finish(self.call, status, message)
+
     # --- serving
 
     def _check_client_id(self) -> None:

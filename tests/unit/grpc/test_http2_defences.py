@@ -98,7 +98,7 @@ def test_continuations_without_bytes_are_a_flood() -> None:
     assert peer.goaway == (ENHANCE_YOUR_CALM, "too many frames without effect")
 
 
-def test_a_continuation_out_of_place_ends_the_connection() -> None:
+def test_a_stray_continuation_ends_the_connection() -> None:
     peer = RawPeer()
     peer.feed(frame(CONTINUATION, b"\x82", stream=1))
     assert peer.goaway == (PROTOCOL_ERROR, "a CONTINUATION frame without a header block")

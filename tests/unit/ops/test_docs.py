@@ -30,6 +30,7 @@ def run_check(script: str, monkeypatch: pytest.MonkeyPatch) -> int:
         "config-table",
         "fast-path-table",
         "file-inventory",
+        "grpc-table",
         "mqadmin-table",
         "protocol-coverage",
     ],
