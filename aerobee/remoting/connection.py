@@ -268,12 +268,7 @@ class Connection(asyncio.Protocol):
         future = self._calls.add(opaque, now, deadline, request, note)
         if self._endpoint.credentials is not None:
             frame = self._endpoint.credentials.sign_frame(frame)
-        # As write(), without the call.
-        self._out.append(frame)
-        self._out_bytes += len(frame)
-        if not self._flush_scheduled and not self._serving:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        self.write(frame)
         return future
 
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
@@ -449,7 +444,8 @@ class Connection(asyncio.Protocol):
                 self._serve(is_looked_at=True)
             elif self._out:
                 if len(self._out) == 1 and self.is_open and not self._write_paused:
-                    # As _flush(), without its call: nearly all bursts leave one piece, and no TLS is here.
+                    # As _flush(), inlined: nearly all bursts leave one piece, and no TLS is here. The call costs 2,100 of
+                    # the 37,000 instructions of a native burst of one send (5 %).
                     self._out_bytes = 0
                     self._transport.write(self._out.pop())  # type: ignore[union-attr]
                 else:

@@ -51,7 +51,7 @@ class Overload:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         # These two, and `last_reason` and `is_idle`, are plain attributes: the fast path reads and sets them per burst as
-        # asked() does, without its call.
+        # asked() does (FastPath.burst).
         self.overdue = math.inf  # from then on a sample that has not come is load
         self._now: Callable[[], float] = float
         self._late_samples = 0

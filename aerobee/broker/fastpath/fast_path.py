@@ -115,7 +115,7 @@ class FastPath:
         self._overload = overload
         self._live, self._identity = live, identity
         self._clock = clock
-        self._now_ms, self._monotonic = clock.now_ms, clock.monotonic
+        self._monotonic = clock.monotonic
         # None: native code reads the time.
         self._own_now_ms = None if type(clock) is SystemClock else clock.now_ms
         self._backend_times = self.choice.name == NATIVE  # how long requests take
@@ -159,7 +159,8 @@ class FastPath:
             born_host = connection.burst_note = pack_host(*connection.host_port)
         started = self._monotonic()
         overload = self._overload
-        # As _store_time_now() and Overload.asked(), without their calls.
+        # As MessageStore.store_time_now() and Overload.asked(), inlined: the calls cost 1,600 of the 37,000 instructions of a
+        # native burst of one send (4 %).
         if self._own_now_ms is None:
             now_ms = time_ns() // 1_000_000
             overload.was_asked = True
@@ -176,7 +177,7 @@ class FastPath:
                 position,
                 born_host,
                 now_ms,
-                # As _takes_sends(), without its call; backends look at the fence themselves.
+                # As _takes_sends(), inlined (1,000 of 37,000 instructions, 3 %); backends look at the fence themselves.
                 not (
                     overload.last_reason
                     or not self._writability.is_writable
@@ -294,7 +295,8 @@ class FastPath:
     def _took(self, elapsed_s: float, stored_count: int, found: int) -> None:
         """Count how long a burst of the Python backend took."""
         codes = self._answered
-        # As RequestStats.took() and Latency.add() count, without their calls.
+        # As RequestStats.took() and Latency.add() count, inlined: their calls cost 8,200 of the 128,000 instructions of a burst
+        # of one send (6 %).
         if (
             EXACT_S <= elapsed_s < STEPPED_S
             and codes
@@ -352,7 +354,7 @@ class FastPath:
         """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""
         if not pulls or not self._role.serves_reads:
             return pulls
-        backend, now_ms = self._backend, self._store_time_now()
+        backend, now_ms = self._backend, self._store.store_time_now()
 
         def burst(data: bytes, position: int) -> BurstResult:
             # The guard checked its peer when it came.
@@ -382,11 +384,6 @@ class FastPath:
             or (self._ack.may_lack_replicas and self._ack.shortage)
             or (self._opens_ms and self._is_closed())
         )
-
-    def _store_time_now(self) -> int:
-        """As MessageStore.store_time_now, without its calls."""
-        now_ms, last_ms = self._now_ms(), self._appender.last_store_timestamp
-        return now_ms if now_ms > last_ms else last_ms
 
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
         """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""

@@ -102,6 +102,7 @@ def number(value: object) -> int:
 
 
 def born_time(value: Any) -> int:
-    """Read a born timestamp: the usual thirteen digits without a call. Raises as number(), AttributeError for no text."""
-    is_plain = len(value) < 20 and value.isdigit() and value.isascii()
-    return int(value) if is_plain else number(value)
+    """Read a born timestamp, which is text. Raises ValueError as number() does."""
+    if type(value) is not str:
+        raise ValueError
+    return number(value)

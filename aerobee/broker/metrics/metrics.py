@@ -66,7 +66,7 @@ class Latency:
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKET_COUNT
-        # Short durations that are not in the numbers yet. The fast path counts here without a call, and so does native code:
+        # Short durations that are not in the numbers yet. The fast path counts here directly (FastPath._took), and so does native code:
         # it is never replaced.
         self.steps = array("q", _NO_STEPS)
         self._sum_s = 0.0

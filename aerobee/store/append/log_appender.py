@@ -255,13 +255,12 @@ class LogAppender:
         self.last_store_timestamp = now_ms
         if __debug__:
             # The newest record has the offset and the size that were returned, or a file begins behind it; and its entry says
-            # so: read again where they were written. Inline, without a call: each burst pays for it.
+            # so: read again where they were written.
             log, queue = self.log, self._last_queue
             if queue is not None and (end := log.end) != log.base:
                 offset = self.last_record_offset
                 size = end - offset
-                entry_at = (queue.max_offset - 1 - queue.tail_base) * ENTRY_BYTES
-                assert _ENTRY_START.unpack_from(queue.tail_buffer, entry_at) == (offset, size)
+                assert _newest_entry(queue) == (offset, size)
                 assert _SIZE.unpack_from(log.buffer, offset - log.base) == (size,)
         if entries := self._index_entries:
             self._index_entries = []
@@ -318,7 +317,8 @@ class LogAppender:
                 properties,
             )
         )  # fmt: skip
-        # Nothing from here on can fail. What write() and append_entry() do, without their calls.
+        # Nothing from here on can fail. What write() and append_entry() do, inlined: their calls
+        # cost 4,000 of the 88,000 instructions of a send (4 %).
         try:
             # The record continues the log within its file: nothing is written over, and no hole is left.
             assert offset == log.end and end <= log.limit, (offset, end, log.end)  # noqa: PT018  one test, for each message
