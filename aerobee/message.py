@@ -42,6 +42,7 @@ TRANSACTION_ROLLBACK = 0xC
 TRANSACTION_MASK = 0xC
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
+HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 TRIES_MAX = 2**31 - 1  # reconsumeTimes is a signed int
 NEED_UNWRAP = 0x40
 INNER_BATCH = 0x80
@@ -51,6 +52,8 @@ COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300  # 0 means zlib too, written by clients before 5.0
 
 PROPERTIES_BYTES_MAX = 32_767
+BATCH_ENTRY_HEAD = struct.Struct(">iiiii")  # of a message in a batch: size, magic, crc, flag, body size
+BATCH_ENTRY_BYTES_MIN = BATCH_ENTRY_HEAD.size + 2
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255
 GROUP_CHARS_MAX = 120
@@ -77,8 +80,8 @@ _POP_RETRY_NAME = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]+\+[%|a-zA-Z0-9_-]+\Z")
 _LOW31 = bytes(c % 31 for c in range(256))
 _HIGH31 = bytes(c // 31 for c in range(256))
 DIGITS31 = b"0123456789abcdefghijklmnopqrstu"
-_LOW31_DIGITS = bytes(DIGITS31[c] for c in _LOW31)
-_HIGH31_DIGITS = bytes(DIGITS31[c] for c in _HIGH31)
+LOW31_DIGITS = bytes(DIGITS31[c] for c in _LOW31)
+HIGH31_DIGITS = bytes(DIGITS31[c] for c in _HIGH31)
 
 _DIGITS_AT_ONCE = 1_024
 KNOWN_TOPICS_MAX = 4096
@@ -499,7 +502,7 @@ def java_hash(text: str) -> int:
             return 0
         if len(raw) > _DIGITS_AT_ONCE:
             return _long_hash(raw)
-        value = int(raw.translate(_LOW31_DIGITS), 31) + 31 * int(raw.translate(_HIGH31_DIGITS), 31)
+        value = int(raw.translate(LOW31_DIGITS), 31) + 31 * int(raw.translate(HIGH31_DIGITS), 31)
     else:
         value = 0
         raw = text.encode("utf-16-be", "surrogatepass")

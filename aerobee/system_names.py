@@ -30,5 +30,32 @@ NOT_SENDABLE = frozenset(
     }
 )
 
-REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
-TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker of either product has it
+SYSTEM_GROUP_PREFIX = (
+    "CID_RMQ_SYS_"  # MixAll.CID_RMQ_SYS_PREFIX: groups whose offsets are the broker's own state
+)
+REVIVE_GROUP = f"{SYSTEM_GROUP_PREFIX}REVIVE_GROUP"
+TRANSACTION_GROUP = f"{SYSTEM_GROUP_PREFIX}TRANS"  # its offsets say how far all transactions are decided
+TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker of either product has it: reading without a group creates none
+# Groups that each broker creates at its start.
+SYSTEM_GROUPS = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANSACTION_GROUP,
+)
+# Further groups of RocketMQ's own tools, of this and of earlier versions.
+_TOOL_GROUPS = frozenset({"__MONITOR_CONSUMER", "SCHEDULE_CONSUMER"})
+
+
+def is_system_group(group: str) -> bool:
+    """True for groups that each broker has or keeps its own state in; no client consumes with them, and they are never deleted."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_hidden_group(group: str) -> bool:
+    """True for groups that lists of an operator's groups leave out: system groups, and those of RocketMQ's tools."""
+    return is_system_group(group) or group in _TOOL_GROUPS

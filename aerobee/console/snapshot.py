@@ -19,6 +19,7 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.monitoring.lag_state import LagState, Sample, Verdict, Window, drain_s, extended, judge, worst
+from aerobee.system_names import is_hidden_group
 from aerobee.words import plural
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,6 @@ ASKED_MAX = 100  # topics, and groups, of one refresh
 WATCHED_S = 30.0  # refreshes stop this long after the last request of a page
 FIRST_S = 10.0
 NAMES_S = 10.0  # interval of reading the names of topics and groups
-SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")  # fmt: skip
 T = TypeVar("T")
 
 
@@ -163,7 +163,7 @@ class Snapshot:
             if name not in self._system and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         ]
         self.topics = {name: self.topics.get(name) or TopicLook(name) for name in own}
-        groups = {info.name for info in await self._admin.groups() if not info.name.startswith(SYSTEM_GROUPS)}
+        groups = {info.name for info in await self._admin.groups() if not is_hidden_group(info.name)}
         self.groups = {name: self.groups.get(name) or GroupLook(name) for name in sorted(groups)}
 
     async def _each(self, items: Iterable[Any], ask: Callable[[Any], Awaitable[T]]) -> list[T | None]:

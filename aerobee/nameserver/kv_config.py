@@ -18,8 +18,6 @@ from aerobee.remoting.peer_bounds import PeerBounds
 from aerobee.store.files.disk import Disk
 from aerobee.store.files.json_file import load_config_file, save_config_file
 
-ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
-
 SURROGATES = "surrogateescape"
 Table = dict[str, dict[str, str]]
 

@@ -17,7 +17,7 @@ from aerobee.errors import MalformedFrame, RemoteError
 from aerobee.nameserver.answers import kv_table_body, member_group_body
 from aerobee.nameserver.bounds import NameServerBounds
 from aerobee.nameserver.config import LiveNameServerConfig
-from aerobee.nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
+from aerobee.nameserver.kv_config import KvConfig
 from aerobee.nameserver.min_broker_notice import MinBrokerNotices
 from aerobee.nameserver.route_table import BrokerIdentity, Registration, RouteTable, TopicQueues
 from aerobee.remoting.body import json_fields
@@ -35,7 +35,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.fastjson import REQUEST_DIALECT_BYTES_MAX
 from aerobee.remoting.peer import Handler, Peer
-from aerobee.remoting.protocol import LISTENERS_FIELD, PART_FIELD
+from aerobee.remoting.protocol import LISTENERS_FIELD, ORDER_TOPIC_NAMESPACE, PART_FIELD
 from aerobee.remoting.wire_name import check_wire_name
 
 log = logging.getLogger("aerobee.nameserver")

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from aerobee.clock import Clock
 from aerobee.nameserver.answers import STANDARD_JSON_VERSION_MIN, cluster_info_body, route_body
 from aerobee.nameserver.config import LiveNameServerConfig
-from aerobee.nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
+from aerobee.nameserver.kv_config import KvConfig
 from aerobee.nameserver.route_table import RouteTable
 from aerobee.nameserver.zone_filter import filter_by_zone
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
-
-HELP = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+from aerobee.remoting.protocol import FAQ, ORDER_TOPIC_NAMESPACE
 
 
 class RouteCalls:
@@ -54,7 +53,7 @@ class RouteCalls:
         if route is None:
             return request.reply(
                 ResponseCode.TOPIC_NOT_EXIST,
-                remark=f"No topic route info in name server for the topic: {topic}\n{HELP}",
+                remark=f"No topic route info in name server for the topic: {topic}\n{FAQ}",
             )
         if request.boolean("__ZONE_MODE", False) and (zone := request.field("__ZONE_NAME")):
             route = filter_by_zone(route, zone)

@@ -15,9 +15,8 @@ from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.codes import RequestCode
-from aerobee.system_names import HALF_TOPIC, REVIVE_GROUP, REVIVE_PREFIX, SCHEDULE_TOPIC
+from aerobee.system_names import HALF_TOPIC, REVIVE_GROUP, REVIVE_PREFIX, SCHEDULE_TOPIC, TRANSACTION_GROUP
 
-HALF_GROUP = "CID_RMQ_SYS_TRANS"
 CHECK_POINT_TAG = "ck"
 LEVEL_KEY = "scheduleMessageOffset_"
 LEVELS = 18
@@ -114,7 +113,7 @@ class ArrivalCalls(Admin):
             found = await self.transactions(topic=topic, count_max=LIST_MAX, broker=address)
         except RemoteError:
             queue = MessageQueue(HALF_TOPIC, broker, 0)
-            begin = await committed_offset(self._session, HALF_GROUP, queue) or 0
+            begin = await committed_offset(self._session, TRANSACTION_GROUP, queue) or 0
             end = await end_offset(self._session, queue)
             return (await self._waiting_in(queue, begin, end, topic, queue_ids, READ_MAX))[0]
         open_ones = sum(1 for each in found.transactions if each.queue_id in queue_ids)

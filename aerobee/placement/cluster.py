@@ -33,10 +33,9 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import PERM_READ, PERM_WRITE, SINGLE_TAG, TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import boolean_text
-from aerobee.remoting.protocol import MASTER_ID, TYPE_ATTRIBUTE
+from aerobee.remoting.protocol import MASTER_ID, ORDER_TOPIC_NAMESPACE, TYPE_ATTRIBUTE
+from aerobee.system_names import is_hidden_group
 
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-SYSTEM_GROUPS = ("CID_RMQ_SYS_", "TOOLS_", "SELF_TEST", "__MONITOR", "CID_ONS")
 CALLS_AT_ONCE = 32
 UNSPECIFIED = "UNSPECIFIED"  # a message type
 
@@ -163,7 +162,7 @@ class PlacementAdmin(ArrivalCalls):
         """Groups whose offsets brokers keep: those of brokers' own and those that consume by broadcasting left out."""
         found = []
         for group in await self.topic_groups(topic):
-            if group.startswith(SYSTEM_GROUPS):
+            if is_hidden_group(group):
                 continue
             try:
                 model = (await self.consumer_connections(group)).message_model
@@ -269,11 +268,11 @@ class PlacementAdmin(ArrivalCalls):
 
     async def put_order(self, topic: str, text: str) -> None:
         """Set it at every nameserver."""
-        await self.kv_put(ORDER_NAMESPACE, topic, text)
+        await self.kv_put(ORDER_TOPIC_NAMESPACE, topic, text)
 
     async def delete_order(self, topic: str) -> None:
         """Take it from every nameserver."""
-        await self.kv_delete(ORDER_NAMESPACE, topic)
+        await self.kv_delete(ORDER_TOPIC_NAMESPACE, topic)
 
     async def routed_writes(self, topic: str) -> list[dict[str, int]]:
         """Of each nameserver, how many queues its route has to write at each broker that has some."""

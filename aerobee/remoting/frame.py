@@ -24,7 +24,7 @@ HEADER_BYTES_MAX = 256 * 1024
 ANSWER_HEADER_BYTES_MAX = 8 * 1024 * 1024
 LENGTH_BYTES = 4
 PREFIX_BYTES = 8
-_PREFIX = struct.Struct(">II")
+PREFIX = struct.Struct(">II")  # length of the frame behind this word; serialize type << 24 | header length
 _LENGTH = struct.Struct(">I")
 _JSON = SerializeType.JSON.value
 _BINARY = SerializeType.ROCKETMQ.value
@@ -150,7 +150,7 @@ def encode_frame(command: RemotingCommand) -> bytes:
         raise FrameTooLarge(
             f"a frame of {length + LENGTH_BYTES} bytes was to be sent, peers accept at most {FRAME_BYTES_MAX}"
         )
-    prefix = _PREFIX.pack(length, command.serialize_type << 24 | len(header))
+    prefix = PREFIX.pack(length, command.serialize_type << 24 | len(header))
     return b"".join((prefix, header, body)) if body else prefix + header
 
 

@@ -26,6 +26,21 @@ INVISIBLE_MS_MAX = 259_200_000  # 3 days: timerMaxDelaySec
 
 BROADCASTING = "BROADCASTING"  # MessageModel: offsets lie with the consumers, the broker does not have them
 TYPE_ATTRIBUTE = "message.type"  # of a topic: which kind of message it takes
+MESSAGE_TYPES = (
+    "NORMAL",
+    "FIFO",
+    "DELAY",
+    "TRANSACTION",
+    "PRIORITY",
+    "MIXED",
+    "LITE",
+    "UNSPECIFIED",
+)  # its values
+ACK_LEVEL_ATTRIBUTE = "ack.level"  # of a topic (Aerobee): when its sends are acknowledged
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"  # of the NameServers' KV configuration
+FAQ = (
+    "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."  # the end of many refusals
+)
 LEVEL_FIELD = "aerobeeAck"  # of a reply to a send that named an acknowledgement level: that level
 LISTENERS_FIELD = "aerobeeListeners"  # of a registration: name=ip:port,… of the named listeners; RocketMQ's NameServers ignore it
 PART_FIELD = "aerobeePart"  # of a registration: topics that are not in this one are in another

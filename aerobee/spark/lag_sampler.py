@@ -21,17 +21,10 @@ from aerobee.remoting.body.consumer_running_info import ConsumerRunningInfo
 from aerobee.remoting.body.subscription import SubscriptionData
 from aerobee.remoting.protocol import BROADCASTING, MASTER_ID
 from aerobee.spark.lag_rows import LagSample
+from aerobee.system_names import is_hidden_group
 
 GROUPS_AT_ONCE = 8
 LAGS_AT_ONCE = 16  # queues whose first unread message is looked up at a time
-SYSTEM_GROUPS = (
-    "CID_",
-    "TOOLS_CONSUMER",
-    "SCHEDULE_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "__MONITOR_CONSUMER",
-    "SELF_TEST",
-)
 
 Wanted = dict[
     str, tuple[str, tuple[str, ...] | str]
@@ -113,7 +106,7 @@ class ClusterSampler(Admin):
             async with turn:
                 return await self._look(group)
 
-        wanted = sorted(group for group in found if not group.startswith(SYSTEM_GROUPS))
+        wanted = sorted(group for group in found if not is_hidden_group(group))
         samples = [sample for each in await asyncio.gather(*map(look, wanted)) for sample in each]
         return samples + self._unseen(known, samples)
 

@@ -1,4 +1,5 @@
-"""A constant has one definition: no second module of aerobee/ gives the same name the same number or text.
+"""A constant has one definition: no second module of aerobee/ gives the same name the same number or text, and none gives
+another name the same text or layout.
 
 Constants of the native module are compared with the Python definition that they repeat.
 """
@@ -6,7 +7,9 @@ Constants of the native module are compared with the Python definition that they
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,17 @@ RECORD_FIELDS = (
     "magic", "body_crc", "queue_id", "flag", "queue_offset", "physical_offset", "sys_flag", "born_timestamp", "store_timestamp",
     "reconsume_times", "body_size",
 )  # fmt: skip
+# Texts and layouts that several modules define under different names, for separate things.
+INDEPENDENT_VALUES = {
+    "'127.0.0.1'": "where separate tools listen",
+    "'aerobeeLogEnd'": "a key of a file, and a field of a reply",
+    "'default'": "listeners of separate servers",
+    "'other'": "a label of separate metric families",
+    "struct.Struct('>8sqqqq')": "layouts of separate files",
+    "struct.Struct('>II')": "two words of separate files and of a frame",
+    "struct.Struct('>iq')": "an entry and a report of the stream",
+    "struct.Struct('>qi')": "a queue entry and a head of the stream",
+}
 INDEPENDENT_ENDINGS = ("_S",)  # a duration of waiting belongs to the loop or call that waits
 
 
@@ -120,6 +134,51 @@ def test_a_second_definition_is_found_under_a_private_name_too() -> None:
     }
 
 
+def _values(source: str) -> Iterator[tuple[str, str]]:
+    """(value, name) of the constants of a module that are texts of some length, layouts of several fields, or lists of texts."""
+    for node in ast.parse(source).body:
+        if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
+            continue
+        name, value = node.targets[0].id, node.value
+        is_text = isinstance(value, ast.Constant) and isinstance(value.value, str) and len(value.value) > 4
+        text = ast.unparse(value)
+        is_layout = re.fullmatch(r"struct\.Struct\('>(?=.*[a-zA-Z].*[a-zA-Z])\w+'\)", text) is not None
+        is_list = (
+            isinstance(value, ast.Tuple) and len(value.elts) > 2 and re.search(r"['\"]", text) is not None
+        )
+        if name.lstrip("_").isupper() and (is_text or is_layout or is_list):
+            yield text, name
+
+
+def _repeated_values(sources: dict[str, str]) -> dict[str, list[str]]:
+    where: dict[str, list[str]] = defaultdict(list)
+    for module, source in sources.items():
+        for value, name in _values(source):
+            where[value].append(f"{module}: {name}")
+    return {value: found for value, found in where.items() if len({each.split(":")[0] for each in found}) > 1}
+
+
+def test_no_text_or_layout_is_defined_twice_under_two_names() -> None:
+    sources = {
+        str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")
+    }
+    assert {
+        value: found for value, found in _repeated_values(sources).items() if value not in INDEPENDENT_VALUES
+    } == {}
+    assert INDEPENDENT_VALUES.keys() <= _repeated_values(sources).keys()
+
+
+def test_a_text_under_another_name_is_found() -> None:
+    sources = {
+        "a.py": "NAME = 'topics'\nA = struct.Struct('>qi')",
+        "b.py": "_OTHER = 'topics'\nB = struct.Struct('>qi')",
+    }
+    assert _repeated_values(sources) == {
+        "'topics'": ["a.py: NAME", "b.py: _OTHER"],
+        "struct.Struct('>qi')": ["a.py: A", "b.py: B"],
+    }
+
+
 def test_exceptions_are_still_needed() -> None:
     defined: dict[str, int] = defaultdict(int)
     for path in PACKAGE.rglob("*.py"):
@@ -169,7 +228,7 @@ def test_the_native_module_repeats_the_python_constants() -> None:
         "HEAD_BYTES": record_head.HEAD_V4.size,
         "RECORD_BYTES_MIN": record_head.RECORD_BYTES_MIN,
         **{f"{name.upper()}_AT": record_head.field_at(name) for name in RECORD_FIELDS},
-        "BATCH_ENTRY_HEAD_BYTES": send_header.BATCH_ENTRY_HEAD.size,
+        "BATCH_ENTRY_HEAD_BYTES": message.BATCH_ENTRY_HEAD.size,
         "QUEUE_ENTRY_BYTES": consume_queue.ENTRY_BYTES,
         "QUEUE_OFFSET_MAX": consume_queue.QUEUE_OFFSET_MAX,
         "FILLER_SIZE": consume_queue.FILLER_SIZE,

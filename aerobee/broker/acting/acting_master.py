@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from aerobee.broker.acting.deliveries import ActingDeliveries
 from aerobee.broker.acting.group_watch import GroupWatch
 from aerobee.broker.acting.pops import ActingPops
-from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX, ConsumerOffsets, removed_of
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets, removed_of
 from aerobee.broker.delay.escaped import EscapedDeliveries, parse_sources
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.replication.metadata_sync import TOKEN_FIELD, offsets_of
@@ -37,6 +37,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.protocol import MASTER_ID
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import SYSTEM_GROUP_PREFIX
 
 log = logging.getLogger(__name__)
 HANDOVER_FIELD = "aerobeeHandover"  # of 906: the answer's body says what was delivered meanwhile

@@ -15,7 +15,7 @@ from aerobee.broker.admin.sliced_json import dump_sliced
 from aerobee.broker.admin.topic import page_of
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.consumer.group_table import GroupTable, check_client_group, is_system_group
+from aerobee.broker.consumer.group_table import GroupTable, check_client_group
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.state.attributes import GROUP_ATTRIBUTES, apply_changes
 from aerobee.broker.state.background import shield
@@ -31,6 +31,7 @@ from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.system_names import is_system_group
 
 log = logging.getLogger(__name__)
 

@@ -30,12 +30,10 @@ from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.data_version import DataVersion
+from aerobee.system_names import SYSTEM_GROUP_PREFIX
 
 log = logging.getLogger(__name__)
 
-SYSTEM_GROUP_PREFIX = (
-    "CID_RMQ_SYS_"  # MixAll.CID_RMQ_SYS_PREFIX: groups whose offsets are the broker's own state
-)
 SEPARATOR = "@"
 LOG_END = "aerobeeLogEnd"
 POP_BUFFER = "aerobeePopBuffer"

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
-from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
 from aerobee.broker.state.bounds import Bounds
 from aerobee.broker.state.config import PERM_READ, LiveConfig
 from aerobee.broker.state.config_file import ConfigFile
@@ -28,25 +27,11 @@ from aerobee.errors import MalformedFrame, StoreError, UsageError
 from aerobee.message import check_group_name
 from aerobee.remoting.body.data_version import DataVersion
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from aerobee.system_names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 log = logging.getLogger(__name__)
 
 NAMES_SAID_MAX = 10  # in one line of the log
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
-
-
-def is_system_group(group: str) -> bool:
-    """True for groups that belong to the product; they are created at the start and never deleted."""
-    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def require_client_group(group: str) -> None:

@@ -15,7 +15,6 @@ from functools import partial
 from itertools import accumulate, compress, islice
 from typing import Any
 
-from aerobee.broker.consumer.group_table import is_system_group
 from aerobee.broker.exporter.lag_families import OTHER, LagChunks, group_families, lag_families
 from aerobee.broker.exporter.lag_sampler import LagSampler
 from aerobee.broker.exporter.replication_families import replication_families
@@ -51,7 +50,7 @@ from aerobee.remoting.json_header import LANGUAGE_NAMES
 from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.protocol import TYPE_ATTRIBUTE
 from aerobee.remoting.request_stats import RequestStats
-from aerobee.system_names import SCHEDULE_TOPIC
+from aerobee.system_names import SCHEDULE_TOPIC, is_system_group
 
 # Our name -> RocketMQ's.
 ROCKETMQ_NAMES = {

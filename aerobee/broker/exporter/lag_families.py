@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 
-from aerobee.broker.consumer.group_table import is_system_group
 from aerobee.broker.exporter.lag_sampler import Lag, LagSample
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.monitoring.exposition import GAUGE, Family, Slice, joined, label_text
 from aerobee.monitoring.lag_state import LagState
+from aerobee.system_names import is_system_group
 
 OTHER = "other"  # the topic under which everything beyond metricsTopicsMax is summed
 PAIRS_A_SLICE = 256

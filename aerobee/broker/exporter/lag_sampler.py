@@ -29,7 +29,7 @@ from time import perf_counter
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerGroup, ConsumerRegistry
-from aerobee.broker.consumer.group_table import GroupTable, is_system_group
+from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
 from aerobee.broker.consumer.queue_position import QueuePosition, queue_position
 from aerobee.broker.consumer.wanted_messages import Takes, WantedMessages, wanted_count
@@ -43,6 +43,7 @@ from aerobee.monitoring.lag_state import LagState, Sample, Window, drain_s, exte
 from aerobee.monitoring.slices import SLICE_S
 from aerobee.remoting.protocol import BROADCASTING
 from aerobee.store.message_store import MessageStore
+from aerobee.system_names import is_system_group
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.fastpath.exclusions import PULLS, PullContext
-from aerobee.broker.fastpath.pull import SQL_EXPRESSION, SQL_PREFIX
+from aerobee.broker.fastpath.pull import SQL_PREFIX
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
@@ -15,7 +15,7 @@ from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.remoting.body.heartbeat import BROADCASTING
-from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, SubscriptionData
+from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, TYPE_SQL92, SubscriptionData
 
 
 class Authorizations:
@@ -66,7 +66,7 @@ class Authorizations:
             return None
         tag_codes, accept, program = subscription.tag_codes, None, None
         if not subscription.is_tag_filter:
-            if subscription.expression_type != SQL_EXPRESSION or not config.enable_property_filter:
+            if subscription.expression_type != TYPE_SQL92 or not config.enable_property_filter:
                 return None
             try:
                 expression = self._expressions.get(subscription.sub_string)
@@ -91,7 +91,7 @@ class Authorizations:
         """What the request says, or else what the group's heartbeats said; None when pull/pull_service.py has to look."""
         _, group_name, topic_name, text, sub_version = key
         if text is not None and text.startswith(SQL_PREFIX):
-            return SubscriptionData(topic_name, text.removeprefix(SQL_PREFIX), expression_type=SQL_EXPRESSION)
+            return SubscriptionData(topic_name, text.removeprefix(SQL_PREFIX), expression_type=TYPE_SQL92)
         if text is not None:
             return SubscriptionData.parse(topic_name, text)
         members = self._consumers.group(group_name)

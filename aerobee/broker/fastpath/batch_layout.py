@@ -18,12 +18,10 @@ from zlib import crc32
 from aerobee.broker.fastpath.request import read_pairs
 from aerobee.broker.fastpath.topic import FastTopic
 from aerobee.broker.send.send_header import (
-    BATCH_ENTRY_BYTES_MIN,
-    BATCH_ENTRY_HEAD,
     FAST_BATCH_ENTRIES_MAX,
     FAST_BATCH_HASHES_MAX,
 )
-from aerobee.message import MAGIC_V1, PROPERTIES_BYTES_MAX
+from aerobee.message import BATCH_ENTRY_BYTES_MIN, BATCH_ENTRY_HEAD, MAGIC_V1, PROPERTIES_BYTES_MAX
 from aerobee.record_head import format_between
 from aerobee.store.queue.consume_queue import ENTRY
 

@@ -24,7 +24,7 @@ from aerobee.broker.fastpath.seam import BackendSettings, Looked, Stamp
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.metrics.metrics import Latency
 from aerobee.broker.send.timer_properties import due_time, number
-from aerobee.message import BORN_HOST_V6, MAGIC_V1, PROPERTIES_BYTES_MAX, STORE_HOST_V6, java_hash
+from aerobee.message import HOSTS_V6, MAGIC_V1, PROPERTIES_BYTES_MAX, java_hash
 from aerobee.property_names import (
     INNER_PREFIX,
     TIMER_DELETE_KEY,
@@ -39,7 +39,6 @@ from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.message_store import MessageStore
 
 BURST_BYTES_MAX = 1 << 20  # a run that has written more ends: others are to have their turn
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _SIZE = struct.Struct(">I")
 _TEXTS = bytes(byte for byte in range(256) if byte not in (1, 2))  # all but the separators
 _ENQUEUE, _DEQUEUE = TIMER_ENQUEUE_MS.encode(), TIMER_DEQUEUE_MS.encode()
@@ -190,7 +189,7 @@ class PythonDelivery:
         if (
             head[1] != MAGIC_V1
             or head[6] != source
-            or head[7] & _HOSTS_V6
+            or head[7] & HOSTS_V6
             or body_size < 0
             or body_end + 3 > total
         ):

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from aerobee.broker.send.message_type import NORMAL, PLAIN_TYPES
 from aerobee.broker.send.send_header import FAST_BATCH_ENTRIES_MAX, FAST_BATCH_HASHES_MAX
 from aerobee.broker.send.timer_properties import DIGITS_MAX
-from aerobee.broker.state import ack_level
 from aerobee.broker.state.config import PERM_READ, PERM_WRITE, REFUSE, BrokerConfig
 from aerobee.message import (
     COMPRESSED,
@@ -54,7 +53,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import SINGLE_TAG, TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
-from aerobee.remoting.protocol import TYPE_ATTRIBUTE
+from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE, TYPE_ATTRIBUTE
 from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET
 from aerobee.system_names import NOT_SENDABLE, SYSTEM_PREFIX
 
@@ -161,7 +160,7 @@ TOPICS = (
     TopicExclusion(
         "an acknowledgement level in its attributes",
         "each send is answered by the topic's level, not by the broker's",
-        lambda topic, _: ack_level.ATTRIBUTE in topic.attributes,
+        lambda topic, _: ACK_LEVEL_ATTRIBUTE in topic.attributes,
     ),
     TopicExclusion(
         "a message type other than NORMAL while enableTopicMessageTypeCheck is set",

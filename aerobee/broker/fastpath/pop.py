@@ -8,7 +8,6 @@ What is not quite ordinary is left for the handlers, before anything has changed
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Container, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,7 +20,7 @@ from aerobee.errors import FrameTooLarge
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION
-from aerobee.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from aerobee.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, PREFIX
 from aerobee.remoting.peer import Peer
 from aerobee.store.message_store import MessageStore
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from aerobee.broker.fastpath.guard import Guard
 
 POP_START = b'{"code":200'  # how the headers of these requests begin, as every client writes them that sorts the names
-_WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _POP, _ACK = RequestCode.POP_MESSAGE.value, RequestCode.ACK_MESSAGE.value
 _DONE = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
@@ -106,9 +104,9 @@ class PopBursts:
         guard = self._guard
         at, size, written = position, len(data), 0
         replies: list[bytes] = []
-        unpack, serve_of = _WORDS.unpack_from, self._serve.get
+        unpack, serve_of = PREFIX.unpack_from, self._serve.get
         try:
-            while size - at >= _WORDS.size and written < REPLY_BYTES_MAX:
+            while size - at >= PREFIX.size and written < REPLY_BYTES_MAX:
                 length, header_length = unpack(data, at)
                 end = at + 4 + length
                 # Neither has a body, and a header of another type has its number in the upper byte.
@@ -141,7 +139,7 @@ class PopBursts:
 def empty_reply(opaque: int) -> bytes:
     """The reply that says yes and nothing else, as encode_frame writes it."""
     header = f'{{"code":0,"flag":1,"language":"PYTHON","opaque":{opaque}{_DONE}'.encode()
-    return _WORDS.pack(len(header) + 4, len(header)) + header
+    return PREFIX.pack(len(header) + 4, len(header)) + header
 
 
 def found_reply(opaque: int, fields: str, body: bytes) -> bytes:
@@ -154,4 +152,4 @@ def found_reply(opaque: int, fields: str, body: bytes) -> bytes:
         raise FrameTooLarge(
             f"a pop has found {len(body)} bytes, peers accept frames of at most {FRAME_BYTES_MAX}"
         )
-    return b"".join((_WORDS.pack(length, len(header)), header, body))
+    return b"".join((PREFIX.pack(length, len(header)), header, body))

@@ -12,7 +12,6 @@ shell to note after the burst; a pull that has to wait is handed back so, too, a
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,9 +20,10 @@ from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, Reque
 from aerobee.broker.fastpath.results import PullResult
 from aerobee.broker.fastpath.seam import Authorization, AuthorizationKey, BackendSettings, PendingFrame
 from aerobee.broker.fastpath.shared import Shared
+from aerobee.remoting.body.subscription import TYPE_SQL92
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION
-from aerobee.remoting.frame import FRAME_BYTES_MAX, encode_frame
+from aerobee.remoting.frame import FRAME_BYTES_MAX, PREFIX, encode_frame
 from aerobee.remoting.protocol import (
     HOLD_MS_MAX,
     PULL_COMMIT_OFFSET,
@@ -35,10 +35,8 @@ from aerobee.store.log.stored_message import GetStatus
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
 AUTHORIZATIONS_MAX = 4096  # beyond it all are looked up again: their keys hold texts of peers
-SQL_EXPRESSION = "SQL92"
 SQL_PREFIX = "\x00"  # in front of a request's expression of SQL92 in an AuthorizationKey
 _TAG_EXPRESSIONS = ("TAG", "")
-_WORDS = struct.Struct(">II")  # length of the frame behind this word, length of its JSON header
 
 
 class Pulls:
@@ -134,7 +132,7 @@ class Pulls:
     def _authorization(self, code: int, ext: dict[str, Any], flags: int) -> Authorization:
         """Who pulls what; found by everything that the answer depends on."""
         expression_type = ext.get("expressionType", "TAG")
-        is_sql = expression_type == SQL_EXPRESSION
+        is_sql = expression_type == TYPE_SQL92
         if not is_sql and expression_type not in _TAG_EXPRESSIONS:
             raise ValueError
         if flags & PULL_SUBSCRIPTION:
@@ -207,4 +205,4 @@ def _reply(
     length = 4 + len(header) + len(body)
     if length + 4 > FRAME_BYTES_MAX:
         raise ValueError
-    return b"".join((_WORDS.pack(length, len(header)), header, body))
+    return b"".join((PREFIX.pack(length, len(header)), header, body))

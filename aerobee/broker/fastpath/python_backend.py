@@ -15,7 +15,6 @@ before a message is known to be ordinary; what fails after its first byte is a f
 from __future__ import annotations
 
 import logging
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
@@ -43,14 +42,13 @@ from aerobee.broker.fastpath.shared import PREFIXES, Shared, frame_prefix
 from aerobee.broker.fastpath.transaction import Transactions
 from aerobee.remoting.binary_header import decode_binary_header
 from aerobee.remoting.command import FLAG_ONEWAY, VERSION, SerializeType
-from aerobee.remoting.frame import HEADER_BYTES_MAX
+from aerobee.remoting.frame import HEADER_BYTES_MAX, PREFIX
 from aerobee.remoting.request_stats import Answers
 
 if TYPE_CHECKING:
     from aerobee.broker.fastpath.guard import Guard
 
-_WORDS = struct.Struct(">II")  # length of the frame behind this word, serialize type << 24 | header length
-_unpack_words, _loads = _WORDS.unpack_from, orjson.loads
+_unpack_words, _loads = PREFIX.unpack_from, orjson.loads
 _header_of = itemgetter("code", "flag", "opaque", "extFields")
 _BINARY = SerializeType.ROCKETMQ.value
 _LOG = logging.getLogger("aerobee.broker.fastpath")

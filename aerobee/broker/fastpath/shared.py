@@ -11,11 +11,10 @@ from aerobee.broker.fastpath.seam import Appended, Authorization, BackendSetting
 from aerobee.broker.fastpath.topic import SMALL_BYTES, FastQueue, FastTopic
 from aerobee.message import wants_to_wait
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.frame import encode_frame
+from aerobee.remoting.frame import PREFIX, encode_frame
 from aerobee.store.log.record_layout import Origin
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
-_WORDS = struct.Struct(">II")  # length of the frame behind this word, length of its JSON header
 # frame_prefix() of the usual lengths.
 PREFIXES = [
     f"\0\0{chr((n + 4) >> 8)}{chr((n + 4) & 255)}\0\0{chr(n >> 8)}{chr(n & 255)}" for n in range(4096)
@@ -247,4 +246,4 @@ class Shared:
 
 def frame_prefix(length: int) -> str:
     """The eight bytes in front of a JSON header of that length, which has no body behind it."""
-    return _WORDS.pack(length + 4, length).decode("latin-1")
+    return PREFIX.pack(length + 4, length).decode("latin-1")

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aerobee.broker.metrics.metrics import SIZE_ENDS, size_class
-from aerobee.message import DIGITS31, java_hash, tags_code
+from aerobee.message import DIGITS31, HIGH31_DIGITS, LOW31_DIGITS, java_hash, tags_code
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
 SMALL_BYTES = SIZE_ENDS[0]  # larger records are counted by their size
 _TAG_CODES_KEPT = 4096
 _POW31 = [pow(31, n, 1 << 32) for n in range(128)]
-_LOW31 = bytes(DIGITS31[char % 31] for char in range(256))
-_HIGH31 = bytes(DIGITS31[char // 31] for char in range(256))
 # The characters 0 to N, which are all that message ids have: counted from 0 each is one digit, and one number is enough.
 _ID_CHARS = bytes(range(ord("0"), ord("0") + 31))
 _ID31 = bytes.maketrans(_ID_CHARS, DIGITS31)
@@ -87,9 +85,10 @@ class FastTopic:
         """The same for a key of ASCII characters that is not empty."""
         size = len(raw)
         if size < 128:
-            # java_hash() without the call: this is half of what a message of a batch costs here.
+            # Continues from the hash of the topic: java_hash() of `topic#key` costs 6,200 more of the 88,000 instructions of a
+            # send (7 %).
             if raw.translate(None, _ID_CHARS):
-                low, high = int(raw.translate(_LOW31), 31), int(raw.translate(_HIGH31), 31)
+                low, high = int(raw.translate(LOW31_DIGITS), 31), int(raw.translate(HIGH31_DIGITS), 31)
                 value = (self.hash_start * _POW31[size] + low + 31 * high) & 0xFFFFFFFF
             else:
                 value = (

@@ -26,11 +26,10 @@ from aerobee.broker.fastpath.send import SHORT_NAMES
 from aerobee.broker.fastpath.shared import Shared
 from aerobee.broker.fastpath.topic import FastQueue, FastTopic
 from aerobee.message import (
-    BORN_HOST_V6,
+    HOSTS_V6,
     MAGIC_V1,
     PROPERTIES_BYTES_MAX,
     PROPERTY_SEPARATOR,
-    STORE_HOST_V6,
     TRANSACTION_COMMIT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -55,7 +54,6 @@ _WAIT, _WAIT_TRUE = b"WAIT\x01", b"\x02WAIT\x01true\x02"
 _CLOSING = 2
 _NO_KEYS_NO_TAG = "", ""  # neither KEYS nor TAGS
 _unpack_head = HEAD_V4.unpack_from
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _PREPARED, _COMMIT = str(TRANSACTION_PREPARED), str(TRANSACTION_COMMIT)
 
 
@@ -245,7 +243,7 @@ class Transactions:
                 total != len(record)
                 or magic != MAGIC_V1
                 or own_offset != physical_offset
-                or sys_flag & _HOSTS_V6
+                or sys_flag & HOSTS_V6
                 or body_size < 0
                 or record[body_end : text_at - 2] != _HALF_FIELD
                 or int.from_bytes(record[text_at - 2 : text_at], "big") != total - text_at

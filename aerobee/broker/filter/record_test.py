@@ -20,9 +20,8 @@ from typing import Any
 from aerobee.broker.filter.sql92 import Node, Sql92Filter, to_floating, to_integer
 from aerobee.errors import MalformedRecord
 from aerobee.message import (
-    BORN_HOST_V6,
+    HOSTS_V6,
     MAGIC_V1,
-    STORE_HOST_V6,
     decode_properties,
     decode_record,
     encode_properties,
@@ -30,7 +29,6 @@ from aerobee.message import (
 from aerobee.record_head import HEAD_V4, field_at, field_end, head_struct
 
 SOURCE_CHARS_MAX = 4096  # of an expression; a longer one costs more to compile than it saves
-_LONG_ADDRESS = BORN_HOST_V6 | STORE_HOST_V6
 _BODY_SIZE = head_struct("body_size")
 
 RecordTest = Callable[[bytes], bool]
@@ -92,7 +90,7 @@ def compile_test(compiled: Sql92Filter) -> CompiledTest:
     }
     source = _HEAD.format(
         body=body,
-        long_address=_LONG_ADDRESS,
+        long_address=HOSTS_V6,
         magic=MAGIC_V1 & 0xFF,
         sys_flag_byte_at=field_end("sys_flag") - 1,
         magic_byte_at=field_end("magic") - 1,

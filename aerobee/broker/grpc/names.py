@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 
-from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
 from aerobee.broker.grpc.refusal import RpcRefused
 from aerobee.grpc.proto import messages as pb
 from aerobee.message import GROUP_CHARS_MAX, RETRY_PREFIX, TOPIC_BYTES_MAX
@@ -19,6 +18,7 @@ from aerobee.system_names import (
     OP_TOPIC,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    SYSTEM_GROUP_PREFIX,
     SYSTEM_PREFIX,
     TRACE_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,

@@ -15,14 +15,13 @@ from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.broker.send.message_type import NORMAL
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.refusal import FAQ
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.grpc.proto import messages as pb
 from aerobee.host_port import is_ip
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
-from aerobee.remoting.protocol import TYPE_ATTRIBUTE
+from aerobee.remoting.protocol import FAQ, TYPE_ATTRIBUTE
 
 ADDRESSES_MAX = 64  # of an access point: RocketMQ's clients separate them by semicolons
 _ACCEPTED: Mapping[str, tuple[pb.MessageType, ...]] = {

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.filter.expressions import EXPRESSIONS_MAX, Expressions
@@ -38,6 +37,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand, boolean_text
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.wire_name import check_wire_name
+from aerobee.system_names import SYSTEM_GROUP_PREFIX
 
 log = logging.getLogger(__name__)
 

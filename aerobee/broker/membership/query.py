@@ -11,9 +11,9 @@ from aerobee.broker.admission.record_access import RecordAccess
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
+from aerobee.remoting.signature import UNIQUE_KEY_QUERY
 from aerobee.store.message_store import MessageStore
 
-UNIQUE_KEY_FIELD = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY, KEY, TAG = "U", "K", "T"  # indexType
 NOT_FOUND_REMARK = "can not find message, maybe time range not correct"
 
@@ -32,7 +32,7 @@ class QueryCalls:
         """12: records under a key, stored in the requested time; QUERY_NOT_FOUND when there is none."""
         config = self._store.config
         count = min(max(1, request.integer("maxNum")), config.max_msgs_num_batch)
-        if request.boolean(UNIQUE_KEY_FIELD, False):
+        if request.boolean(UNIQUE_KEY_QUERY, False):
             count = config.default_query_max_num
         result = self._store.query(
             request.text("topic"),

@@ -10,14 +10,14 @@ from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.state.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.refusal import FAQ, Reason, Refused
+from aerobee.broker.state.refusal import Reason, Refused
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.remoting.body.pop_handle import RETRY_V1, RETRY_V2, retry_topic_v1, retry_topic_v2
 from aerobee.remoting.body.subscription import TYPE_TAG, SubscriptionData
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
-from aerobee.remoting.protocol import ANY_QUEUE, TYPE_ATTRIBUTE
+from aerobee.remoting.protocol import ANY_QUEUE, FAQ, TYPE_ATTRIBUTE
 
 Filter = tuple[frozenset[int] | None, Callable[[bytes], bool] | None]
 GRANTS_MAX = 10_000

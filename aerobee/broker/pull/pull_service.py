@@ -14,7 +14,7 @@ from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.consumer.group_table import GroupTable, is_system_group
+from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.filter.expressions import Expression, Expressions
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.filter.sql92 import FilterSyntaxError
@@ -22,7 +22,6 @@ from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pull.pending_pulls import PendingPulls
 from aerobee.broker.state.config import PERM_READ, BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.refusal import FAQ
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.clock import Clock
@@ -33,10 +32,11 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.peer import Peer
-from aerobee.remoting.protocol import HOLD_MS_MAX
+from aerobee.remoting.protocol import FAQ, HOLD_MS_MAX
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import GetResult, GetStatus
 from aerobee.store.queue.extended_queue import BitmapAccept
+from aerobee.system_names import is_system_group
 
 log = logging.getLogger(__name__)
 

@@ -20,14 +20,13 @@ from aerobee.broker.replication.cut_progress import CutProgress
 from aerobee.broker.replication.cut_revivals import CutRevivals
 from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.topic_table import TopicTable
-from aerobee.broker.transaction.half_message import TRANSACTION_GROUP
 from aerobee.clock import Clock
 from aerobee.errors import StoreError
 from aerobee.shared_task import SharedTask
 from aerobee.store.files.disk import Disk
 from aerobee.store.message_store import MessageStore
 from aerobee.store.recovery.log_cut import DIRECTORY as CUT_DIRECTORY
-from aerobee.system_names import SCHEDULE_TOPIC
+from aerobee.system_names import SCHEDULE_TOPIC, TRANSACTION_GROUP
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from aerobee.broker.consumer.consumer_offsets import SYSTEM_GROUP_PREFIX
+from aerobee.system_names import SYSTEM_GROUP_PREFIX
 
 PUSHED_MAX = 10_000  # offsets given back to a master at a time
 

@@ -13,13 +13,14 @@ from typing import Any, Generic, TypeVar
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.send.send_header import SendHeader
 from aerobee.broker.state.config import LiveConfig
-from aerobee.broker.state.refusal import FAQ, group_unknown
+from aerobee.broker.state.refusal import group_unknown
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import AerobeeError, RemoteError
 from aerobee.message import RETRY_PREFIX
 from aerobee.remoting.body.topic_config import SYS_FLAG_UNIT, TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
+from aerobee.remoting.protocol import FAQ
 
 # Sends that wait for topics that are being made, of all connections: each is some 3 KB, and they are all served in one turn when
 # the file is written. RocketMQ's thread pool for sends holds 10,000 requests (sendThreadPoolQueueCapacity).

@@ -22,7 +22,7 @@ from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_header import VERSION_WITH_MAX_RECONSUME
 from aerobee.broker.state.config import PERM_WRITE, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.refusal import FAQ, store_refusal
+from aerobee.broker.state.refusal import store_refusal
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.errors import MalformedRecord, StoreError, UsageError
@@ -51,6 +51,7 @@ from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer, Reply
+from aerobee.remoting.protocol import FAQ
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET

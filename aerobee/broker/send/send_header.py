@@ -8,12 +8,17 @@ Source: SendMessageRequestHeader and SendMessageRequestHeaderV2. And the body of
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aerobee.errors import MalformedRecord, UsageError
-from aerobee.message import PROPERTIES_BYTES_MAX, check_topic_name, decode_properties
+from aerobee.message import (
+    BATCH_ENTRY_BYTES_MIN,
+    BATCH_ENTRY_HEAD,
+    PROPERTIES_BYTES_MAX,
+    check_topic_name,
+    decode_properties,
+)
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 
@@ -24,8 +29,6 @@ _NAMES = (
     "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch",
 )  # fmt: skip
 LONG_NAMED = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
-BATCH_ENTRY_HEAD = struct.Struct(">iiiii")  # size, magic, crc, flag, body size
-BATCH_ENTRY_BYTES_MIN = BATCH_ENTRY_HEAD.size + 2
 # Of one batch, before others get their event loop iteration.
 ENTRIES_PER_TURN = 512
 PROPERTIES_PER_TURN = 32_768  # bytes; every other one may be a key of the index

@@ -32,7 +32,7 @@ from aerobee.broker.send.unique_key import UniqueKeys
 from aerobee.broker.state.ack_level import AckLevel, wanted_level
 from aerobee.broker.state.config import PERM_WRITE, BrokerConfig, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
-from aerobee.broker.state.refusal import FAQ, group_unknown
+from aerobee.broker.state.refusal import group_unknown
 from aerobee.broker.state.role import RoleState
 from aerobee.broker.state.topic_table import TopicTable, takes_client_sends
 from aerobee.caller import Caller
@@ -66,6 +66,7 @@ from aerobee.property_names import (
 from aerobee.remoting.body.topic_config import MULTI_TAG, TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import boolean_text
+from aerobee.remoting.protocol import FAQ
 from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.system_names import HALF_TOPIC

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 from aerobee.message import ACK_LEVELS
 from aerobee.property_names import ACK_LEVEL
-
-ATTRIBUTE = "ack.level"
+from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def wanted_level(properties: Mapping[str, str], attributes: Mapping[str, str]) -
     """The level of a message; None: what the broker's settings say. Raises ValueError for a name that is none."""
     name = properties.get(ACK_LEVEL)
     if name is None:
-        return LEVELS.get(attributes.get(ATTRIBUTE, ""))
+        return LEVELS.get(attributes.get(ACK_LEVEL_ATTRIBUTE, ""))
     level = LEVELS.get(name)
     if level is None:
         raise ValueError(f"{ACK_LEVEL} is {name!r}, must be one of {', '.join(LEVELS)}")

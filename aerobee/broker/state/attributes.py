@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aerobee.broker.state.ack_level import ATTRIBUTE, LEVELS
+from aerobee.broker.state.ack_level import LEVELS
 from aerobee.errors import UsageError
+from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE, MESSAGE_TYPES, TYPE_ATTRIBUTE
 
 _NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
 
@@ -36,13 +37,12 @@ class Attribute:
             raise UsageError(f"attribute {key} is {value!r}, must be a number from {self.low} to {self.high}")
 
 
-MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE", "MIXED")
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(("BatchCQ", "SimpleCQ"), changeable=False),
     "cleanup.policy": Attribute(("DELETE", "COMPACTION"), changeable=False),
-    "message.type": Attribute(MESSAGE_TYPES),
+    TYPE_ATTRIBUTE: Attribute(MESSAGE_TYPES),
     "reserve.time": Attribute(low=-1),
-    ATTRIBUTE: Attribute(tuple(LEVELS)),
+    ACK_LEVEL_ATTRIBUTE: Attribute(tuple(LEVELS)),
 }
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {"priority.factor": Attribute(low=0, high=100)}
 

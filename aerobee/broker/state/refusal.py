@@ -9,8 +9,7 @@ from enum import Enum, auto
 
 from aerobee.errors import AerobeeError, RecordInvalid, RemoteError, StoreError, StoreFull, StoreNotWritable
 from aerobee.remoting.codes import ResponseCode
-
-FAQ = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+from aerobee.remoting.protocol import FAQ
 
 
 class Reason(Enum):

@@ -46,7 +46,6 @@ from aerobee.remoting.codes import ResponseCode
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.system_names import HALF_TOPIC, OP_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # the consumer group whose offsets say how far everything is decided
 OP_TAG = "d"
 _OP_TAGS_CODE = tags_code(OP_TAG)
 _OP_PROPERTIES = encode_properties({"WAIT": "true", "TAGS": OP_TAG}).encode()

@@ -32,7 +32,6 @@ from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
 from aerobee.broker.transaction.fast_path_hooks import DelayFastPath, TransactionFastPath
 from aerobee.broker.transaction.half_message import (
-    TRANSACTION_GROUP,
     HalfMessage,
     immunity_ms,
     is_half,
@@ -50,7 +49,7 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.peer import Handler
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from aerobee.store.message_store import MessageStore
-from aerobee.system_names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
+from aerobee.system_names import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TRANSACTION_GROUP, WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ because most handlers read only the body: that halves the cost of a pulled messa
 from __future__ import annotations
 
 import ipaddress
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from zlib import crc32
@@ -16,14 +15,15 @@ from aerobee.client.base.compression import decompress
 from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, give_back_after
 from aerobee.errors import MalformedRecord, MessageDamaged, UsageError
 from aerobee.message import (
-    BORN_HOST_V6,
+    BATCH_ENTRY_BYTES_MIN,
+    BATCH_ENTRY_HEAD,
     COMPRESSED,
+    HOSTS_V6,
     INNER_BATCH,
     MAGIC_V1,
     NEED_UNWRAP,
     RETRY_PREFIX,
     SHARDING_KEY,
-    STORE_HOST_V6,
     MessageQueue,
     Record,
     decode_properties,
@@ -39,9 +39,6 @@ _HEAD_BYTES = HEAD_V4.size
 _unpack_parts = head_struct("size", "magic", "queue_offset", "sys_flag", "body_size").unpack_from
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
 _NO_CRC = 0  # CRC of a message inside a batch: the batch's CRC covers it
-_ENTRY_HEAD = struct.Struct(">iiiii")
-_ENTRY_BYTES_MIN = _ENTRY_HEAD.size + 2
-_HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 
 
 class Settles(Protocol):
@@ -305,7 +302,7 @@ def decode_messages(
         topic_end = topic_at + 1 + topic_size
         if (
             magic != MAGIC_V1
-            or sys_flag & _HOSTS_V6
+            or sys_flag & HOSTS_V6
             or body_size < 0
             or not RECORD_BYTES_MIN <= size <= end - at
             or topic_end + 2 > at + size
@@ -359,12 +356,12 @@ def _unwrap(batch: ReceivedMessage) -> list[ReceivedMessage]:
     messages: list[ReceivedMessage] = []
     at = 0
     while at < len(data):
-        if len(data) - at < _ENTRY_BYTES_MIN:
+        if len(data) - at < BATCH_ENTRY_BYTES_MIN:
             raise MalformedRecord(f"{len(data) - at} bytes at {at} of an inner batch are less than an entry")
-        size, _, _, flag, body_size = _ENTRY_HEAD.unpack_from(data, at)
-        body_at = at + _ENTRY_HEAD.size
+        size, _, _, flag, body_size = BATCH_ENTRY_HEAD.unpack_from(data, at)
+        body_at = at + BATCH_ENTRY_HEAD.size
         body_end = body_at + body_size
-        if not _ENTRY_BYTES_MIN <= size <= len(data) - at or body_size < 0 or body_end + 2 > at + size:
+        if not BATCH_ENTRY_BYTES_MIN <= size <= len(data) - at or body_size < 0 or body_end + 2 > at + size:
             raise MalformedRecord(f"an entry at {at} of an inner batch claims {size} and {body_size} bytes")
         if body_end + 2 + int.from_bytes(data[body_end : body_end + 2], "big") != at + size:
             raise MalformedRecord(f"the properties of an entry at {at} of an inner batch do not fit it")

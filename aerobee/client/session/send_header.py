@@ -9,7 +9,6 @@ dumping a dict.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -17,11 +16,11 @@ import orjson
 
 from aerobee.client.base.results import SendResult, SendStatus
 from aerobee.errors import MalformedFrame, UsageError, remote_error
-from aerobee.message import PRIORITY, PROPERTIES_BYTES_MAX, Message, MessageQueue
+from aerobee.message import BATCH_ENTRY_HEAD, PRIORITY, PROPERTIES_BYTES_MAX, Message, MessageQueue
 from aerobee.property_names import ACK_LEVEL
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import VERSION, RemotingCommand
-from aerobee.remoting.frame import FRAME_BYTES_MAX
+from aerobee.remoting.frame import FRAME_BYTES_MAX, PREFIX
 from aerobee.remoting.protocol import LEVEL_FIELD
 
 RESERVED_PROPERTIES = frozenset({"UNIQ_KEY", "WAIT", "KEYS", "TAGS", "DELAY", ACK_LEVEL, PRIORITY})
@@ -31,8 +30,6 @@ STATUS = {
     11: SendStatus.SLAVE_NOT_AVAILABLE,
     12: SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
-_BATCH_HEAD = struct.Struct(">iiiii")
-_FRAME_HEAD = struct.Struct(">II")
 
 
 class Ids(Protocol):
@@ -159,7 +156,7 @@ class SendTemplate:
                 f"the message takes {header_size + len(body)} bytes with its properties; peers accept frames of at "
                 f"most {FRAME_BYTES_MAX} bytes"
             )
-        return b"".join((_FRAME_HEAD.pack(4 + header_size + len(body), header_size), header, body))
+        return b"".join((PREFIX.pack(4 + header_size + len(body), header_size), header, body))
 
 
 def encode_batch_entry(message: Message, unique_id: str) -> bytes:
@@ -170,10 +167,10 @@ def encode_batch_entry(message: Message, unique_id: str) -> bytes:
             f"the properties take {len(properties)} bytes, at most {PROPERTIES_BYTES_MAX} are allowed"
         )
     body = bytes(message.body)
-    size = _BATCH_HEAD.size + len(body) + 2 + len(properties)
+    size = BATCH_ENTRY_HEAD.size + len(body) + 2 + len(properties)
     return b"".join(
         (
-            _BATCH_HEAD.pack(size, 0, 0, message.flag, len(body)),
+            BATCH_ENTRY_HEAD.pack(size, 0, 0, message.flag, len(body)),
             body,
             len(properties).to_bytes(2, "big"),
             properties,

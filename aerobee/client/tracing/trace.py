@@ -32,6 +32,7 @@ from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError
 from aerobee.host_port import join_address
 from aerobee.message import Message, parse_offset_message_id
+from aerobee.property_names import TIMER_DELAYS
 from aerobee.system_names import TRACE_TOPIC
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,6 @@ EVENTS_MAX = 2048  # maximum number of waiting records; RocketMQ's asyncDispatch
 BODY_BYTES_MAX = 128_000  # of one trace message
 KEYS_CHARS_MAX = 16_000  # of one trace message: properties may take 32,767 bytes
 FLUSH_S = 1.0  # RocketMQ waits up to 5 s
-TIMER_NAMES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 class TraceSender(Protocol):
@@ -215,7 +215,7 @@ def _outcome(error: BaseException | None) -> ConsumeOutcome:
 
 
 def _type_of(message: Message) -> TracedType:
-    if message.delay_level or any(name in message.properties for name in TIMER_NAMES):
+    if message.delay_level or any(name in message.properties for name in TIMER_DELAYS):
         return TracedType.DELAY
     if message.properties.get("TRAN_MSG") == "true":
         return TracedType.TRANSACTION_HALF

@@ -29,7 +29,6 @@ from aerobee.errors import AerobeeError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import Message
 from aerobee.ops.commands.bench_probe import probe
-from aerobee.ops.commands.consume import GROUPLESS
 from aerobee.ops.commands.send import ack_of
 from aerobee.ops.options.clients import open_admin, open_producer, open_pull_consumer
 from aerobee.ops.options.options import AsJson
@@ -38,6 +37,7 @@ from aerobee.ops.terminal.latency import LatencyHistogram
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import seconds as span
+from aerobee.system_names import TOOLS_GROUP
 from aerobee.words import plural
 
 TOPIC = "aerobee-bench"  # not RocketMQ's BenchmarkTest: the run would measure the files of its 1,024 queues
@@ -193,7 +193,7 @@ async def _consume(
     config = PullConsumerConfig(
         auto_commit=False, consume_from=ConsumeFrom.FIRST if first else ConsumeFrom.LAST
     )
-    async with open_pull_consumer(nameserver, GROUPLESS, config=config) as consumer:
+    async with open_pull_consumer(nameserver, TOOLS_GROUP, config=config) as consumer:
         queues = await consumer.queues(topic)
         await consumer.assign(queues)
         for queue in queues:

@@ -23,7 +23,6 @@ from aerobee.errors import MalformedFrame, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, check_topic_name
 from aerobee.ops.commands.cluster_change import AtBroker
-from aerobee.ops.commands.group import SYSTEM_GROUPS
 from aerobee.ops.commands.topic import topic_kind
 from aerobee.ops.options.clients import masters, open_admin
 from aerobee.ops.options.options import AsJson, ClusterName, NameServers, Yes, ask
@@ -33,6 +32,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.body.topic_config import TopicConfig
+from aerobee.system_names import is_hidden_group
 from aerobee.words import plural
 
 FILE_BYTES_MAX = 256 << 20
@@ -259,5 +259,5 @@ async def _tables(admin: Admin, address: str) -> Tables:
             for name in sorted(topics)
             if topic_kind(name, system) == "user" and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
         ),
-        tuple(groups[name] for name in sorted(groups) if not name.startswith(SYSTEM_GROUPS)),
+        tuple(groups[name] for name in sorted(groups) if not is_hidden_group(name)),
     )

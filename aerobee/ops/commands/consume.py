@@ -38,9 +38,9 @@ from aerobee.ops.terminal.output import Output, body_text, host_text
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.terminal import shown
 from aerobee.ops.terminal.times import moment_ms, moment_text
+from aerobee.system_names import TOOLS_GROUP
 from aerobee.words import plural
 
-GROUPLESS = "TOOLS_CONSUMER"  # exists at every broker, so that reading without a group creates none
 POLL_S = 1.0
 POP_COUNT = 32  # messages of one pop
 
@@ -103,7 +103,9 @@ def consume(
         config = PullConsumerConfig(
             auto_commit=False, consume_from=_consume_from(begin), consume_timestamp_ms=begin.value
         )
-        async with open_pull_consumer(nameserver, group or GROUPLESS, config=config, trace=trace) as consumer:
+        async with open_pull_consumer(
+            nameserver, group or TOOLS_GROUP, config=config, trace=trace
+        ) as consumer:
             try:
                 if group is None:
                     await _assign(consumer, topic, wanted, queue, begin)

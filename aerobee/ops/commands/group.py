@@ -23,9 +23,7 @@ from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import moment_ms, moment_text
-
-SYSTEM_GROUPS = ("CID_RMQ_SYS_", "CID_ONSAPI_", "CID_ONS-", "CID_ONS", "TOOLS_CONSUMER", "FILTERSRV_CONSUMER",
-                 "SELF_TEST_C_GROUP", "__MONITOR_CONSUMER")  # fmt: skip
+from aerobee.system_names import is_hidden_group
 
 app = typer.Typer(
     name="group",
@@ -50,7 +48,7 @@ def list_groups(
             infos = await admin.groups()
         rows: dict[str, dict[str, Any]] = {}
         for info in infos:
-            if not all_groups and info.name.startswith(SYSTEM_GROUPS):
+            if not all_groups and is_hidden_group(info.name):
                 continue
             row = rows.setdefault(
                 info.name,

@@ -13,7 +13,7 @@ from aerobee.client.base.topic_route import subscribe_queues
 from aerobee.errors import QueryNotFound, RemoteSystemError, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import MessageQueue
-from aerobee.ops.commands.consume import GROUPLESS, shown_document
+from aerobee.ops.commands.consume import shown_document
 from aerobee.ops.commands.send import find_queue
 from aerobee.ops.commands.topic import require_topic
 from aerobee.ops.options.clients import masters, open_admin, open_pull_consumer
@@ -22,6 +22,7 @@ from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import moment_ms, moment_text
+from aerobee.system_names import TOOLS_GROUP
 
 app = typer.Typer(
     name="message",
@@ -127,7 +128,7 @@ def by_offset(
     out = Output(as_json)
 
     async def command(stop: Stop) -> None:
-        async with open_admin(nameserver) as admin, open_pull_consumer(nameserver, GROUPLESS) as consumer:
+        async with open_admin(nameserver) as admin, open_pull_consumer(nameserver, TOOLS_GROUP) as consumer:
             await require_topic(admin, topic)
             found = find_queue(await consumer.queues(topic), queue, topic)
             first, end = await consumer.begin_offset(found), await consumer.end_offset(found)
@@ -220,7 +221,7 @@ def by_time(
         raise UsageError(f"--since {since} is not before --until {until}")
 
     async def command(stop: Stop) -> None:
-        async with open_admin(nameserver) as admin, open_pull_consumer(nameserver, GROUPLESS) as consumer:
+        async with open_admin(nameserver) as admin, open_pull_consumer(nameserver, TOOLS_GROUP) as consumer:
             await require_topic(admin, topic)
             queues = await consumer.queues(topic)
             chosen = (find_queue(queues, queue, topic),) if queue is not None else queues

@@ -22,12 +22,11 @@ from aerobee.ops.options.options import AsJson, ClusterName, NameServers, TopicA
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
+from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE, MESSAGE_TYPES, TYPE_ATTRIBUTE
 from aerobee.words import plural
 
 PERMS = {"rw": 6, "r": 4, "w": 2}
 QUEUES = 8
-ATTRIBUTE_TYPE = "message.type"
-ATTRIBUTE_ACK = "ack.level"
 
 Queues = Annotated[
     int | None,
@@ -40,13 +39,12 @@ Perm = Annotated[
     typer.Option("--perm", help="Permission: rw, r or w (default rw).", autocompletion=lambda: list(PERMS)),
 ]
 Order = Annotated[bool | None, typer.Option("--order/--no-order", help="Whether the topic is ordered.")]
-TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED", "LITE", "UNSPECIFIED")
 Kind = Annotated[
     str | None,
     typer.Option(
         "--type",
         help="Message type: NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED.",
-        autocompletion=lambda: list(TYPES),
+        autocompletion=lambda: list(MESSAGE_TYPES),
     ),
 ]
 Ack = Annotated[
@@ -171,9 +169,9 @@ def update_topic(
 
 def _attributes(message_type: str | None, ack: str | None) -> dict[str, str] | None:
     """The attributes given on the command line; None without any."""
-    found = {ATTRIBUTE_TYPE: message_type.upper()} if message_type else {}
+    found = {TYPE_ATTRIBUTE: message_type.upper()} if message_type else {}
     if ack:
-        found[ATTRIBUTE_ACK] = ack
+        found[ACK_LEVEL_ATTRIBUTE] = ack
     return found or None
 
 
@@ -183,8 +181,8 @@ def _wanted(
     """The settings given on the command line. Raises UsageError."""
     if perm is not None and perm not in PERMS:
         raise UsageError(f"--perm {perm!r} must be one of {', '.join(PERMS)}")
-    if message_type is not None and message_type.upper() not in TYPES:
-        raise UsageError(f"--type {message_type!r} must be one of {', '.join(TYPES)}")
+    if message_type is not None and message_type.upper() not in MESSAGE_TYPES:
+        raise UsageError(f"--type {message_type!r} must be one of {', '.join(MESSAGE_TYPES)}")
     values = {
         "queues": queues,
         "perm": perm,

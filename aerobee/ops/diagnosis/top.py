@@ -20,7 +20,6 @@ from aerobee.errors import AerobeeError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
 from aerobee.ops.commands.cluster import first_rate
-from aerobee.ops.commands.group import SYSTEM_GROUPS
 from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import AsJson, NameServers
 from aerobee.ops.terminal.failure import explain
@@ -28,6 +27,7 @@ from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import above_zero
 from aerobee.ops.terminal.watching import begin_look
+from aerobee.system_names import is_hidden_group
 
 SHOWN_MAX = 15  # topics, and groups, that one sample shows
 ASKED_MAX = 200  # topics, and groups, that one sample reads
@@ -83,7 +83,7 @@ async def look(admin: Admin) -> Look:
     gate = asyncio.Semaphore(CALLS_AT_ONCE)
     infos = await admin.brokers()
     topics = [name for name in await admin.topics() if _is_users(name, infos)][:ASKED_MAX]
-    groups = sorted({info.name for info in await admin.groups() if not info.name.startswith(SYSTEM_GROUPS)})[
+    groups = sorted({info.name for info in await admin.groups() if not is_hidden_group(info.name)})[
         :ASKED_MAX
     ]
     ends: dict[str, int] = {}

@@ -25,9 +25,8 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
-from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC
+from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
-WHEEL_TOPIC = "rmq_sys_wheel_timer"
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -155,7 +154,7 @@ async def gather_message(admin: Admin, facts: GroupFacts, message_id: str, topic
     retry_topics = [RETRY_PREFIX + group]
     for name in searched:
         retry_topics += [f"{RETRY_PREFIX}{group}_{name}", f"{RETRY_PREFIX}{group}+{name}"]
-    candidates = (*searched, *retry_topics, DLQ_PREFIX + group, SCHEDULE_TOPIC, WHEEL_TOPIC, HALF_TOPIC)
+    candidates = (*searched, *retry_topics, DLQ_PREFIX + group, SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC, HALF_TOPIC)
     copies = list(await admin.copies(candidates, message_id))
     if named is not None and not any(each.physical_offset == named.physical_offset for each in copies):
         copies.append(named)
@@ -169,7 +168,7 @@ async def gather_message(admin: Admin, facts: GroupFacts, message_id: str, topic
         searched=searched,
         stored=tuple(each for each in copies if each.queue.topic in searched),
         retried=of(*retry_topics),
-        waiting=tuple(_waiting(each, levels) for each in of(SCHEDULE_TOPIC, WHEEL_TOPIC)),
+        waiting=tuple(_waiting(each, levels) for each in of(SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC)),
         half=of(HALF_TOPIC),
         transaction=await _transaction(admin, message_id) if of(HALF_TOPIC) else None,
         dead=of(DLQ_PREFIX + group),
@@ -296,7 +295,7 @@ async def _level_delays(admin: Admin) -> tuple[float, ...]:
 def _waiting(copy: ReceivedMessage, levels: tuple[float, ...]) -> Waiting:
     properties = copy.properties
     for_topic = properties.get("REAL_TOPIC", "")
-    if copy.queue.topic == WHEEL_TOPIC:
+    if copy.queue.topic == WHEEL_TIMER_TOPIC:
         return Waiting(copy, int(_digits(properties.get("TIMER_OUT_MS", "0"))), for_topic)
     level = min(max(1, copy.queue.queue_id + 1), len(levels))
     return Waiting(copy, copy.store_timestamp + round(levels[level - 1] * 1000), for_topic)

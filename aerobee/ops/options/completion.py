@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from aerobee.errors import AerobeeError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import DLQ_PREFIX, RETRY_PREFIX
+from aerobee.remoting.protocol import MESSAGE_TYPES
 
 if TYPE_CHECKING:
     from aerobee.client import Admin
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
 ANSWER_S = 2.0  # longest time that the Tab key waits for a reply of the cluster
 LEVELS = ("debug", "info", "warning", "error")
 PROFILES = ("development", "production")
-KINDS = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 # "command option" or "option" -> values; the longer name takes precedence.
 CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": LEVELS,
     "profile": PROFILES,
-    "message_type": KINDS,
+    "message_type": MESSAGE_TYPES,
     "perm": ("rw", "r", "w"),
     "group mode mode": ("pull", "pop"),
     "consume start": ("first", "last", "now", "offset:"),

@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Mapping
 from importlib import import_module
 
-PREFIX = "AEROBEE_"
+from aerobee.config import ENVIRONMENT_PREFIX
+
 PREFIX_CHARS_MIN = 4  # shortest prefix of a variable's name that suggests the whole name
 OTHERS = (
     "AEROBEE_DATA",
@@ -60,7 +61,7 @@ def known_variables() -> frozenset[str]:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """A warning for each AEROBEE_ variable that no command and no server setting uses."""
-    ours = [name for name in environ if name.startswith(PREFIX)]
+    ours = [name for name in environ if name.startswith(ENVIRONMENT_PREFIX)]
     if not ours:
         return []
     # Imported only here: most users set no such variable, and the import would slow down every command.
@@ -74,10 +75,12 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     strange = [name for name in strange if not config.environment_settings({name: ""}, kinds)]
     # Compared without the common prefix, which would make any two names look alike.
     known = (*sorted(named), *(config.variable_name(key) for key in config.known_keys(kinds)))
-    nearest = {name.removeprefix(PREFIX): name for name in known if name.startswith(PREFIX)}
+    nearest = {
+        name.removeprefix(ENVIRONMENT_PREFIX): name for name in known if name.startswith(ENVIRONMENT_PREFIX)
+    }
     sentences = []
     for name in strange:
-        bare = name.removeprefix(PREFIX)
+        bare = name.removeprefix(ENVIRONMENT_PREFIX)
         begun = [each for each in nearest if each.startswith(bare) or bare.startswith(each)]
         near = difflib.get_close_matches(bare, nearest, n=1, cutoff=0.75)
         if not near and begun and len(bare) >= PREFIX_CHARS_MIN:

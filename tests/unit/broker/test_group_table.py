@@ -6,11 +6,12 @@ import dataclasses
 
 import pytest
 
-from aerobee.broker.consumer.group_table import SYSTEM_GROUPS, GroupTable
+from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
 from aerobee.clock import ManualClock
 from aerobee.errors import StoreError, UsageError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+from aerobee.system_names import SYSTEM_GROUPS
 from tests.fakes import MemoryFile
 
 
