@@ -13,7 +13,7 @@ FILES = sorted(FOLDER.glob("*.json"))
 ABSENT = {
     "aerobee_timer_delivery_late_seconds",
     "aerobee_consumer_drain_seconds",
-    "aerobee_controller_group_has_master",  # no broker here asks controllers; tests/unit/ha/test_controller_families.py
+    "aerobee_controller_group_has_master",  # no broker here asks controllers; tests/unit/ha/controller/test_controller_families.py
 }
 WAIT_S = 300.0  # a group is not OK before a whole window of lag_state.py (120 s) had something to do
 

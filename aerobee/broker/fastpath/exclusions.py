@@ -4,7 +4,7 @@ TOPICS and PULLS are evaluated: once for a topic, and once for everything that t
 backend, Python or native, receives only what passed. The names in PROPERTIES reach the native backend with its settings.
 FRAMES says what a backend checks in each frame, where a look into a table would cost more than the check; the bounds of
 these checks are constants, which native/src/constants.rs repeats and tests/unit/test_one_definition.py compares. A test
-sends a frame for each row of FRAMES to both backends (tests/unit/broker/test_fast_path_exclusions.py). docs/fast-path.md
+sends a frame for each row of FRAMES to both backends (tests/unit/broker/fastpath/test_fast_path_exclusions.py). docs/fast-path.md
 shows all of it.
 """
 

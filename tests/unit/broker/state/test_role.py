@@ -16,7 +16,7 @@ from tests.fakes import FakePeer
 from tests.sources import nodes_of
 from tests.unit.broker.sending import Sending, send_frame
 
-BROKER = Path(__file__).resolve().parents[3] / "aerobee" / "broker"
+BROKER = Path(__file__).resolve().parents[4] / "aerobee" / "broker"
 
 
 @pytest.mark.parametrize(

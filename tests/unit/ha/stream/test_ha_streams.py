@@ -25,7 +25,7 @@ from aerobee.ha.stream.transfer_header import (
     encode_report,
 )
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "ha"
+DATA = Path(__file__).resolve().parents[3] / "data" / "ha"
 Key = tuple[str, int, str]
 
 

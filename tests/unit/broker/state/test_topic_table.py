@@ -21,7 +21,7 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.store.files.disk import RealDisk
 
-STORES = Path(__file__).parents[2] / "data" / "store"
+STORES = Path(__file__).parents[3] / "data" / "store"
 
 
 def table(path: Path) -> TopicTable:

@@ -39,7 +39,7 @@ from aerobee.remoting.frame import decode_frame
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
 from tests.captures import captured
 
-STORE = Path(__file__).parents[2] / "data" / "store"
+STORE = Path(__file__).parents[3] / "data" / "store"
 HOST = pack_host("127.0.0.2", 20911)
 
 

@@ -197,7 +197,7 @@ def test_an_excluded_frame_is_left_by_both_backends(counterpart: Counterpart, ki
 
 
 def test_every_row_has_an_example() -> None:
-    tests = {path.name for path in Path(__file__).parents[2].rglob("test_*.py")}
+    tests = {path.name for path in Path(__file__).parents[3].rglob("test_*.py")}
     assert {each for rows in EXAMPLES.values() for each in rows if isinstance(each, str)} <= tests
     assert EXAMPLES.keys() == FRAMES.keys()
     assert {kind: len(rows) for kind, rows in EXAMPLES.items()} == {

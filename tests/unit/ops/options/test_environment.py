@@ -9,7 +9,7 @@ from aerobee.config import ENVIRONMENT_PREFIX, environment_settings, known_keys,
 from aerobee.ops.options.environment import OF_THE_REPOSITORY, known_variables, unknown_variables
 from aerobee.ops.settings.settings import BROKER_KINDS, NAMESERVER_KINDS, controller_kinds
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 # How a variable is read: in Python by name or as an option's variable, in the shell, in a Makefile's recipe.
 READ = re.compile(
     r'(?:environ(?:\.get\(|\[)|getenv\(|envvar=\[?)\s*f?"(AEROBEE_[A-Z0-9_]+)"|\$\{(AEROBEE_[A-Z0-9_]+)|^\t(AEROBEE_[A-Z0-9_]+)=',

@@ -24,7 +24,7 @@ from aerobee.ha.stream.epoch_file import (
     without_deleted,
 )
 
-STORE = Path(__file__).resolve().parents[2] / "data" / "store" / "controller-a.tar.gz"
+STORE = Path(__file__).resolve().parents[3] / "data" / "store" / "controller-a.tar.gz"
 TWO = (EpochEntry(1, 0), EpochEntry(2, 3276))
 
 

@@ -24,7 +24,7 @@ from aerobee.store.queue.consume_queue import ConsumeQueue
 from tests.simulation.store_world import InlineExecutor
 from tests.sources import nodes, tree_of, walk
 
-PACKAGE = Path(__file__).resolve().parents[3] / "aerobee"
+PACKAGE = Path(__file__).resolve().parents[4] / "aerobee"
 HOST = pack_host("127.0.0.1", 10_911)
 FILE_BYTES = 4_096
 

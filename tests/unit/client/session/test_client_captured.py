@@ -22,7 +22,7 @@ from aerobee.message import Message, MessageQueue, encode_record, pack_host
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import decode_frame
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "client" / "java_requests.jsonl"
+DATA = Path(__file__).resolve().parents[3] / "data" / "client" / "java_requests.jsonl"
 FRAMES = [
     (entry["file"], decode_frame(bytes.fromhex(entry["frame_hex"])))
     for entry in map(json.loads, DATA.read_text().splitlines())

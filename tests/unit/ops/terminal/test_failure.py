@@ -6,7 +6,7 @@ import pytest
 from aerobee import errors
 from aerobee.ops.terminal.failure import ExitCode, NotFound, PortTaken, explain, one_sentence
 
-OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[4] / "docs" / "operations.md"
 
 
 @pytest.mark.parametrize(
