@@ -12,9 +12,10 @@ from aerobee.access.gate import Gate
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.client_rpcs import ClientRpcs
 from aerobee.broker.grpc.client_table import ClientTable
+from aerobee.broker.grpc.pull_rpcs import PullRpcs
 from aerobee.broker.grpc.query_route import RouteRpcs
 from aerobee.broker.grpc.requests import BrokerRequests
-from aerobee.broker.grpc.rpc import Rpc, bidirectional, unary
+from aerobee.broker.grpc.rpc import Rpc, bidirectional, streaming, unary
 from aerobee.broker.grpc.send_message import SendRpc
 from aerobee.broker.grpc.session import GrpcSession
 from aerobee.broker.grpc.telemetry import Telemetry
@@ -32,10 +33,6 @@ NOT_SERVED = (
     "ReceiveMessage",
     "AckMessage",
     "ForwardMessageToDeadLetterQueue",
-    "PullMessage",
-    "UpdateOffset",
-    "GetOffset",
-    "QueryOffset",
     "ChangeInvisibleDuration",
     "SyncLiteSubscription",
 )
@@ -102,6 +99,7 @@ def make_rpcs(
         clock=parts.clock,
     )
     ends = TransactionRpcs(table=transactions, topics=parts.topics, requests=requests, access=access)
+    pulls = PullRpcs(topics=parts.topics, requests=requests, access=access, clock=parts.clock)
     return (
         unary("QueryRoute", routes.query_route),
         unary("QueryAssignment", routes.query_assignment),
@@ -111,4 +109,8 @@ def make_rpcs(
         bidirectional("Telemetry", pb.TelemetryCommand, telemetry.open),
         unary("EndTransaction", ends.end),
         unary("RecallMessage", ends.recall),
+        streaming("PullMessage", pulls.pull),
+        unary("UpdateOffset", pulls.update_offset),
+        unary("GetOffset", pulls.get_offset),
+        unary("QueryOffset", pulls.query_offset),
     )

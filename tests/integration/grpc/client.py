@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -71,3 +73,10 @@ def message(
     """A NORMAL message."""
     system = pb.SystemProperties(message_id=message_id, message_type=pb.NORMAL, body_encoding=pb.IDENTITY)
     return pb.Message(topic=pb.Resource(name=topic), system_properties=system, body=body)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)

@@ -67,7 +67,7 @@ async def code_of_send(cluster: Cluster, metadata: dict[str, str]) -> tuple[int,
     [
         ({}, "username cannot be null"),
         (signed("", ""), "username cannot be null"),
-        (signed("stranger", "x"), "User:stranger is not found."),
+        (signed("mallory", "x"), "User:mallory is not found."),
         (signed("root", "wrong"), "check signature failed"),
         ({**signed("root", "rootsecret"), "x-mq-date-time": "20261120T102727Z"}, "check signature failed"),
         ({"authorization": signed("root", "rootsecret")["authorization"]}, "check signature failed"),
