@@ -13,6 +13,7 @@ from aerobee.broker.replication.ha_mode import HaMode
 from aerobee.broker.timer import timer_feature, timer_saver
 from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.timer.timer_feature import Timers
+from aerobee.broker.timer.timer_source import TimerSource
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.timer.timer_checkpoint import decode_timer_checkpoint
@@ -220,3 +221,36 @@ async def test_rocketmqs_slave_gets_the_checkpoint_alone(failover: Failover) -> 
     assert of_slave is not None
     assert of_slave.queue_offset == 1
     assert of_slave.counter > 0
+
+
+async def test_a_slave_of_rocketmq_delivers_nothing_of_what_its_master_did(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ tells the time up to which it has delivered, and its deliveries do not say what they deliver."""
+
+    def as_rocketmq(source: TimerSource, request: RemotingCommand) -> RemotingCommand:
+        return request.reply(body=source._saver.present().fields())
+
+    async def no_pointers(store: WarmLog, start: int, end: int) -> set[int]:
+        return set()
+
+    monkeypatch.setattr(TimerSource, "answer", as_rocketmq)
+    monkeypatch.setattr(timer_feature, "deliveries_between", no_pointers)
+    monkeypatch.setattr(timer_feature, "LATE_MS", 0)
+    monkeypatch.setattr(timer_saver, "READ_TIME_SAVE_MS", 1)
+    await failover.begin()
+    a, b = failover.a, failover.b
+    await send(failover, a, "waits", "TIMER_DELAY_SEC\x018\x02")
+    for number in range(20):
+        await send(failover, a, f"t{number}", "TIMER_DELAY_MS\x01200\x02")
+    await wait_until(lambda: len(keys(a, "t")) == 20, "delivered", timeout_s=60)
+    read_time = timers_of(a)._service.progress.read_time
+    await same(a, b)
+    saver = timers_of(b)._saver
+    await wait_until(lambda: saver.current.read_time_ms > read_time, "the read time is copied", timeout_s=60)
+    assert saver.current.copied_from is not None
+    assert saver.current.copied_from.position == 21
+    await failover.switch(b)
+    await send(failover, b, "end", "TIMER_DELAY_MS\x01300\x02")
+    await wait_until(lambda: {"end", "waits"} <= set(keys(b, "t")), "delivered", timeout_s=60)
+    assert sorted(keys(b, "t")) == sorted(["end", "waits", *(f"t{number}" for number in range(20))])

@@ -14,7 +14,9 @@ import pytest
 
 from aerobee.client import SyncProducer
 from aerobee.message import Message, Record, decode_records
+from aerobee.store.timer.timer_checkpoint import TimerCheckpoint, decode_timer_checkpoint
 from tests.interop.java_topics import make_topic
+from tests.interop.replica_processes import Slave
 from tests.interop.rocketmq import (
     Broker,
     Cluster,
@@ -221,3 +223,38 @@ def test_the_other_product_delivers_pending_timers(
     finally:
         before.kill()
         after.stop() if second == "aerobee" else after.kill()
+
+
+@pytest.mark.parametrize(("master_kind", "slave_kind"), [("aerobee", "rocketmq"), ("rocketmq", "aerobee")])
+def test_a_slave_of_the_other_product_copies_the_checkpoint(
+    driver: Driver, namesrv: str, tmp_path: pathlib.Path, master_kind: str, slave_kind: str
+) -> None:
+    name, topic = driver.unique("broker-timers-"), driver.unique("Copied")
+    master = Broker(master_kind, tmp_path / "master", namesrv, brokerName=name, brokerRole="ASYNC_MASTER")
+    slave = Slave(slave_kind, tmp_path / "slave", namesrv, brokerName=name, brokerRole="SLAVE", brokerId="1")
+
+    def told() -> TimerCheckpoint | None:
+        path = slave.store / "config" / "timercheck"
+        return decode_timer_checkpoint(path.read_bytes()) if path.exists() else None
+
+    try:
+        master.start()
+        slave.start()
+        with driver.producer(namesrv) as producer:
+            producer.send([{"topic": topic, "body": "waits", "delay_ms": 3_600_000}])
+            producer.send([{"topic": topic, "body": str(number), "delay_ms": 500} for number in range(3)])
+            wait_for("what is due", lambda: len(bodies(master.address, topic)) == 3, timeout_s=60)
+        read_time_ms = now_ms()
+
+        def is_copied() -> bool:
+            checkpoint = told()
+            return (
+                checkpoint is not None
+                and checkpoint.read_time_ms > read_time_ms
+                and checkpoint.master_queue_offset == 4
+            )
+
+        wait_for("the read time and the queue offset of the master", is_copied, timeout_s=60)
+    finally:
+        master.kill()
+        slave.kill()

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from aerobee.broker.fastpath.choice import RawAppends
 from aerobee.broker.replication.follower import CannotFollow, Follower, MasterConnection
 from aerobee.broker.replication.ha_mode import MasterAddress
-from aerobee.broker.replication.master_questions import LogBounds
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.broker.replication.record_starts import record_starts
+from aerobee.broker.state.master_questions import LogBounds
 from aerobee.clock import Clock
 from aerobee.errors import MalformedFrame, StoreError
 from aerobee.ha.stream.divergence import DivergenceSearch, Verdict

@@ -25,8 +25,8 @@ from aerobee.broker.consumer.request_mode import RequestModes
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.filter.filter_table import FilterTable
 from aerobee.broker.replication.copy_pace import CopyPace
-from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
+from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.broker.state.missed_topics import settle_kinds
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.topic_table import DELETED_FIELD, TopicTable, deletions_of

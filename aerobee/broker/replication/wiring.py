@@ -13,11 +13,11 @@ from aerobee.broker.pop.revive_log import revive_topic
 from aerobee.broker.replication.after_cut import AfterCut
 from aerobee.broker.replication.classic_mode import ClassicMode
 from aerobee.broker.replication.ha_listener import HaListener
-from aerobee.broker.replication.master_questions import MasterQuestions
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.replication.replica_acks import ReplicaAcks
 from aerobee.broker.replication.replication import CopyFeatures, Replication
 from aerobee.broker.state.config import BrokerConfig
+from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.errors import ConfigError
 from aerobee.host_port import split_address
 from aerobee.network import Network

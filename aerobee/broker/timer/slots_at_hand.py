@@ -76,6 +76,14 @@ class TimerMessages:
         return None if message is None else cancelled_key(message.properties)
 
 
+def first_slot(out_ms: int, write_time: int, window_ms: int) -> int:
+    """In which slot's time, ms, a message for `out_ms` waits first: beyond the roll window in one on the way."""
+    rest = out_ms - write_time - window_ms
+    if rest < 0:
+        return out_ms
+    return write_time + (window_ms // 2 if rest < window_ms // 3 else window_ms)
+
+
 class SlotsAtHand:
     """`slot` is delivered now, None before enter(); its successor is prepared meanwhile."""
 
@@ -156,8 +164,7 @@ class SlotsAtHand:
         time_ms = max(self.slot_start(out_ms), read_time)
         if time_ms - write_time >= window:
             magic |= ROLL
-            rest = time_ms - write_time - window
-            time_ms = self.slot_start(write_time + (window // 2 if rest < window // 3 else window))
+            time_ms = self.slot_start(first_slot(time_ms, write_time, window))
         if time_ms - read_time >= files.span_ms and not files.wheel.is_free(time_ms, read_time):
             time_ms, magic = self._free_slot(time_ms, write_time + self._precision_ms, magic)
         delay = max(-_DELAY_MAX, min(_DELAY_MAX, time_ms - write_time))

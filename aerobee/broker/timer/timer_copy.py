@@ -6,6 +6,8 @@ slot is the same at both, and what the checkpoint says of the master's wheel is 
 becomes master continues as from its own checkpoint: neither the timer topic nor the log is read from where the oldest timer waits.
 
 What always holds: `checkpoint` is set only while the files are exactly what it says, and this log reached the end that the master's had.
+A RocketMQ master tells no units: its read time is noted, and a wheel is made when this broker leads (Timers._finding_due).
+
 While units are written it is None, and what counts is config/timercheck, which is older; behind its position nothing of the timer log
 is used. A cut of the log ends both (Timers.log_cut, after_cut.py).
 """
@@ -17,22 +19,26 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_saver import TimerSaver
 from aerobee.broker.timer.timer_statement import POSITION, SOURCE, TimerStatement, decode_statement
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, StoreError
-from aerobee.remoting.client import RemotingClient, checked
-from aerobee.remoting.codes import RequestCode, request_name
+from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.message_store import MessageStore
-from aerobee.store.timer.timer_checkpoint import CopiedFrom, TimerCheckpoint
+from aerobee.store.timer.timer_checkpoint import (
+    ROCKETMQ,
+    CopiedFrom,
+    TimerCheckpoint,
+    decode_timer_checkpoint,
+)
 from aerobee.store.timer.timer_files import TimerFiles
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-TIMEOUT_S = 10.0
 ERROR_PAUSE_S = 10.0  # after what this broker's own disk refused: the copy begins again
 REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
@@ -46,7 +52,7 @@ class TimerCopy:
     def __init__(
         self,
         *,
-        client: RemotingClient,
+        questions: MasterQuestions,
         store: MessageStore,
         files: TimerFiles,
         saver: TimerSaver,
@@ -54,7 +60,7 @@ class TimerCopy:
         clock: Clock,
     ) -> None:
         self.checkpoint: TimerCheckpoint | None = None
-        self._client = client
+        self._questions = questions
         self._store = store
         self._files = files
         self._saver = saver
@@ -69,7 +75,11 @@ class TimerCopy:
     def loaded(self, checkpoint: TimerCheckpoint | None) -> None:
         """The files were opened and are what `checkpoint` says."""
         self.forget()
-        if checkpoint is not None and (copied := checkpoint.copied_from) is not None:
+        if (
+            checkpoint is not None
+            and (copied := checkpoint.copied_from) is not None
+            and copied.source != ROCKETMQ
+        ):
             self.checkpoint, self._source, self._position = checkpoint, copied.source, copied.position
 
     def forget(self) -> None:
@@ -118,12 +128,14 @@ class TimerCopy:
             RequestCode.GET_TIMER_CHECK_POINT, {SOURCE: str(self._source), POSITION: str(self._position)}
         )
         known = self._forgotten
-        reply = await self._ask(master, asked)
+        reply = await self._questions.ask(master, asked)
         statement = decode_statement(reply.ext or {}, reply.body)
+        if statement is None and SOURCE not in (reply.ext or {}):
+            await self._copy_read_time(master, reply.body)
         if statement is None or not await self._has_reached(statement.log_end) or self._forgotten != known:
             return False
         if (statement.source, statement.position) != (self._source, self._position):
-            await self._start_over(statement)
+            await self._start_over(statement.source, statement.position)
         if not await self._take(statement):
             return False
         if not statement.is_whole:
@@ -137,9 +149,22 @@ class TimerCopy:
             self._saver.save_copied(self.checkpoint, has_units=bool(statement.units))
         return False
 
-    async def _ask(self, master: str, request: RemotingCommand) -> RemotingCommand:
-        reply = await self._client.invoke(master, request, timeout_s=TIMEOUT_S)
-        return checked(reply, address=master, request=request_name(request.code))
+    async def _copy_read_time(self, master: str, body: bytes) -> None:
+        """Of a RocketMQ master: note up to which time its timers are delivered. Its deliveries do not say which message they deliver."""
+        known = self._forgotten
+        told, bounds = decode_timer_checkpoint(body), await self._questions.log_bounds(master)
+        if (
+            told is None
+            or bounds is None
+            or not await self._has_reached(bounds.end)
+            or self._forgotten != known
+        ):
+            return
+        if self._source != ROCKETMQ:
+            await self._start_over(ROCKETMQ, 0)
+        if self._source == ROCKETMQ:
+            copied = CopiedFrom(source=ROCKETMQ, position=told.queue_offset, log_end=bounds.end)
+            self._saver.save_read_time(replace(told, copied_from=copied))
 
     async def _has_reached(self, log_end: int) -> bool:
         """Wait until this log is as long as the master's was; whether it got there in time."""
@@ -150,7 +175,7 @@ class TimerCopy:
             await self._clock.sleep(REACH_LOOK_S)
         return True
 
-    async def _start_over(self, statement: TimerStatement) -> None:
+    async def _start_over(self, source: int, position: int) -> None:
         """The master's timer log is another one than that of which these files have units."""
         self.forget()
         known = self._forgotten
@@ -159,7 +184,7 @@ class TimerCopy:
             if self._forgotten != known:
                 return  # this broker leads, and has opened the files again
         self._saver.started_over()
-        self._source, self._position = statement.source, statement.position
+        self._source, self._position = source, position
 
     async def _take(self, statement: TimerStatement) -> bool:
         """Write the units that are of use; False when the files are no copy any more. Raises StoreError."""
@@ -185,7 +210,7 @@ class TimerCopy:
         if now_s - self._counts_at_s < COUNTS_INTERVAL_S:
             return
         self._counts_at_s = now_s
-        reply = await self._ask(master, RemotingCommand(RequestCode.GET_TIMER_METRICS))
+        reply = await self._questions.ask(master, RemotingCommand(RequestCode.GET_TIMER_METRICS))
         try:
             self._pending.copy(parse_counts(reply.body))
         except ValueError as error:

@@ -10,9 +10,12 @@ from aerobee.broker.delay.delivery_scan import deliveries_between
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.metrics.metrics import Registry
 from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.send.keyed_records import window_start
 from aerobee.broker.send.timer_properties import number
 from aerobee.broker.state.feature import Feature, PutHook
+from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
+from aerobee.broker.timer.slots_at_hand import first_slot
 from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
@@ -38,6 +41,9 @@ log = logging.getLogger(__name__)
 _QUEUE_OFFSET, _QUEUE_OFFSET_AT = head_struct("queue_offset"), field_at("queue_offset")
 WARM_COUNT_MAX = 20_000  # records of one slot that are brought into memory ahead
 LATE_MS = 60_000  # a message is not given its unit later than this after its time
+SCAN_BACK_MS = (
+    600_000  # of what a RocketMQ master had delivered: so far back deliveries of Aerobee are looked for
+)
 RECORD_BYTES = 4_096  # what is read of each; longer ones are rare
 RECORDS_PER_STEP = 256
 
@@ -84,7 +90,7 @@ class Timers(Feature):
         )
         self._source = TimerSource(files=self._files, saver=self._saver, store=store)
         self._copy = TimerCopy(
-            client=parts.client,
+            questions=MasterQuestions(parts.client),
             store=store,
             files=self._files,
             saver=self._saver,
@@ -232,7 +238,8 @@ class Timers(Feature):
         )
 
     def _finding_due(self) -> Generator[None, None, set[int]]:
-        """When the timer log was damaged: what was due long before the time that its checkpoint had reached.
+        """When the timer log was damaged, or the last master was RocketMQ's: what left its slot long before the time that the checkpoint
+        had reached. A message beyond the roll window left it for a copy in the timer topic.
 
         Deliveries of RocketMQ carry no marks. What Aerobee delivered is known by its marks besides.
         """
@@ -249,16 +256,24 @@ class Timers(Feature):
             if data is None or not isinstance(entry, tuple):
                 continue
             try:
-                out_ms = number(WaitingMessage(data).properties.get(TIMER_OUT_MS))
+                message = WaitingMessage(data)
             except MalformedRecord:
                 continue
-            if out_ms is not None and out_ms < checkpoint.read_time_ms - LATE_MS:
+            out_ms = number(message.properties.get(TIMER_OUT_MS))
+            if out_ms is None:
+                continue
+            slot_ms = first_slot(out_ms, message.store_timestamp, self._files.window_ms)
+            if slot_ms < checkpoint.read_time_ms - LATE_MS:
                 sources.add(entry[0])
         return sources
 
     def _scan_start(self) -> int:
         """Where in the commit log deliveries may lie that the checkpoint does not count."""
         store, checkpoint = self._store, self._checkpoint
+        told = self._files.rebuilt_from
+        if told is not None and told.copied_from is not None:
+            # What Aerobee delivered before the RocketMQ master led is due long ago.
+            return window_start(store.log, told.read_time_ms - SCAN_BACK_MS)
         if checkpoint is not None:
             # RocketMQ's deliveries carry no marks: there is nothing to find.
             return min(checkpoint.scan_from, store.log.end) if checkpoint.scan_from >= 0 else store.log.end

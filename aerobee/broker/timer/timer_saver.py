@@ -25,6 +25,7 @@ from aerobee.store.timer.timer_files import TimerFiles
 log = logging.getLogger(__name__)
 
 IDLE_SAVE_MS = 60_000  # so far may the saved read time lag behind while nothing happens
+READ_TIME_SAVE_MS = 3_000  # as RocketMQ's slaves
 COPY_SAVE_BYTES = (
     16 << 20
 )  # of the log: so far may a slave's checkpoint lag behind its log; some 0.1 s to read
@@ -137,6 +138,18 @@ class TimerSaver:
             return
         self._has_units = False
         self._drop_old_files()
+        self._save_when_flushed(checkpoint, copied.log_end)
+
+    def save_read_time(self, told: TimerCheckpoint) -> None:
+        """A slave of a RocketMQ master has an empty wheel, and what its master says."""
+        copied = told.copied_from
+        assert copied is not None
+        is_near = self.current.copied_from is not None and (
+            told.read_time_ms - self.current.read_time_ms < READ_TIME_SAVE_MS
+        )
+        if self._is_saving or self._failed or is_near:
+            return
+        checkpoint = replace(told, log_flushed=0, queue_offset=0, scan_from=0)
         self._save_when_flushed(checkpoint, copied.log_end)
 
     def start_copying(self, current: TimerCheckpoint | None) -> None:

@@ -40,14 +40,15 @@ _LOG_MAGIC = b"AEROTIM2"
 COPY_AT = 192
 COPY = struct.Struct(">8sQqq")
 _COPY_MAGIC = b"AEROTIM3"
+ROCKETMQ = (1 << 64) - 1  # the source of a statement without units: a RocketMQ master's read time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiedFrom:
     """Which master's statement a slave's checkpoint is, and how long a log must be for it to be true."""
 
-    source: int  # the timer log of one mastership; above 0
-    position: int  # in that timer log: units before it are copied
+    source: int  # the timer log of one mastership, or ROCKETMQ
+    position: int  # in that timer log: units before it are copied; of ROCKETMQ: messages before this queue offset had a unit
     log_end: int  # physical offset
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from aerobee.errors import StoreFull
 from aerobee.store.files.config import TIMER_WHEEL_SLOTS, StoreConfig
 from aerobee.store.files.disk import Disk
-from aerobee.store.timer.timer_checkpoint import TimerCheckpoint, TimerCheckpointFile
+from aerobee.store.timer.timer_checkpoint import ROCKETMQ, CopiedFrom, TimerCheckpoint, TimerCheckpointFile
 from aerobee.store.timer.timer_log import DELETE, UNIT_BYTES, UNITS_PER_STEP, TimerLog, TimerUnit
 from aerobee.store.timer.timer_wheel import TimerSlot, TimerWheel
 
@@ -79,6 +79,12 @@ class TimerFiles:
             )  # fmt: skip
             self._checkpoints.remove()
             checkpoint = None
+        if (
+            checkpoint is not None
+            and checkpoint.copied_from is not None
+            and checkpoint.copied_from.source == ROCKETMQ
+        ):
+            return (yield from self._of_rocketmq(checkpoint, checkpoint.copied_from, log_end))
         self.log.load(checkpoint.log_file_size if checkpoint is not None else self.log.file_size)
         wheel_fault = self.wheel.load()
         fault = "" if checkpoint is None else (yield from self._log_fault(checkpoint))
@@ -125,6 +131,21 @@ class TimerFiles:
         else:
             yield from self.wheel.rewriting()
         return settled
+
+    def _of_rocketmq(
+        self, told: TimerCheckpoint, copied: CopiedFrom, log_end: int
+    ) -> Generator[None, None, TimerCheckpoint]:
+        """There is no wheel: what a RocketMQ master said is all that is known of its timers."""
+        self.log.load(self.log.file_size)
+        self.wheel.load()
+        self.log.clear()
+        yield from self._mend(0, log_end)
+        self.rebuilt_from = replace(told, queue_offset=copied.position)
+        return replace(
+            TimerCheckpoint(read_time_ms=told.read_time_ms, scan_from=0),
+            log_file_size=self.log.file_size,
+            copied_from=copied,
+        )
 
     def _log_fault(self, checkpoint: TimerCheckpoint) -> Generator[None, None, str]:
         """What is wrong with the part of the timer log that the checkpoint counts; empty when nothing is."""
