@@ -37,12 +37,12 @@ class Churn:
     def all(self) -> list[tuple[str, Work]]:
         """What they are called, and what does them."""
         return [
-            (NEW_REPLICA, self._new_replica),
+            (NEW_REPLICA, self.new_replica),
             (NEW_CONTROLLER, self._new_controller),
             (OTHER_KEY, self._other_key),
         ]
 
-    async def _new_replica(self) -> None:
+    async def new_replica(self) -> None:
         """A slave loses its disk while the master and another one are in sync, and copies everything again."""
         cluster = self._cluster
         master = cluster.master()

@@ -23,6 +23,7 @@ class Settings:
     controllers: bool = (
         True  # else a master and two slaves by their files (SYNC_MASTER, SLAVE), without elections
     )
+    keeps_confirmed: bool = True  # what two brokers confirmed stays: no script ends both of them
     features: bool = False  # with delays, transactions and POP
     changes_masters: bool = True  # random runs may have several deliberate changes of master
     # Of a group that waits for replicas:

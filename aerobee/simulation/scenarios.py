@@ -17,15 +17,19 @@ from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.errors import AerobeeError
 from aerobee.ha.stream.sync_state_set import SyncStateSet
 from aerobee.simulation.broken import Broken, Checker
+from aerobee.simulation.change_of_master import ChangeOfMaster
+from aerobee.simulation.churn import Churn
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.feature_scenarios import features_under_faults
 from aerobee.simulation.names import NAME
 from aerobee.simulation.node import Node, Settings
+from aerobee.simulation.traffic import Kind, Traffic, Way
 
 Script = Callable[[Cluster, random.Random], Coroutine[Any, Any, None]]
 LONG_S = 60.0
 FINE_S = 0.001
 RETRY_S = 1.0
+TURNS = 4  # changes of master
 ACKNOWLEDGED_FIRST = 4  # messages that all replicas have before anything happens
 
 
@@ -128,6 +132,22 @@ async def _set_grows_early(cluster: Cluster, rng: random.Random) -> None:
     cluster.open_all()
     await cluster.clock.sleep(rng.uniform(12.0, 15.0))
     await _start(cluster, *cluster.brokers)
+
+
+async def _batches_before_their_topic(cluster: Cluster, rng: random.Random) -> None:
+    """A slave with an empty disk gets the log with the batches; nothing tells it of their topic before."""
+    await _full_set(cluster)
+    for _ in range(2):
+        await Churn(cluster, random.Random(rng.getrandbits(64))).new_replica()
+
+
+async def _masters_by_turns(cluster: Cluster, rng: random.Random) -> None:
+    """State beside the log after A, B, A, B."""
+    await _full_set(cluster)
+    for _ in range(TURNS):
+        _, change = ChangeOfMaster(cluster, random.Random(rng.getrandbits(64))).chosen()
+        await change()
+        await cluster.clock.sleep(rng.uniform(0.5, 2.0))
 
 
 async def _shared_queue_offsets(cluster: Cluster, rng: random.Random) -> None:
@@ -358,6 +378,26 @@ _ALL = (
         "set-grows-early",
         "RocketMQ 5663: the controllers took a replica into the set, their reply was lost, and the master continued without it",
         _set_grows_early,
+    ),
+    Scenario(
+        "level-while-set-grows",
+        "the same where nothing waits for replicas but messages with ACK_LEVEL=replicated",
+        _set_grows_early,
+        Settings(
+            waits_for_replicas=False, keeps_confirmed=False, streams=(Traffic(Kind.TOPIC_LEVEL, Way.PUSH),)
+        ),
+    ),
+    Scenario(
+        "batches-before-their-topic",
+        "a slave with an empty disk copied batches before the settings of their BatchCQ topic, and followed no more",
+        _batches_before_their_topic,
+        Settings(streams=(Traffic(Kind.BATCH_QUEUE, Way.PUSH),)),
+    ),
+    Scenario(
+        "masters-by-turns",
+        "a new master did not read in its log which keys were stored, what was popped, and what waited",
+        _masters_by_turns,
+        Settings(features=True, streams=(Traffic(Kind.DEDUP, Way.PUSH),)),
     ),
     Scenario(
         "shared-queue-offsets",

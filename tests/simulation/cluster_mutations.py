@@ -8,6 +8,7 @@ says for each from which seed of its scenario on, and by whom.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import sys
 from collections.abc import Callable
@@ -16,22 +17,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+from aerobee.broker.assembly import broker
 from aerobee.broker.delay.schedule import Schedule
+from aerobee.broker.fastpath.choice import BackendChoice, choose_backend
 from aerobee.broker.pop.engine import PopEngine
+from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower, _AutoSwitchConnection
 from aerobee.broker.replication.auto_switch_mode import AutoSwitchMode
 from aerobee.broker.replication.controller_agent import ControllerAgent
 from aerobee.broker.replication.follower import Follower
 from aerobee.broker.replication.offset_merge import Merge, OffsetMerge
 from aerobee.broker.replication.raw_receiver import RawReceiver
+from aerobee.broker.send.duplicate_window import DuplicateWindow
 from aerobee.broker.timer.timer_copy import TimerCopy
+from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.transaction import end as end_transaction
 from aerobee.broker.transaction.check import Checker as TransactionChecks
 from aerobee.broker.transaction.transaction_table import Outcome
 from aerobee.client.base.topic_route import TopicRoute
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.session.route_cache import RouteCache
-from aerobee.errors import TransportError
+from aerobee.errors import RecordInvalid, TransportError
 from aerobee.ha.controller import election, state
 from aerobee.ha.controller.leases import MasterLeases
 from aerobee.ha.stream.sync_state_set import SyncStateSet
@@ -39,7 +45,12 @@ from aerobee.message import TRANSACTION_ROLLBACK
 from aerobee.simulation.broken import Checker
 from aerobee.simulation.run import run_seed
 from aerobee.simulation.scenarios import SCENARIOS
+from aerobee.store.append import raw_appender
 from aerobee.store.append.durability import Durability
+from aerobee.store.log.dispatch import is_batch_record
+from aerobee.store.message_store import MessageStore
+from aerobee.store.queue import queue_table
+from aerobee.store.queue.queue_kind import Kind, kind_for
 from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
 
 Break = Callable[[], AbstractContextManager[Any]]
@@ -118,6 +129,47 @@ async def _heartbeats_until_one_fails(agent: ControllerAgent, address: str, now:
             await now.wait()
         finally:
             timer.cancel()
+
+
+# --- replication and failover
+
+
+def _copied_by_known_members(found: SyncStateSet, own_end: int, copies: int) -> int:
+    with mock.patch.object(SyncStateSet, "counted", property(_counted)):
+        return _COPIED(found, own_end, copies)
+
+
+_COPIED = SyncStateSet.copied
+
+
+@contextmanager
+def _queues_have_the_kind_of_their_topic() -> Any:
+    """A batch whose queue was opened before the settings of its topic were copied is refused, and the queue stays as it is."""
+
+    def kind(record: Any, *, is_batch: bool, start: int, end: int, is_batch_topic: bool) -> Kind:
+        if is_batch_record(record.topic, record.sys_flag) and not is_batch:
+            raise RecordInvalid(f"the batch at {record.physical_offset} is for a queue of single messages")
+        return kind_for(record, is_batch=is_batch, start=start, end=end, is_batch_topic=is_batch_topic)
+
+    def without_native(wanted: str) -> BackendChoice:
+        return dataclasses.replace(choose_backend(wanted), make_raw_appender=None)
+
+    with (
+        mock.patch.object(raw_appender, "kind_for", kind),
+        mock.patch.object(queue_table, "kind_for", kind),
+        mock.patch.object(MessageStore, "settle_kinds", return_value=[]),
+        mock.patch.object(broker, "choose_backend", without_native),
+    ):
+        yield
+
+
+def _begins_nothing(window: DuplicateWindow, end: int) -> bool:
+    """Keys are read at the process's start only."""
+    return False
+
+
+async def _reads_nothing(_: object) -> None:
+    """In place of what a new master reads in its log."""
 
 
 # --- others
@@ -410,6 +462,42 @@ _ALL = (
         _replaced(PopEngine, "write_acks", _acks_not_written),
         "features",
         (Checker.POPPED,),
+    ),
+    Mutation(
+        "queues_have_the_kind_of_their_topic",
+        _queues_have_the_kind_of_their_topic,
+        "batches-before-their-topic",
+        (Checker.PROGRESS, Checker.EQUAL),
+    ),
+    Mutation(
+        "a_replicated_message_waits_for_known_members",
+        _replaced(SyncStateSet, "copied", _copied_by_known_members),
+        "level-while-set-grows",
+        (Checker.ACKNOWLEDGED,),
+    ),
+    Mutation(
+        "a_new_master_knows_no_keys",
+        _replaced(DuplicateWindow, "_begin", _begins_nothing),
+        "masters-by-turns",
+        (Checker.EXACTLY_ONCE,),
+    ),
+    Mutation(
+        "a_new_master_knows_no_pops",
+        _replaced(Pop, "_read_back", _reads_nothing),
+        "masters-by-turns",
+        (Checker.POPPED, Checker.DELIVERED),
+    ),
+    Mutation(
+        "a_new_master_knows_no_timers",
+        _replaced(Timers, "take_over", _reads_nothing),
+        "masters-by-turns",
+        (
+            Checker.DELIVERED,
+            Checker.EXACTLY_ONCE,
+            Checker.POPPED,
+            Checker.NOT_EARLY,
+            Checker.NO_FAULT_OF_OURS,
+        ),
     ),
 )
 MUTATIONS = {each.name: each for each in _ALL}

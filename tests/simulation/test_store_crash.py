@@ -19,6 +19,8 @@ import pytest
 
 from aerobee.errors import StoreError, StoreFull, StoreNotWritable
 from aerobee.simulation.simulated_disk import PowerCut
+from aerobee.store.recovery.log_end import LogEnd
+from aerobee.store.recovery.recovery import Recovery
 from tests.simulation.mutations import MUTATIONS, Mutation, first_to_notice
 from tests.simulation.store_world import ROUNDS, SCENARIOS, World, run_seed
 
@@ -29,6 +31,7 @@ FLIPPED_OFFSETS = (
     700,
     773,
 )  # a record that says it is another message of its queue, ahead of it or before it
+LOST_FILE_SEEDS = 100
 MUTATION_SEEDS = 300  # tried when the seed that is known to notice a mutation notices it no more
 
 
@@ -187,6 +190,46 @@ def test_a_flipped_bit_in_a_synced_record_is_reported_and_never_cuts_silently() 
         assert error.path.startswith("/store/commitlog/")
         assert error.offset >= 0
         assert path in str(error) or error.offset > target
+
+
+def lose_last_file(world: World, harm: str) -> None:
+    """The last file of the log in which there is a flushed record goes, or what it holds."""
+    last = world.store.log.end - 1
+    path = f"/store/commitlog/{last - last % world.config.mapped_file_size_commit_log:020d}"
+    if harm == "gone":
+        world.disk.remove(path)
+    else:
+        file = world.disk.open_mapped(path)
+        file.fill(0, file.size)
+
+
+def starts_over_a_hole(harm: str) -> int | None:
+    """The first seed whose store starts although it has lost flushed messages; None when each start is refused."""
+    for seed in range(1, LOST_FILE_SEEDS + 1):
+        world = World(seed, sync=True)
+        world.start()
+        world.append_some(world.rng.randint(10, 60))
+        world.store.flush_now()
+        world.store.flush_queues_now()
+        world.disk.crash()
+        lose_last_file(world, harm)
+        try:
+            world.start()
+        except StoreError:
+            continue
+        return seed
+    return None
+
+
+@pytest.mark.parametrize("harm", ["gone", "zeroed"])
+def test_no_store_starts_over_a_lost_last_log_file(harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with quiet():
+        assert starts_over_a_hole(harm) is None
+        # And it is noticed when what the checkpoint calls durable is not looked for.
+        durable = property(lambda end: -1, lambda end, offset: None)
+        monkeypatch.setattr(LogEnd, "durable", durable, raising=False)
+        monkeypatch.setattr(Recovery, "_last_flushed_record", lambda recovery, offset: offset)
+        assert starts_over_a_hole(harm) is not None
 
 
 async def test_a_clean_stop_loses_nothing_and_the_next_start_reads_only_the_end() -> None:
