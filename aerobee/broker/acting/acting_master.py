@@ -1,4 +1,4 @@
-"""The role of an acting master, taken and given back (BrokerController.onMinBrokerChange, BrokerPreOnlineService of RocketMQ).
+"""Takes and resigns the role of acting master (BrokerController.onMinBrokerChange, BrokerPreOnlineService of RocketMQ).
 
     slave     the group has no broker 0, this one has the smallest id, and no
               log of a master comes in                                         -> acting
@@ -6,9 +6,10 @@
               or its log comes in                                              -> slave
     master    at its start it tells each slave that it is back, and takes over what an acting one has delivered
 
-What peers say (905, 906) makes it ask its nameservers and no more: whom a slave follows is what they, or haMasterAddress, say.
-An acting master serves pulls, offsets, locks and POP. With enableRemoteEscape it delivers what is due to other brokers, half
-messages too; without, they wait for the master. It stores nothing: its log stays the copy of its master's.
+Requests of peers (905, 906) only make it query its NameServers: these, or haMasterAddress, determine the master that a
+slave follows. An acting master serves pulls, offsets, locks and POP. With enableRemoteEscape it delivers due messages
+to other brokers, half messages too; without it, they wait for the master. It stores nothing: its log stays a copy of
+its master's.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ from aerobee.store.message_store import MessageStore
 from aerobee.system_names import SYSTEM_GROUP_PREFIX
 
 log = logging.getLogger(__name__)
-HANDOVER_FIELD = "aerobeeHandover"  # of 906: the answer's body says what was delivered meanwhile
-HANDOVER_FROM_FIELD = "aerobeeHandoverFrom"  # of 906: so many deliveries are known already
-HANDOVER_PART = 100_000  # deliveries in one answer: about a megabyte
-HANDOVER_WAIT_S = 2.0  # for sends under way, in one answer: RocketMQ's masters wait 3 s for it
+HANDOVER_FIELD = "aerobeeHandover"  # field of 906: the reply's body lists the deliveries of the acting master
+# Field of 906: number of deliveries that the master knows already.
+HANDOVER_FROM_FIELD = "aerobeeHandoverFrom"
+HANDOVER_PART = 100_000  # maximum number of deliveries in one reply: about a megabyte
+# Longest wait of one reply for sends in flight: RocketMQ's masters wait 3 s for the reply.
+HANDOVER_WAIT_S = 2.0
 HANDOVER_TIMEOUT_S = 5.0  # of one request
-HANDOVER_WHOLE_S = 20.0  # a send under way ends in less: two requests to nameservers and one to a broker
-# For a master that said it is back to be known at the nameservers. It asks all its slaves before: one may take so long, its last
-# answer and its offsets a request's time each.
+HANDOVER_WHOLE_S = 20.0  # a send in flight ends in less: two requests to NameServers and one to a broker
+# Time for a returned master to register at the NameServers. It first queries all its slaves: one may take
+# this long, plus one request time each for its last reply and its offsets.
 MASTER_WAIT_S = HANDOVER_WHOLE_S + 2 * HANDOVER_TIMEOUT_S + 5.0
 
 
@@ -73,8 +76,8 @@ class ActingMaster:
         hears_master: Callable[[], bool],
         clock: Clock,
     ) -> None:
-        """`register` tells nameservers of this broker; each answers who the master is. `hears_master` says whether the master's
-        log comes in at this moment."""
+        """`register` registers this broker at the NameServers; each reply names the master. `hears_master` says whether
+        the master's log arrives at this moment."""
         self._role = role
         self._live = live
         self._identity = identity
@@ -91,7 +94,7 @@ class ActingMaster:
         self._hears_master = hears_master
         self._clock = clock
         self._master_due_s = float("-inf")
-        self._master_seen = ""  # the master's address in the group, by the last answer
+        self._master_seen = ""  # the master's address in the group, by the last reply
         self._watching: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._delivering: asyncio.Task[None] | None = None
@@ -108,7 +111,7 @@ class ActingMaster:
         self._watching = asyncio.create_task(self._watch.run(), name="acting-watch")
 
     async def stop(self) -> None:
-        """Watch and deliver no more; what is under way ends first."""
+        """Stop watching and delivering; sends in flight end first."""
         tasks = [each for each in (self._watching, self._asking, self._delivering) if each is not None]
         for task in tasks:
             task.cancel()
@@ -118,24 +121,25 @@ class ActingMaster:
     # --- who is there
 
     def min_broker_changed(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """905, oneway, from a nameserver: the smallest id of the group is another one. This broker queries the nameservers immediately."""
+        """905, oneway, from a NameServer: the group's smallest broker id changed. This broker queries the NameServers
+        immediately."""
         if self._live.value.enable_slave_acting_master and self._is_slave:
             self._ask_now()
         return None if request.is_oneway else request.reply()
 
     def _ask_now(self) -> None:
-        """Ask for the group once more, unless that is under way."""
+        """Query the group again, unless a query is in flight."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._watch.look(), name="acting-look")
 
     def group_is(self, group: dict[int, str]) -> None:
-        """A nameserver says who of this name is alive; broker id -> address."""
+        """A NameServer returned the live brokers of this broker name: broker id -> address."""
         if not self._is_slave:
             return
         before, self._master_seen = self._master_seen, group.get(MASTER_ID, "")
         self._group_is(group)
         if self._master_seen not in ("", before):
-            self._register()  # the answer says where its HA port is
+            self._register()  # the reply contains its HA port
 
     @property
     def _is_slave(self) -> bool:
@@ -144,8 +148,9 @@ class ActingMaster:
     def _group_is(self, group: Iterable[int]) -> None:
         smallest = min(group, default=MASTER_ID)
         if smallest != MASTER_ID and self._clock.monotonic() < self._master_due_s:
-            return  # its master said that it comes, and is not registered yet
-        # A master whose log comes in lives: that nameservers do not know it is no reason for two to do one's work.
+            return  # its master announced its return and is not registered yet
+        # A master whose log arrives is alive: missing registrations at NameServers must not lead to two
+        # masters.
         hears_master = self._hears_master()
         is_smallest = smallest == self._identity.broker_id
         if is_smallest and not hears_master and self._role.role is Role.SLAVE:
@@ -191,10 +196,11 @@ class ActingMaster:
     # --- the master is back
 
     async def ha_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """906. With values it is a master that is back: this broker stops acting before it answers, and says what it did.
+        """906. With values: the master is back. This broker stops acting before it replies, and reports its deliveries.
 
-        The addresses are a hint: this broker queries the nameservers again and follows their answer. Sends that are under way
-        are waited for, not longer than the master waits for the answer: `isWhole` tells it whether to ask once more.
+        The addresses are a hint: this broker queries the nameservers again and follows their answer. The reply waits
+        for sends in flight, but not longer than the master's time-out: `isWhole` tells the master whether to repeat the
+        request.
         """
         has_values = bool(request.field("masterHaAddress"))
         if not (has_values and self._is_slave and self._live.value.enable_slave_acting_master):
@@ -203,7 +209,7 @@ class ActingMaster:
             return reply
         self._master_due_s = self._clock.monotonic() + MASTER_WAIT_S
         if self._role.role is Role.ACTING:
-            self._role.change(Role.SLAVE, f"its master is back, says {peer.address}")
+            self._role.change(Role.SLAVE, f"its master is back, announced by {peer.address}")
         self._ask_now()
         delivering = self._delivering
         if delivering is not None:
@@ -221,10 +227,11 @@ class ActingMaster:
         return request.reply(ext={HANDOVER_FIELD: "true"}, body=fastjson.dumps(body))
 
     async def come_back(self) -> bool:
-        """A master starts: tell its slaves, and take over what one of them has delivered. Returns whether there was anything.
+        """At the start of a master: notify its slaves, and take over the deliveries of an acting one. Returns whether
+        there were any.
 
-        Nothing is done without slaves; one that does not answer in 5 s is left out, and what it delivered comes twice, as does
-        what it delivers when it does not come to its end in 20 s.
+        Without slaves it does nothing. A slave that does not reply within 5 s is skipped, and the messages that it
+        delivered are delivered twice; so are those of a slave that does not finish within 20 s.
         """
         if not self._live.value.enable_slave_acting_master or self._is_slave:
             return False
@@ -234,7 +241,7 @@ class ActingMaster:
         return any(found)
 
     async def _take_over(self, slave: str) -> bool:
-        """Ask one slave until it has told everything; what it told is kept, also when it does not come to its end."""
+        """Query one slave until it has reported all deliveries; reported ones are kept, even if it does not finish."""
         until_s = self._clock.monotonic() + HANDOVER_WHOLE_S
         known, found = 0, False
         try:
@@ -245,21 +252,22 @@ class ActingMaster:
                     break
                 if self._clock.monotonic() >= until_s:
                     log.warning(
-                        "the slave at %s still delivers after %.0f s: what it has not told comes twice",
+                        "the slave at %s still delivers after %.0f s: the deliveries that it "
+                        "has not reported are repeated",
                         slave,
                         HANDOVER_WHOLE_S,
                     )
                     break
         except AerobeeError as error:
-            log.warning("the slave at %s does not say what it has delivered: %s", slave, error)
+            log.warning("the slave at %s does not report its deliveries: %s", slave, error)
             return found
         await self._take_offsets(slave)
         if found:
-            log.info("the slave at %s has delivered meanwhile; it told of %d messages", slave, known)
+            log.info("the slave at %s delivered messages as acting master; it reported %d", slave, known)
         return found
 
     async def _ask_part(self, slave: str, known: int) -> tuple[int, bool, bool]:
-        """Returns how many deliveries the answer named, whether any was new, and whether that was all."""
+        """Returns the number of reported deliveries, whether any was new, and whether the report is complete."""
         identity = self._identity
         request = RemotingCommand(
             RequestCode.EXCHANGE_BROKER_HA_INFO,
@@ -276,7 +284,7 @@ class ActingMaster:
         if (reply.ext or {}).get(HANDOVER_FIELD) == "true":
             fields = fastjson.loads_trusted(reply.body, "what an acting master has delivered")
             told = parse_sources(fields.get("sources", []))
-        else:  # RocketMQ's: it says where its delay levels stand, and nothing of single messages
+        else:  # a RocketMQ slave: it reports the offsets of its delay levels, but no single messages
             asked = await self._client.invoke(
                 slave, RemotingCommand(RequestCode.GET_ALL_DELAY_OFFSET), timeout_s=HANDOVER_TIMEOUT_S
             )
@@ -287,7 +295,8 @@ class ActingMaster:
             json_fields.as_integer(level, "a delay level"): json_fields.as_integer(offset, "an offset")
             for level, offset in json_fields.mapping(fields, "levels").items()
         }
-        # Behind the end of this log a record of the slave was never this master's: another one will have that offset.
+        # A slave's record after the end of this log was never in this log: another record will get that
+        # offset.
         sources = [each for each in told if each < self._store.log.end]
         self._escaped.add(sources)
         at = self._schedule.offsets
@@ -297,8 +306,8 @@ class ActingMaster:
         return len(told), bool(sources or ahead), bool(fields.get("isWhole", True))
 
     async def _take_offsets(self, slave: str) -> None:
-        """Groups continue where they were at an acting master, as far as this log goes; no offset goes back, and none that was removed
-        here before the slave heard of it comes back."""
+        """Groups continue at the offsets of the acting master, up to the end of this log. No offset moves back, and no
+        offset that was removed here returns from a slave that had not replicated the removal."""
         request = RemotingCommand(RequestCode.GET_ALL_CONSUMER_OFFSET, {TOKEN_FIELD: ""})
         try:
             reply = await self._client.invoke(slave, request, timeout_s=HANDOVER_TIMEOUT_S)
@@ -306,7 +315,7 @@ class ActingMaster:
             fields = fastjson.loads_trusted(body, "the offsets of a slave")
             table, removed = offsets_of(fields), removed_of(fields) or {}
         except AerobeeError as error:
-            log.warning("the slave at %s does not tell its offsets: %s", slave, error)
+            log.warning("the slave at %s does not return its offsets: %s", slave, error)
             return
         for each in table:
             known = self._offsets.query(each.group, each.topic, each.queue_id)

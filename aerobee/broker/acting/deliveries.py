@@ -1,8 +1,8 @@
-"""What a master delivers by itself, done by an acting slave: due messages go to other brokers by the EscapeBridge.
+"""Deliveries of an acting slave on behalf of its master: due messages go to other brokers through the EscapeBridge.
 
-A delivery that succeeded is noted before the next look: here, and in where each delay level stands, which moves over no message
-that was not delivered. What no other broker takes is tried again every second, for as long as this slave acts, and holds nothing
-else up: such messages wait apart, and so many of them as there may be have only their own share of the sends on their way.
+A successful delivery is recorded before the next pass: here, and in the offset of each delay level, which passes no
+undelivered message. Messages that no other broker accepts are retried every second while this slave acts. They wait in
+a separate queue with a separate share of the concurrent sends, so that they delay no other message.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from aerobee.store.message_store import MessageStore
 from aerobee.system_names import SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
-AT_ONCE_MAX = 24  # first sends on their way
-AGAIN_AT_ONCE_MAX = 8  # sends on their way of what no other broker took before
+AT_ONCE_MAX = 24  # maximum number of first sends in flight
+AGAIN_AT_ONCE_MAX = 8  # maximum number of retried sends in flight
 ERROR_PAUSE_S = 1.0
 LOOK_S = 0.5  # the longest sleep: a wall clock may jump
 
 
 class _Sends:
-    """Messages that wait for their time, and those of them that are on their way."""
+    """Pending messages by due time, and those in flight."""
 
     def __init__(self, waiting: list[Waits], at_once_max: int) -> None:
         """`waiting` is a heap."""
@@ -43,7 +43,7 @@ class _Sends:
         self._at_once_max = at_once_max
 
     def start_due(self, now_ms: int, send: Callable[[Waits], Coroutine[Any, Any, bool | None]]) -> None:
-        """Send what is due, as far as there is space."""
+        """Send due messages, within the bound of sends in flight."""
         waiting, sending = self.waiting, self.sending
         while waiting and len(sending) < self._at_once_max and waiting[0].due_ms <= now_ms:
             waits = heapq.heappop(waiting)
@@ -56,7 +56,7 @@ class _Sends:
         return LOOK_S
 
     def take_ended(self) -> list[tuple[Waits, bool | None]]:
-        """What is on its way no more, and what came of it."""
+        """The ended sends and their results."""
         ended = [task for task in self.sending if task.done()]
         return [(self.sending.pop(task), task.result()) for task in ended]
 
@@ -75,8 +75,8 @@ class ActingDeliveries:
         clock: Clock,
         inner_group: str,
     ) -> None:
-        """`halves` tells the half messages that are open: physical offset, and when it is time to ask (ms since 1970).
-        `inner_group` sends on behalf of no client.
+        """`halves` returns the open half messages: physical offset and time of the next check (ms since 1970).
+        `inner_group` is the producer group of these sends, which belong to no client.
         """
         self._store = store
         self._schedule = schedule
@@ -91,7 +91,8 @@ class ActingDeliveries:
         self.delivered_count = 0
 
     async def run(self) -> None:
-        """Until finish(), or nothing waits. Cancelled, a send that is under way may be stored and not noted: it comes twice."""
+        """Run until finish(), or until no message waits. After a cancellation a send in flight may be stored but not
+        recorded: its message is delivered twice."""
         self._is_over = False
         first = _Sends(await self._all(), AT_ONCE_MAX)
         again = _Sends([], AGAIN_AT_ONCE_MAX)
@@ -114,7 +115,7 @@ class ActingDeliveries:
             await asyncio.gather(*sending, return_exceptions=True)
 
     async def _pause(self, first: _Sends, again: _Sends) -> None:
-        """Until a send ended, or the next message is due and there is space for it."""
+        """Wait until a send ends, or the next message is due and may be sent."""
         now = self._clock.now_ms()
         pause_s = min(first.pause_s(now), again.pause_s(now))
         if sending := first.sending.keys() | again.sending.keys():
@@ -123,7 +124,7 @@ class ActingDeliveries:
             await self._clock.sleep(pause_s)
 
     def _note(self, first: _Sends, again: _Sends) -> None:
-        """Note which messages have left; one that no broker took is tried again a moment later."""
+        """Record the delivered messages; a message that no broker accepted is retried after a pause."""
         ended = first.take_ended() + again.take_ended()
         done = [waits for waits, is_taken in ended if is_taken]
         for waits, is_taken in ended:
@@ -139,15 +140,15 @@ class ActingDeliveries:
         if offsets:
             self._schedule.delivered_elsewhere(offsets)
         if len(done) == len(ended) and self._trouble:
-            log.info("messages that are due leave for other brokers again")
+            log.info("due messages are delivered to other brokers again")
             self._trouble = ""
 
     def finish(self) -> None:
-        """Let run() return once what is under way is noted."""
+        """Let run() return after recording the sends in flight."""
         self._is_over = True
 
     async def _all(self) -> list[Waits]:
-        """Everything that waits, as a heap."""
+        """All pending messages, as a heap."""
         store = self._store
         delivered = await asyncio.to_thread(
             delivered_sources, store.log, self._first_waiting(), store.log.end
@@ -171,7 +172,8 @@ class ActingDeliveries:
         return found
 
     def _first_waiting(self) -> int:
-        """Where the oldest record lies that may wait; the log's end without any. No delivery of it lies before."""
+        """Physical offset of the oldest record that may be pending; the log's end without any. No delivery has an
+        earlier source."""
         firsts = [self._store.log.end]
         for (topic, _), queue in self._store.queues.items():
             if topic in (SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC) and queue.min_offset < queue.max_offset:
@@ -180,7 +182,8 @@ class ActingDeliveries:
         return max(self._store.log.min_offset, min(firsts))
 
     async def _send(self, waits: Waits) -> bool | None:
-        """Whether another broker took it. None: it cannot leave from here, and the master, whose record may be whole, delivers it."""
+        """Whether another broker accepted it. None: this broker cannot send it; the master delivers it, whose record
+        may be intact."""
         message = leaving(self._store, waits, self._inner_group)
         if message is None:
             log.error(
@@ -193,7 +196,7 @@ class ActingDeliveries:
         except AerobeeError as error:
             if str(error) != self._trouble:
                 self._trouble = str(error)
-                log.warning("a message is due and no other broker takes it: %s; trying again", error)
+                log.warning("a message is due and no other broker accepts it: %s; trying again", error)
             return False
         self.delivered_count += 1
         return True

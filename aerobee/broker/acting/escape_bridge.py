@@ -1,8 +1,9 @@
 """Sends messages to the master of another broker name, as a producer would: an acting slave cannot store them itself
 (EscapeBridge of RocketMQ).
 
-The brokers of the topic's route take turns; a message keeps its queue's number where there is such a queue. A retry topic that exists nowhere else goes to any other
-master of the cluster, for every broker makes retry topics by itself.
+Messages go to the brokers of the topic's route in round robin, and keep their queue id where such a queue exists. A
+message for a retry topic that exists at no other broker goes to any other master of the cluster, because every broker
+creates retry topics by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SEND_TIMEOUT_S = 3.0
 ASK_TIMEOUT_S = 3.0
 KEPT_S = 10.0  # how long a route is used
 ROUTES_MAX = 10_000
-# The message is stored there; that its flush or its copy was late does not send it once more.
+# These codes mean that the message is stored; a late flush or replication does not cause a retry.
 STORED = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -41,7 +42,7 @@ STORED = frozenset(
 
 
 class Escaping(NamedTuple):
-    """A message that leaves. `properties` without those that would delay it again; `queue_id` is a wish."""
+    """A message to send. `properties` without those that would delay it again; `queue_id` is the preferred queue."""
 
     topic: str
     queue_id: int
@@ -122,7 +123,7 @@ class EscapeBridge:
         if not found and topic.startswith(RETRY_PREFIX):
             found = await self._ask_cluster()
         if not found:
-            raise RouteError(f"{topic}: no other broker of the cluster takes messages for it")
+            raise RouteError(f"{topic}: no other broker of the cluster accepts messages for it")
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
         self._routes[topic] = now, found
@@ -164,7 +165,7 @@ class EscapeBridge:
         )
 
     async def _ask(self, request: RemotingCommand) -> RemotingCommand | None:
-        """The answer of the first nameserver that gives one; None when none does."""
+        """The reply of the first NameServer that answers; None when none does."""
         for nameserver in self._nameservers():
             try:
                 return await self._client.invoke(nameserver, request, timeout_s=ASK_TIMEOUT_S)

@@ -1,9 +1,9 @@
-"""Who of a broker name is alive: a heartbeat every second to every nameserver, and a look at the group
+"""Live brokers of a broker name: sends a heartbeat to every NameServer every second and reads the group's members
 (BrokerController.sendHeartbeat and syncBrokerMemberGroup of RocketMQ).
 
-With compatibleWithOldNameSrv, the default, the heartbeat is QUERY_DATA_VERSION (322) oneway and the look a route (105) of
-rmq_sys_SYNC_BROKER_MEMBER_NAME, which every nameserver of 4.x and 5.x answers; else BROKER_HEARTBEAT (904) and
-GET_BROKER_MEMBER_GROUP (901).
+With compatibleWithOldNameSrv, the default, the heartbeat is QUERY_DATA_VERSION (322) oneway, and the members come from
+a route (105) of rmq_sys_SYNC_BROKER_MEMBER_NAME, which every NameServer of 4.x and 5.x supports; else BROKER_HEARTBEAT
+(904) and GET_BROKER_MEMBER_GROUP (901).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TIMEOUT_S = 1.0
 
 
 class GroupWatch:
-    """One task a broker. Belongs to the event loop."""
+    """One task per broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class GroupWatch:
         clock: Clock,
         on_group: Callable[[dict[int, str]], None],
     ) -> None:
-        """`on_group` is given broker id -> address, never without an entry, each time that a nameserver tells it."""
+        """`on_group` is called with broker id -> address, never empty, for each reply of a NameServer."""
         self._client = client
         self._registration = registration
         self._live = live
@@ -63,13 +63,13 @@ class GroupWatch:
                 log.exception("watching the group of this broker failed; continuing")
 
     async def look(self) -> None:
-        """Ask once, and tell what a nameserver says."""
+        """Query once, and pass on the members."""
         group = await self.group()
         if group:
             self._on_group(group)
 
     async def group(self) -> dict[int, str]:
-        """Broker id -> address of this broker name, as the first nameserver says that answers; {} when none does."""
+        """Broker id -> address of this broker name, from the first NameServer that answers; {} when none does."""
         identity = self._registration.identity
         is_compatible = self._live.value.compatible_with_old_name_srv
         if is_compatible:
@@ -86,12 +86,12 @@ class GroupWatch:
             try:
                 reply = await self._client.invoke(nameserver, request, timeout_s=TIMEOUT_S)
                 if reply.code != ResponseCode.SUCCESS:
-                    continue  # it knows no broker of this name yet
+                    continue  # this NameServer knows no broker of the name yet
                 if not is_compatible:
                     return BrokerMemberGroup.decode(reply.body).broker_addrs
                 datas = TopicRouteData.decode(reply.body).broker_datas
             except AerobeeError as error:
-                log.debug("nameserver %s does not tell the group: %s", nameserver, error)
+                log.debug("NameServer %s does not return the group: %s", nameserver, error)
                 continue
             found = [each.broker_addrs for each in datas if each.broker_name == identity.name]
             if found:
@@ -111,4 +111,4 @@ class GroupWatch:
         try:
             await self._client.invoke_oneway(nameserver, request, timeout_s=TIMEOUT_S)
         except AerobeeError as error:
-            log.debug("nameserver %s got no heartbeat: %s", nameserver, error)
+            log.debug("the heartbeat to NameServer %s failed: %s", nameserver, error)

@@ -1,4 +1,4 @@
-"""How far one delay level is delivered while its messages leave in any order. Core."""
+"""Progress of one delay level whose messages are delivered in any order. Core."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ class LevelProgress:
     """The level's offset moves over messages that were delivered, up to the first one that was not."""
 
     def __init__(self) -> None:
-        self._pending: deque[int] = deque()  # queue offsets that were not passed yet, in their order
+        self._pending: deque[int] = deque()  # queue offsets after the level's offset, in order
         self._done: set[int] = set()
 
     def add(self, queue_offset: int) -> None:
-        """A message waits there, behind those that were added before."""
+        """Add a pending message after those that were added before."""
         assert not self._pending or self._pending[-1] < queue_offset
         self._pending.append(queue_offset)
 
     def done(self, queue_offset: int) -> int:
-        """That message was delivered. Returns the queue offset below which nothing waits any more."""
+        """The message was delivered. Returns the queue offset below which all messages are delivered."""
         self._done.add(queue_offset)
         passed = -1
         while self._pending and self._pending[0] in self._done:

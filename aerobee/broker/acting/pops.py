@@ -1,9 +1,9 @@
-"""POP at an acting master, which can write no check points: what is handed out is known in memory only.
+"""POP at an acting master, which cannot write check points: deliveries are recorded in memory only.
 
-The group's offset follows the acknowledgements in the order of the pops, as with the merge buffer, so that a broker that dies, or
-gives its role back, repeats and never loses. A message that is not acknowledged in time goes to the group's retry topic at another
-broker (enableRemoteEscape). Where that cannot be done the queue is handed out again from there on, acknowledged messages behind
-it too.
+The group's offset follows the acknowledgements in the order of the pops, as with the merge buffer, so that a crash or
+the end of the role causes redeliveries but no loss. A message that is not acknowledged in time goes to the group's
+retry topic at another broker (enableRemoteEscape). If that fails, the queue is redelivered from this message on,
+including acknowledged messages after it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ActingBuffer(MergeBuffer):
         return BufferActions()
 
     def expired(self, now_ms: int) -> list[CheckPoint]:
-        """Expired check points that are not acknowledged whole."""
+        """Expired check points that are not completely acknowledged."""
         return [each for each in self.points() if each.revive_time <= now_ms and not each.is_acked]
 
 
@@ -61,7 +61,7 @@ class ActingPops:
         host: bytes,
         inner_group: str,
     ) -> None:
-        """`wake` is called with (topic, group) of what can be popped again."""
+        """`wake` is called with (topic, group) when messages can be popped again."""
         self._engine = engine
         self._store = store
         self._bridge = bridge
@@ -75,17 +75,17 @@ class ActingPops:
         self._before: MergeBuffer | None = None
         self._buffer: ActingBuffer | None = None
         self._timer: Timer | None = None
-        self._leaving: set[int] = set()  # ids of check points whose messages are on their way
+        self._leaving: set[int] = set()  # ids of check points whose messages are being sent
 
     def begin(self) -> None:
-        """This broker acts as master from now on."""
+        """This broker starts to act as master."""
         if self._buffer is None:
             self._before, self._buffer = self._engine.buffer, ActingBuffer()
             self._engine.use_buffer(self._buffer)
             self._timer = self._clock.call_later(SCAN_S, self._scan)
 
     def end(self) -> None:
-        """This slave no longer acts: the master hands out again what is not acknowledged."""
+        """This slave stops acting: the master redelivers unacknowledged messages."""
         buffer, self._buffer = self._buffer, None
         if buffer is None:
             return
@@ -114,13 +114,13 @@ class ActingPops:
         )  # nothing is written: offsets follow the acknowledgements
 
     def _again(self, buffer: ActingBuffer, point: CheckPoint) -> None:
-        """Hand out the queue again from this check point on."""
+        """Redeliver the queue from this check point on."""
         for dropped in buffer.drop_from(point):
             self._engine.in_flight.revived(dropped.key)
         self._wake(point.topic, point.group)
 
     async def _escape(self, buffer: ActingBuffer, point: CheckPoint) -> None:
-        """Send what of a check point is not acknowledged to its retry topic at another broker."""
+        """Send the unacknowledged messages of a check point to their retry topic at another broker."""
         try:
             topic = retry_topic_of(point, v2=self._uses_retry_v2())
             for offset in point.unacked:
@@ -130,7 +130,7 @@ class ActingPops:
                 point.ack(offset)
             self._engine.in_flight.revived(point.key)
         except AerobeeError as error:
-            log.warning("messages of %s are handed out again here: %s", point.topic, error)
+            log.warning("messages of %s are redelivered by this broker: %s", point.topic, error)
             if self._buffer is buffer:
                 self._again(buffer, point)
         finally:

@@ -1,6 +1,6 @@
-"""Whether there is an acting master at all: it is made, and its code loaded, when enableSlaveActingMaster is first set.
+"""Creates the acting master, and loads its code, when enableSlaveActingMaster is first enabled.
 
-That may be at the start or at run time. Until then 905 is answered and changes nothing, and 906 says where the HA port is.
+That may be at the start or at run time. Until then 905 has no effect, and 906 returns the HA port.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class ActingSwitch:
-    """Belongs to the event loop; start() once, stop() once. Once made, an acting master stays: it asks the setting itself."""
+    """Belongs to the event loop; start() once, stop() once. An acting master stays once it is created: it checks the
+    setting itself."""
 
     def __init__(self, *, live: LiveConfig, make: Callable[[], ActingMaster], ha_info: Handler) -> None:
-        """`make` loads and makes the acting master. `ha_info` answers 906 without one."""
+        """`make` loads and creates the acting master. `ha_info` answers 906 without one."""
         self._make = make
         self._ha_info = ha_info
         self._has_started = False
@@ -39,7 +40,7 @@ class ActingSwitch:
         return self._acting is not None and await self._acting.come_back()
 
     def start(self) -> None:
-        """As ActingMaster.start(), now or when there is one."""
+        """As ActingMaster.start(), now or when it is created."""
         self._has_started = True
         if self._acting is not None:
             self._acting.start()

@@ -1,7 +1,7 @@
-"""What waits in a slave's log to be delivered: delay levels, timers, half messages. The log grows no more while it is looked at.
+"""Pending messages in a slave's log: delay levels, timers, half messages. The log does not grow while it is read.
 
-A message that leaves for another broker goes without the properties that would delay it again; a half message goes as a half
-message, and the broker that gets it asks the producer.
+A message for another broker is sent without the properties that would delay it again; a half message stays a half
+message, and the receiving broker checks the producer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aerobee.property_names import (
 )
 from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 
-LOOKS_PER_PASS = 500  # timer messages; then the event loop gets its turn
+LOOKS_PER_PASS = 500  # timer messages per slice, then the event loop continues
 _LEFT_OUT = frozenset(
     {
         DELAY, REAL_TOPIC, REAL_QUEUE_ID, TIMER_OUT_MS, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES, TRANSACTION_ID,
@@ -41,7 +41,7 @@ _LEFT_OUT = frozenset(
 
 
 class Waits(NamedTuple):
-    """One record that waits. `level` is 0 for timers and half messages, `queue_offset` its offset in the level's queue."""
+    """One pending record. `level` is 0 for timers and half messages, `queue_offset` its offset in the level's queue."""
 
     due_ms: int
     physical_offset: int
@@ -59,7 +59,7 @@ class Queue(Protocol):
 
 
 class WaitingStore(Protocol):
-    """What is needed of the store."""
+    """The part of the store that is used here."""
 
     @property
     def queues(self) -> Mapping[tuple[str, int], Queue]: ...
@@ -70,7 +70,7 @@ class WaitingStore(Protocol):
 def waiting_of_level(
     store: WaitingStore, level: int, start: int, delay_ms: int, now_ms: int
 ) -> Iterator[Waits]:
-    """What waits at a delay level from queue offset `start` on, in the order of delivery."""
+    """The pending messages of a delay level from queue offset `start` on, in the order of delivery."""
     queue = store.queues.get((SCHEDULE_TOPIC, level - 1))
     if queue is None:
         return
@@ -85,7 +85,7 @@ def waiting_of_level(
 async def waiting_timers(
     store: WaitingStore, delivered: Collection[int], *, precision_ms: int, clock: Clock
 ) -> list[Waits]:
-    """Every timer message that is neither delivered nor taken back, and is no record of POP's."""
+    """Every timer message that is neither delivered nor recalled, and is not a POP record."""
     queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
     if queue is None:
         return []
@@ -115,7 +115,7 @@ async def waiting_timers(
 
 
 def leaving(store: WaitingStore, waits: Waits, inner_group: str) -> Escaping | None:
-    """The message as it goes to another broker; None when it is gone, or can be delivered nowhere."""
+    """The message to send to another broker; None when its record is gone, or undeliverable."""
     message = _read(store, waits.physical_offset)
     if message is None:
         return None

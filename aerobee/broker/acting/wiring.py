@@ -1,4 +1,4 @@
-"""Makes the acting master of a broker from its parts."""
+"""Assembles the acting master of a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def make_acting_master(
     ha_info: Handler,
     hears_master: Callable[[], bool],
 ) -> ActingMaster:
-    """It begins with ActingMaster.start(). `hears_master` says whether the master's log comes in at this moment."""
+    """The acting master of these parts, not started yet. `hears_master` says whether the master's log arrives at this
+    moment."""
     identity, live = parts.identity, parts.live
     kinds = {type(each): each for each in features}
     transactions, pops = kinds[Transactions], kinds[Pop]

@@ -1,1 +1,1 @@
-"""Calls of administrators and their tools: topics, groups, offsets, counters."""
+"""Administrative requests: topics, groups, offsets, counters."""

@@ -1,8 +1,8 @@
-"""The broker itself: 25, 26, 28, 306, 329.
+"""Requests about the broker itself: 25, 26, 28, 306, 329.
 
-Source: AdminBrokerProcessor (RocketMQ). Settings that can change while the broker runs do so by swapping whole frozen
-configs; a key that cannot is refused by name in the remark and the others take effect. Unknown keys are
-ignored, as RocketMQ ignores them, but named as well. A secret is refused with all that came with it, and no value is logged.
+Source: AdminBrokerProcessor (RocketMQ). Run-time changes replace whole frozen configs. A key that cannot change at run
+time is refused and named in the remark; the others take effect. Unknown keys are ignored, as in RocketMQ, and named in
+the remark. A request that contains a secret is refused completely, and no value is logged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-# Settings that are built into sockets, files and the broker's name when it starts.
+# Settings that are applied only at the start: sockets, files, the broker's name.
 RESTART_KEYS = frozenset(
     {
         "enableControllerMode",
@@ -78,7 +78,7 @@ class AdminBrokerCalls:
         other_settings: Callable[[], Mapping[str, str]] = dict,
         save: Callable[[Mapping[str, str]], Awaitable[None]] | None = None,
     ) -> None:
-        """`other_settings` gives key -> text of settings that are neither the broker's nor the store's.
+        """`other_settings` returns key -> text of settings that belong neither to the broker nor to the store.
 
         `save` keeps changes for the next start (raises StoreError), None where there is no configuration file.
         """
@@ -101,7 +101,7 @@ class AdminBrokerCalls:
         }
 
     def runtime_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """28: counters, rates and fill levels as texts. Only Aerobee's clients get the keys that RocketMQ lacks."""
+        """28: counters, rates and fill levels as texts. Only Aerobee's clients receive the keys that RocketMQ lacks."""
         table = self._info.table(with_extra=request.language == LanguageCode.PYTHON)
         return request.reply(body=KVTable(table).encode())
 
@@ -112,11 +112,11 @@ class AdminBrokerCalls:
         return request.reply(ext={"version": self._version.encode().decode()}, body=body)
 
     async def update_config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """25: change settings given as a properties text. Either all values are valid or nothing changes. Where nothing
-        can be changed the answer is an error that says why.
+        """25: change settings given as a properties text. Nothing changes unless all values are valid. If no key can be
+        changed, the reply is an error with the reason.
 
-        In force, and in the broker's configuration file, if it was started with one, on return. A file that cannot be
-        written is an error that says so; the settings are in force then, until a restart.
+        On return the settings are in effect, and in the broker's configuration file if it was started with one. If the
+        file cannot be written, the reply is an error that says so, and the settings are in effect until a restart.
         """
         if len(request.body) > CONFIG_BYTES_MAX:
             return request.reply(
@@ -158,29 +158,33 @@ class AdminBrokerCalls:
                 await self._save(taken)
             except StoreError as error:
                 log.error(
-                    "settings %s of %s are in force, not in the file: %s",
+                    "settings %s from %s are in effect, but not in the file: %s",
                     ", ".join(sorted(taken)),
                     peer.address,
                     error,
                 )
                 return request.reply(
                     ResponseCode.SYSTEM_ERROR,
-                    remark=f"{', '.join(sorted(taken))}: in force until a restart, not kept for the next start: {error}",
+                    remark=(
+                        f"{', '.join(sorted(taken))}: in effect until a restart, but not saved "
+                        f"for the next start: {error}"
+                    ),
                 )
         log.info("settings were changed by %s: %s", peer.address, ", ".join(sorted(taken)))
         if remark is not None:
-            log.info("settings that %s sent were left: %s", peer.address, remark)
+            log.info("settings from %s were not changed: %s", peer.address, remark)
         return request.reply(remark=remark)
 
     def _apply(self, changes: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
-        """Change what can be changed; return it, and what could not, or None. Raises ConfigError and changes nothing."""
+        """Apply the settings that can change; return them, and the reason for the others or None. Raises ConfigError
+        and changes nothing."""
         broker_keys, store_keys = set(known_keys([BrokerConfig])), set(known_keys([StoreConfig]))
         broker = {k: v for k, v in changes.items() if k in broker_keys and k not in RESTART_KEYS}
         store = {k: v for k, v in changes.items() if k in LIVE_STORE_KEYS}
         settled = {k for k in changes if k in broker_keys | store_keys} - broker.keys() - store.keys()
         unknown = changes.keys() - broker_keys - store_keys
         new_store = changed(self._store.config, store, "updateBrokerConfig")
-        # What only a restart takes over is checked as well: a value that cannot be is refused now.
+        # Settings that need a restart are checked as well: an invalid value is refused now.
         changed(
             self._live.value, {k: v for k, v in changes.items() if k in broker_keys}, "updateBrokerConfig"
         )
@@ -200,7 +204,7 @@ class AdminBrokerCalls:
         return {**broker, **store}, "; ".join(remarks) or None
 
     async def delete_expired(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """306 and 329: run retention now; queue files go with the log files that they point into."""
+        """306 and 329: run retention now; queue files are deleted together with the log files that they point into."""
         removed = await shield(self._store.delete_expired(manual=True))
         log.info("retention was started by %s: %d files removed", peer.address, removed)
         return request.reply()

@@ -1,9 +1,10 @@
-"""How far groups are behind: GET_CONSUME_STATS 208, QUERY_CONSUME_TIME_SPAN 303, QUERY_CORRECTION_OFFSET 308,
+"""Lag of groups: GET_CONSUME_STATS 208, QUERY_CONSUME_TIME_SPAN 303, QUERY_CORRECTION_OFFSET 308,
 GET_BROKER_CONSUME_STATS 317.
 
-Source: AdminBrokerProcessor, ConsumeStats, OffsetWrapper (RocketMQ). The lag of a queue is brokerOffset - consumerOffset;
-lastTimestamp is when the last consumed message was stored, 0 when that is not known any more. For a group that is online and
-filters, `wantedDiff` (ours; RocketMQ shows it as a metric) is how much of the lag the filter takes, by estimateAccumulation.
+Source: AdminBrokerProcessor, ConsumeStats, OffsetWrapper (RocketMQ). The lag of a queue is brokerOffset -
+consumerOffset; lastTimestamp is the store time of the last consumed message, 0 when unknown. For an online group with a
+filter, `wantedDiff` (Aerobee-specific; a metric in RocketMQ) is the part of the lag that matches the filter, by
+estimateAccumulation.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.protocol import OFFSET_MAX
 from aerobee.store.message_store import MessageStore
 
-ANSWER_QUEUES_MAX = 1 << 16  # of one answer: some 12 MB, of the 16 MiB that a frame may have
-QUEUES_PER_TURN = 64  # of one scan, before other requests get their turn
+ANSWER_QUEUES_MAX = 1 << 16  # maximum number of queues in one reply: about 12 MB, of at most 16 MiB per frame
+QUEUES_PER_TURN = 64  # queues per slice, then other requests are served
 
 QueueStats = dict[str, int]
 
@@ -80,7 +81,7 @@ class ConsumeStatsCalls:
         }
 
     async def consume_stats(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """208: lag by queue of a group, on the topics named or on all that it has offsets of."""
+        """208: lag of a group per queue, in the named topics or in all topics with offsets of the group."""
         group = request.text("consumerGroup")
         named = request.field("topicList") or request.field("topic")
         topics: Iterable[str] = (
@@ -107,7 +108,7 @@ class ConsumeStatsCalls:
                 if order_only and (config is None or not config.order):
                     continue
                 count += self._queue_count(topic)
-                self._check_count(count, "ask for one group after the other (GET_CONSUME_STATS)")
+                self._check_count(count, "request one group at a time (GET_CONSUME_STATS)")
                 table = await self._topic_stats(group, topic)
                 behind += sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
                 in_flight += sum(queue["pullOffset"] - queue["consumerOffset"] for queue in table.values())
@@ -120,7 +121,7 @@ class ConsumeStatsCalls:
         return request.reply(body=before + b',"consumeStatsList":[' + b",".join(groups) + b"]," + after)
 
     def time_span(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """303: when the first, the last and the last consumed message of each queue were stored."""
+        """303: store times of the first, the last and the last consumed message of each queue."""
         group, topic = request.text("group"), request.text("topic")
         config = self._topics.get(topic)
         if config is None:
@@ -147,8 +148,8 @@ class ConsumeStatsCalls:
         return request.reply(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
 
     def correction_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """308: by queue the smallest offset of all groups but `filterGroups`; the largest number there is for a
-        queue in which `compareGroup` is behind that already.
+        """308: per queue the smallest offset of all groups except `filterGroups`; the largest int64 for a queue in
+        which `compareGroup` is already behind that offset.
         """
         topic = request.text("topic")
         left_out = set(request.text("filterGroups", "").split(","))
@@ -169,7 +170,7 @@ class ConsumeStatsCalls:
         return config.read_queue_nums if config is not None else 0
 
     def _check_count(self, count: int, instead: str) -> None:
-        """Raises RemoteError for an answer that no frame has space for."""
+        """Raises RemoteError for a reply that exceeds the frame limit."""
         if count > ANSWER_QUEUES_MAX:
             raise RemoteError(
                 ResponseCode.SYSTEM_ERROR,
@@ -177,7 +178,7 @@ class ConsumeStatsCalls:
             )
 
     def _consumed_topics(self, group: str, topics: Iterable[str]) -> list[str]:
-        """Leave out topics that are gone, and those that the connected group does not subscribe to any more."""
+        """Leave out deleted topics, and topics to which the connected group no longer subscribes."""
         online = self._consumers.group(group)
         subscribed = online.subscriptions if online is not None else {}
         return [
@@ -187,11 +188,12 @@ class ConsumeStatsCalls:
         ]
 
     async def _topic_stats(self, group: str, topic: str) -> dict[MessageQueue, QueueStats]:
-        """Stats of each queue. Reading store times may touch the disk, so others get their turn in between."""
+        """Stats of each queue. Reading store times may touch the disk, so other requests are served in between."""
         config = self._topics.get(topic)
         table: dict[MessageQueue, QueueStats] = {}
         takes = self._wanted.filter_of(group, topic)
-        # Of a static topic's queue the reader must know that nothing was committed: it looks in the part before.
+        # For a static topic's queue the reply must state that nothing is committed: the reader then reads the
+        # previous part.
         nothing = -1 if self._mappings.get(topic) is not None else 0
         for queue_id in range(config.read_queue_nums if config is not None else 0):
             position = queue_position(self._store, self._offsets, group, topic, queue_id)

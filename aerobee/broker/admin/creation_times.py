@@ -1,4 +1,4 @@
-"""How long topics and groups took to be made, as RocketMQ's histograms of it.
+"""Durations of the creation of topics and groups, as RocketMQ's histograms.
 
 Source: AdminBrokerProcessor.updateAndCreateTopic, InvocationStatus (RocketMQ).
 """
@@ -20,7 +20,7 @@ Change = Callable[[Peer, RemotingCommand], Coroutine[Any, Any, RemotingCommand]]
 
 
 class CreationTimes:
-    """Of one kind: each request that makes or changes some, until its answer."""
+    """Duration of each request of one kind that creates or changes topics or groups, until its reply."""
 
     def __init__(self, registry: Registry, name: str, meaning: str, clock: Clock) -> None:
         self._clock = clock
@@ -29,7 +29,7 @@ class CreationTimes:
         registry.spread(name, meaning, lambda: list(self._times.items()), labels=labels, unit="ms")
 
     def measured(self, change: Change, is_system: Callable[[RemotingCommand], bool]) -> Handler:
-        """A handler that does what `change` does."""
+        """Wrap the handler `change` to measure it."""
 
         async def handle(peer: Peer, request: RemotingCommand) -> RemotingCommand:
             began = self._clock.monotonic()

@@ -1,7 +1,7 @@
-"""Groups and who is in them: 200, 201, 203, 204, 207, 225, 314, 328, 343, 345, 352, 353.
+"""Groups and their members: 200, 201, 203, 204, 207, 225, 314, 328, 343, 345, 352, 353.
 
-Source: AdminBrokerProcessor (RocketMQ). Settings that cannot be are answered INVALID_PARAMETER with a remark that says
-what is allowed; the other codes are those that RocketMQ's tools branch on.
+Source: AdminBrokerProcessor (RocketMQ). Invalid settings are answered with INVALID_PARAMETER and a remark that states
+the allowed values; the other codes are those that RocketMQ's tools depend on.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from aerobee.system_names import is_system_group
 
 log = logging.getLogger(__name__)
 
-FORBIDDEN_MAX = 20_000  # set by requests; each change writes them all
+FORBIDDEN_MAX = 20_000  # maximum number of settings set by requests; each change writes them all
 GROUPS_PER_REQUEST_MAX = 1_000
 
 
@@ -62,7 +62,7 @@ class AdminGroupCalls:
         self._times = CreationTimes(
             stats.registry,
             "consumer_group_create_execution_time",
-            "Of requests that make or change groups, ms",
+            "Duration of requests that create or change groups, ms",
             clock,
         )
 
@@ -99,7 +99,7 @@ class AdminGroupCalls:
         return request.reply()
 
     async def update_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """225: the same for a list of groups; either all are taken or none."""
+        """225: the same for a list of groups; all are applied or none."""
         fields = fastjson.loads_object(
             request.body, "SubscriptionGroupList", fastjson.REQUEST_DIALECT_BYTES_MAX
         )
@@ -129,7 +129,7 @@ class AdminGroupCalls:
         return dataclasses.replace(wanted, attributes=attributes)
 
     async def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """207: forget a group; its offsets too with `cleanOffset`. One that does not exist is deleted already."""
+        """207: delete a group, with `cleanOffset` also its offsets. Deleting an unknown group succeeds."""
         group = request.text("groupName", "")
         if not group.strip():
             return request.reply(ResponseCode.INVALID_PARAMETER, remark="The specified group is blank.")
@@ -148,7 +148,7 @@ class AdminGroupCalls:
         self._stats.remove_group(group)
 
     def config(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """352: one group's settings; a group that does not exist comes to be where groups are created by themselves."""
+        """352: one group's settings; creates an unknown group where autoCreateSubscriptionGroup allows it."""
         group = request.text("group")
         config = self._groups.find_or_create(group)
         if config is None:
@@ -158,7 +158,7 @@ class AdminGroupCalls:
         return request.reply(body=config.encode())
 
     async def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """201: the group table, a page of it when `maxGroupNum` is given. See 21 in admin/topic.py."""
+        """201: the group table, or a page of it with `maxGroupNum`. See 21 in admin/topic.py."""
         groups, version = self._groups.groups, self._groups.data_version
         start, count = page_of(request, "groupSeq", "maxGroupNum", version, len(groups))
         body = await dump_sliced(
@@ -170,7 +170,7 @@ class AdminGroupCalls:
         return request.reply(ext={"totalGroupNum": str(len(groups))}, body=body)
 
     async def forbidden(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """353: read, and with `readable` change, whether a group may read a topic."""
+        """353: return, or with `readable` change, whether a group may read a topic."""
         group, topic = request.text("group"), request.text("topic")
         if request.field("readable"):
             check_client_group(group)
@@ -205,7 +205,7 @@ class AdminGroupCalls:
             "messageModel": group.message_model,
             "subscriptionTable": {topic: item.to_dict() for topic, item in group.subscriptions.items()},
         }
-        if conflicts := group.conflicts:  # a field of ours; RocketMQ's tools pass over it
+        if conflicts := group.conflicts:  # an Aerobee-specific field; RocketMQ's tools ignore it
             body["subscriptionConflicts"] = [conflict.to_dict() for conflict in conflicts]
         if group.ids.shared:
             body["sharedClientIds"] = [group.ids.shared_id(each).to_dict() for each in group.ids.shared]
@@ -237,14 +237,14 @@ class AdminGroupCalls:
         }
         return request.reply(body=fastjson.dumps({"data": data}))
 
-    # --- what groups consume
+    # --- subscriptions and offsets of groups
 
     def topics_of_group(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """343: topics that a group has offsets of."""
+        """343: topics for which a group has offsets."""
         return request.reply(body=TopicList(tuple(self._offsets.topics_of(request.text("group")))).encode())
 
     def subscription(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """345: what a connected group subscribes of a topic."""
+        """345: the subscription of a connected group to a topic."""
         group, topic = request.text("group"), request.text("topic", "")
         found = self._consumers.subscription(group, topic)
         body = json_fields.without_none(
@@ -257,7 +257,7 @@ class AdminGroupCalls:
         return request.reply(body=fastjson.dumps(body))
 
     def clone_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """314: give a group the offsets of another, of one topic or of all that the other has."""
+        """314: copy the offsets of one group to another, in one topic or in all topics with offsets."""
         source, target = request.text("srcGroup"), request.text("destGroup")
         check_client_group(target)
         if self._groups.find_or_create(target) is None:
@@ -267,7 +267,7 @@ class AdminGroupCalls:
         named = request.field("topic")
         online = None if request.boolean("offline", False) else self._consumers.group(source)
         for topic in [named] if named else self._offsets.topics_of(source):
-            # A topic that the connected group no longer subscribes to has offsets of the past only.
+            # Offsets of a topic to which the connected group no longer subscribes are outdated.
             if self._topics.get(topic) is None or (online and online.subscription(topic) is None):
                 log.warning(
                     "offsets of %s on %s are not cloned: topic or subscription is gone", source, topic

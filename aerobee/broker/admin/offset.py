@@ -1,10 +1,10 @@
-"""Offsets that an administrator moves or asks clients for: INVOKE_BROKER_TO_RESET_OFFSET 222,
+"""Offsets that an administrator resets or reads from clients: INVOKE_BROKER_TO_RESET_OFFSET 222,
 INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223.
 
-Source: AdminBrokerProcessor, Broker2Client (RocketMQ). A reset is done here by default (useServerSideResetOffset): the new
-offsets are stored and the group's next pull of each queue is sent there. The older way pushes them to every member
-(RESET_CONSUMER_CLIENT_OFFSET 220, oneway), which stops, moves and continues; members of other languages than Java and
-Go get the body in a list, for an object as key of a map is no JSON.
+Source: AdminBrokerProcessor, Broker2Client (RocketMQ). A reset is done here by default (useServerSideResetOffset): the
+new offsets are stored, and the reply to the group's next pull of each queue contains the new offset. The older form
+pushes the offsets to every member (RESET_CONSUMER_CLIENT_OFFSET 220, oneway), which stops, resets and continues;
+members in languages other than Java and Go receive the body as a list, because JSON allows no object as key of a map.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from aerobee.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 RESET_VERSION_MIN = 28  # V3_0_7_SNAPSHOT: older clients know neither 220 nor 221
-STATUS_DIALECT_BYTES_MAX = 128 * 1024  # a client wrote it; 1,000 queues, whose keys are objects
+STATUS_DIALECT_BYTES_MAX = 128 * 1024  # bound on a body from a client; 1,000 queues, whose keys are objects
 STATUS_TIMEOUT_S = 5.0
 NOT_SUPPORTED_REMARK = "the client does not support this feature. version={}"
 
@@ -68,7 +68,7 @@ class AdminOffsetCalls:
     # --- reset
 
     def reset(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """222: move a group to a time (-1: the end) or one queue to an offset; answers with the new offsets."""
+        """222: reset a group to a time (-1: the end) or one queue to an offset; returns the new offsets."""
         group, topic = request.text("group"), request.text("topic")
         check_client_group(group)
         if self._topics.get(topic) is None:
@@ -91,12 +91,13 @@ class AdminOffsetCalls:
         return request.reply(body=fastjson.dumps({"offsetTable": self._by_queue(topic, offsets)}))
 
     def _new_offsets(self, request: RemotingCommand, group: str, topic: str) -> dict[int, int]:
-        """Return {queue id: offset}. Raises UsageError for a queue or an offset that is not there."""
+        """Return {queue id: offset}. Raises UsageError for an unknown queue or an offset out of range."""
         config = self._topics.get(topic)
         assert config is not None
         queue_id, offset = request.integer("queueId", -1), request.integer("offset", -1)
         time_ms = request.integer("timestamp")
-        # As RocketMQ's: with useServerSideResetOffset isForce means nothing: the group moves to the requested offset.
+        # As in RocketMQ, isForce has no effect with useServerSideResetOffset: the group moves to the
+        # requested offset.
         force = request.boolean("isForce", True) or self._live.value.use_server_side_reset_offset
         if queue_id >= config.read_queue_nums:
             raise UsageError(
@@ -115,7 +116,7 @@ class AdminOffsetCalls:
                 else self._store.offset_by_time(topic, each, time_ms)
             )
             current = self._offsets.query(group, topic, each)
-            # Without force, members move back only: they skip no message that they have not seen.
+            # Without force, offsets only move back: members skip no unconsumed message.
             if not force and current is not None:
                 target = min(target, current)
             offsets[each] = max(0, target)
@@ -172,7 +173,7 @@ class AdminOffsetCalls:
     # --- status
 
     async def consumer_status(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """223: ask the members, or the one named by `clientAddr`, for the offsets that they have in memory."""
+        """223: read the in-memory offsets of the members, or of the member named by `clientAddr`."""
         group, topic = request.text("group"), request.text("topic")
         wanted = request.text("clientAddr", "")
         members = self._consumers.group(group)
@@ -201,7 +202,7 @@ class AdminOffsetCalls:
     async def _ask_status(
         self, channel: ClientChannel, group: str, topic: str
     ) -> dict[MessageQueue, int] | None:
-        """Offsets of one member; None when it does not answer: C++ clients never do."""
+        """Offsets of one member; None when it does not reply, which C++ clients never do."""
         question = RemotingCommand(
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
         )
@@ -214,5 +215,5 @@ class AdminOffsetCalls:
             )
             return offset_map(fields, "messageQueueTable")
         except (TransportError, WireError) as error:
-            log.warning("consumer %s of %s did not tell its offsets: %s", channel.client_id, group, error)
+            log.warning("consumer %s of %s did not return its offsets: %s", channel.client_id, group, error)
             return None

@@ -1,7 +1,7 @@
-"""Requests that a tool sends to a client by way of its broker: GET_CONSUMER_RUNNING_INFO 307, CONSUME_MESSAGE_DIRECTLY 309.
+"""Requests of a tool that the broker relays to a client: GET_CONSUMER_RUNNING_INFO 307, CONSUME_MESSAGE_DIRECTLY 309.
 
-Source: AdminBrokerProcessor.callConsumer (RocketMQ). The client's code, remark and body go back to the tool as they are.
-Clients that do not know a code may not answer at all (C++, Go), so every relay ends after 10 s.
+Source: AdminBrokerProcessor.callConsumer (RocketMQ). The client's code, remark and body go back to the tool as they
+are. Clients may not reply to unknown codes at all (C++, Go), so every relay ends after 10 s.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE
 from aerobee.store.message_store import MessageStore
 
 RELAY_TIMEOUT_S = 10.0
-SIGNED_BY = frozenset({ACCESS_KEY, SIGNATURE})  # of the tool's request: no client's business
+SIGNED_BY = frozenset({ACCESS_KEY, SIGNATURE})  # fields of the tool's request that are not relayed
 RELAY_VERSION_MIN = 62  # V3_1_8_SNAPSHOT
 
 
@@ -52,11 +52,11 @@ class RelayCalls:
         }
 
     async def running_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """307: what a consumer is doing, its threads too with `jstackEnable`."""
+        """307: running info of a consumer, with `jstackEnable` also its threads."""
         return await self._relay(request, request.text("clientId"), dict(request.ext or {}), request.body)
 
     async def consume_directly(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """309: have a consumer consume one message now; its offsets do not move."""
+        """309: let a consumer consume one message now; its offsets do not change."""
         message_id = request.text("msgId", "")
         body = request.body
         if message_id:
@@ -81,7 +81,7 @@ class RelayCalls:
     async def _relay(
         self, request: RemotingCommand, client_id: str, ext: dict[str, str], body: bytes
     ) -> RemotingCommand:
-        """Send the request on to a member, any one when no id is given, and answer as it answers."""
+        """Relay the request to a member, any member without an id, and return its reply."""
         group = request.text("consumerGroup")
         channel = self._find(group, client_id)
         if channel is None:

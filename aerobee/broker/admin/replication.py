@@ -1,4 +1,4 @@
-"""The requests of slaves at their master besides the log, and of tools about replication: 43, 45, 906, 907.
+"""Requests of slaves to their master other than log replication, and of tools about replication: 43, 45, 906, 907.
 
 21, 201, 402, 60 and 61 are answered where their tables are. Source: AdminBrokerProcessor (RocketMQ).
 """
@@ -65,9 +65,10 @@ class SlaveCalls:
         }
 
     async def all_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """43: all offsets of all groups. A slave of ours that has seen the same mark gets no body; it asks for the filters, too.
+        """43: all offsets of all groups. An Aerobee slave that already has this version gets no body; its request also
+        covers the filters.
 
-        The answer with the offsets names the log's end: the slave takes them when its log has reached it.
+        The reply states the log's end: the slave applies the offsets when its log has reached it.
         """
         if request.field(TABLE_FIELD) == FILTERS:
             return request.reply(ext={TABLE_FIELD: FILTERS}, body=fastjson.dumps(self._filters.to_dict()))
@@ -75,22 +76,22 @@ class SlaveCalls:
         ext = {TOKEN_FIELD: token, **self._log_end(), **self._behind("pop")}
         if request.field(TOKEN_FIELD) == token:
             return request.reply(ext=ext)
-        tree = self._offsets.to_dict()  # copies: it may change while the body is made
-        # RocketMQ's slaves do not know this table, and their parser refuses bare keys within what it skips.
+        tree = self._offsets.to_dict()  # copies, because the table may change while the body is built
+        # RocketMQ's slaves do not know this table, and their parser refuses bare keys within skipped values.
         pulled = tree["pullOffsetTable"].items()
         tree["pullOffsetTable"] = {
             name: {str(queue_id): offset for queue_id, offset in queues.items()} for name, queues in pulled
         }
         table = tree.pop("offsetTable")
         before = {key: tree.pop(key) for key in ("dataVersion", "groupTopicMap")}
-        if TOKEN_FIELD in (request.ext or {}):  # a slave of ours
+        if TOKEN_FIELD in (request.ext or {}):  # an Aerobee slave
             before[REMOVED] = self._offsets.removed
         body = await dump_sliced(before, "offsetTable", table.items(), tree)
         return request.reply(ext=ext, body=body)
 
     def _behind(self, feature: str) -> dict[str, str]:
-        """Offsets are behind the log at a new master that has not read yet what its log says of this feature, and at one that
-        was elected and is no master yet."""
+        """Whether the offsets are behind the log: at a new master that has not read this feature's records in its log
+        yet, and at an elected broker that is not master yet."""
         leads = self._state().role in (Role.MASTER, Role.ACTING)
         is_behind = not leads or self._unserved.has(feature)
         return {BEHIND_FIELD: "true"} if is_behind else {}
@@ -99,11 +100,11 @@ class SlaveCalls:
         return {LOG_END_FIELD: str(self._store.log.end)}
 
     def delay_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """45: up to where each delay level has delivered, as in delayOffset.json."""
+        """45: delivery offset of each delay level, as in delayOffset.json."""
         return request.reply(ext=self._behind("delay levels"), body=fastjson.dumps(self._schedule.to_json()))
 
     def ha_info(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """906: where a slave that comes online finds the HA port, and how much of the log is on the disk."""
+        """906: the HA port for a slave that comes online, and the flushed end of the log."""
         return request.reply(
             ext={
                 "masterAddress": self._identity.address,

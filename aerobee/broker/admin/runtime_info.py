@@ -1,8 +1,9 @@
-"""The numbers of GET_BROKER_RUNTIME_INFO 28, which brokerStatus and clusterList print.
+"""The values of GET_BROKER_RUNTIME_INFO 28, which brokerStatus and clusterList print.
 
-Source: AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService (RocketMQ). Every key of a 5.5.0 broker is there, for
-tools parse some of them without asking whether they exist. Numbers of thread pools have no counterpart in one event
-loop: sizes are 0, capacities RocketMQ's defaults, and the head wait times are the measured wait of the loop.
+Source: AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService (RocketMQ). The table contains every key of a 5.5.0
+broker, because tools parse some of them without checking that they exist. Thread pools have no counterpart in one event
+loop: queue sizes are 0, capacities are RocketMQ's defaults, and the head wait times are the measured delay of the event
+loop.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from aerobee.system_names import SCHEDULE_TOPIC
 VERSION_TEXT = "V5_5_0"  # the release whose protocol this broker speaks
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
-# Keys that nothing here computes, as an idle RocketMQ shows them.
+# Keys that Aerobee does not compute, with the values of an idle RocketMQ broker.
 _CONSTANT = {
     "EndTransactionQueueSize": "0",
     "EndTransactionThreadPoolQueueCapacity": "100000",
@@ -47,7 +48,7 @@ _WAIT_KEYS = ("litePull", "pull", "query", "send")
 
 
 class RuntimeInfo:
-    """Collects the table."""
+    """Builds the table."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class RuntimeInfo:
         delivered: Callable[[], Mapping[int, int]] = dict,
         extra: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """`disk_usage` gives (used, total) bytes of the file system that holds a path (Disk.usage), `wait_ms` how
-        late the event loop runs, `delivered` delay level -> next message to deliver, `extra` further keys.
+        """`disk_usage` returns (used, total) bytes of the file system of a path (Disk.usage), `wait_ms` the delay of
+        the event loop, `delivered` delay level -> next offset to deliver, `extra` further keys.
         """
         self._stats = stats
         self._store = store
@@ -114,7 +115,7 @@ def byte_text(count: int) -> str:
         value /= 1024
         if value < 1024 or unit == _UNITS[-1]:
             return f"{value:.1f} {unit}"
-    raise AssertionError("the last unit takes everything")
+    raise AssertionError("the last unit has no upper limit")
 
 
 def _ratio_text(ratio: float) -> str:

@@ -1,4 +1,4 @@
-"""Bodies of large tables, made a piece at a time so that others get their event loop iteration in between."""
+"""Encodes large tables in slices, so that the event loop serves other requests in between."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class AdminStatsCalls:
         return {RequestCode.VIEW_BROKER_STATS_DATA: self.view}
 
     def view(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """315: e.g. statsName TOPIC_PUT_NUMS and the topic as statsKey; code 1 when nothing was counted there."""
+        """315: e.g. statsName TOPIC_PUT_NUMS and the topic as statsKey; code 1 for an unknown counter."""
         name, key = request.text("statsName"), request.text("statsKey")
         windows = self._stats.windows(name, key)
         if windows is None:

@@ -1,7 +1,7 @@
-"""Topics, as administrators see and change them: 17, 18, 21, 202, 215, 300, 305, 316, 321, 351.
+"""Administrative requests on topics: 17, 18, 21, 202, 215, 300, 305, 316, 321, 351.
 
-Source: AdminBrokerProcessor (RocketMQ). What is wrong with a request is answered INVALID_PARAMETER with a remark that
-says what is allowed. A change reaches the nameservers through the topic table's change notice.
+Source: AdminBrokerProcessor (RocketMQ). An invalid request is answered with INVALID_PARAMETER and a remark that states
+the allowed values. A change reaches the NameServers through the topic table's change notice.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 
 ILLEGAL_NAME_REMARK = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 TOPICS_PER_REQUEST_MAX = 1_000
-QUEUES_PER_TURN = 64  # of one 202, before others get their turn
-QUEUE_ENTRIES_MAX = 2_000  # of one 321; the tool asks for 10 unless told otherwise
+QUEUES_PER_TURN = 64  # queues of one 202 per slice, then other requests are served
+QUEUE_ENTRIES_MAX = 2_000  # maximum number of entries of one 321; the tool requests 10 by default
 
 
 class AdminTopicCalls:
@@ -80,7 +80,10 @@ class AdminTopicCalls:
         self._live = live
         self._identity = identity
         self._times = CreationTimes(
-            stats.registry, "topic_create_execution_time", "Of requests that make or change topics, ms", clock
+            stats.registry,
+            "topic_create_execution_time",
+            "Duration of requests that create or change topics, ms",
+            clock,
         )
 
     def handlers(self) -> dict[int, Handler]:
@@ -102,7 +105,7 @@ class AdminTopicCalls:
     # --- changing
 
     async def update(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """17: create a topic or change it. The same settings again change nothing."""
+        """17: create or change a topic. Repeating the same settings changes nothing."""
         try:
             wanted = TopicConfig(
                 request.text("topic"),
@@ -122,7 +125,7 @@ class AdminTopicCalls:
         return request.reply()
 
     async def update_list(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """18: the same for a list of topics; either all are taken or none."""
+        """18: the same for a list of topics; all are applied or none."""
         fields = fastjson.loads_object(
             request.body, "CreateTopicListRequestBody", fastjson.REQUEST_DIALECT_BYTES_MAX
         )
@@ -142,7 +145,7 @@ class AdminTopicCalls:
         return request.reply()
 
     def _checked(self, wanted: TopicConfig, attribute_changes: dict[str, str]) -> TopicConfig:
-        """Return the config to store. Raises UsageError saying what is allowed."""
+        """Return the config to store. Raises UsageError, which states the allowed values."""
         if wanted.topic_name and not LEGAL_NAME.match(wanted.topic_name):
             raise UsageError(ILLEGAL_NAME_REMARK)
         check_creatable(self._topics, wanted.topic_name)
@@ -181,7 +184,7 @@ class AdminTopicCalls:
         )
 
     async def delete(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """215: delete a topic with its queues and offsets. One that does not exist is deleted already."""
+        """215: delete a topic with its queues and offsets. Deleting an unknown topic succeeds."""
         topic = request.text("topic", "")
         if not topic.strip():
             return request.reply(ResponseCode.INVALID_PARAMETER, remark="The specified topic is blank.")
@@ -192,7 +195,7 @@ class AdminTopicCalls:
             )
         deleted = [topic]
         if self._live.value.clear_retry_topic_when_delete_topic:
-            # Retry topics of pop consumers belong to one topic of the group: both ways of naming them.
+            # Retry topics of pop consumers belong to one topic of the group: both naming schemes.
             for group in self._offsets.groups_of(topic):
                 deleted += [f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"]
         await shield(self._delete(topic, deleted))
@@ -207,11 +210,12 @@ class AdminTopicCalls:
         return request.reply()
 
     async def _delete_unused(self) -> list[str]:
-        # Looked at and taken in one step of the event loop: a topic that is made in between has messages already.
+        # Checked and removed in one event loop iteration: a topic that is created in between has messages
+        # already.
         used = {
             *self._topics.topics,
             *self._topics.system_topics,
-            # RocketMQ keeps them too: a retry topic's config may be lost while messages wait in it.
+            # RocketMQ keeps them too: the config of a retry topic with messages may be lost.
             *(
                 name
                 for name, _ in self._store.queues
@@ -223,8 +227,8 @@ class AdminTopicCalls:
         return await self._store.delete_topics_except(used)
 
     async def _delete(self, topic: str, deleted: list[str]) -> None:
-        # Once the file has it: queues that are gone cannot come back when the file cannot be written.
-        # An LMQ is in no table, and another replica may have it when this broker does not.
+        # After the file is written: otherwise removed queues could not be restored when the write fails. An
+        # LMQ is in no table, and another replica may have it when this broker does not.
         has_queues = topic.startswith(LMQ_PREFIX) or any(name == topic for name, _ in self._store.queues)
         gone = {topic, *await self._topics.delete_async(deleted, (topic,) if has_queues else ())}
         for name in gone:
@@ -254,15 +258,15 @@ class AdminTopicCalls:
         return request.reply(body=fastjson.dumps(fields))
 
     async def all_configs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """21: the topic table, a page of it when `maxTopicNum` is given (5.3 and later).
+        """21: the topic table, or a page of it with `maxTopicNum` (5.3 and later).
 
-        A reader that has another data version than ours begins again. The total is exact: readers continue until they
-        have as many. Our slaves ask where the log ends and which topics were deleted, too (replication/metadata_sync.py);
-        a broker that was elected and is no master yet says that its table is behind its log.
+        A reader with another data version starts again. The total is exact: readers continue until they have that many
+        topics. Aerobee's slaves also request the log's end and the deleted topics (replication/metadata_sync.py); an
+        elected broker that is not master yet replies that its table is behind its log.
         """
         version = self._topics.data_version
         start, count = page_of(request, "topicSeq", "maxTopicNum", version, len(self._topics.topics))
-        topics = self._topics.topics  # replaced by a change, never changed itself
+        topics = self._topics.topics  # a change replaces the object and never modifies it
         ext = {"totalTopicNum": str(len(topics))}
         of_slaves: dict[str, Any] = {}
         if LOG_END_FIELD in (request.ext or {}):
@@ -308,7 +312,7 @@ class AdminTopicCalls:
         return request.reply(body=fastjson.dumps({"offsetTable": table, "topicPutTps": tps}))
 
     def consumed_by(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """300: groups that subscribe to a topic now, and groups that have offsets of it."""
+        """300: groups that subscribe to a topic now, and groups with offsets for it."""
         topic = request.text("topic")
         groups = dict.fromkeys(
             [*self._consumers.groups_subscribed_to(topic), *self._offsets.groups_of(topic)]
@@ -316,11 +320,11 @@ class AdminTopicCalls:
         return request.reply(body=GroupList(tuple(groups)).encode())
 
     def system_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """305: the topics that the broker made for itself."""
+        """305: the system topics of the broker."""
         return request.reply(body=TopicList(tuple(sorted(self._topics.system_topics))).encode())
 
     def queue_entries(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """321: entries of a consume queue as they are on disk, with the group's filter applied when one is named."""
+        """321: entries of a consume queue as stored on disk, with the filter result of a named group."""
         topic, queue_id = request.text("topic"), request.integer("queueId")
         index, count = request.integer("index"), request.integer("count")
         if index < 0:
@@ -351,9 +355,9 @@ class AdminTopicCalls:
 def page_of(
     request: RemotingCommand, start_key: str, count_key: str, version: DataVersion, total: int
 ) -> tuple[int, int]:
-    """Return start and length of the page that a request for a table asks for. Without a length: everything.
+    """Return start and length of the requested page of a table; without a length, the whole table.
 
-    The reader's data version, when it has one and it is not ours, means that the table changed: from the start.
+    A data version in the request that differs from the table's means that the table changed: the page starts at 0.
     """
     count = request.int32(count_key, 0)
     if count <= 0:

@@ -1,1 +1,1 @@
-"""What a broker admits: overload, access control, and when an append is answered."""
+"""Admission: overload protection, access control, and the time at which an append is acknowledged."""

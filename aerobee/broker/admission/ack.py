@@ -1,15 +1,16 @@
-"""When an append may be answered, and with which code; no other module decides that.
+"""Decides when an append is acknowledged, and with which code; no other module does.
 
-With asynchronous flush and without replication an append is answered when it is stored. Else its answer is held until
-the disk has the record (SYNC_FLUSH), and until enough replicas have it, where a ReplicationWatermark is set. A sender that does
-not care (property WAIT=false) gets its answer immediately, but never by a master whose lease has expired. A deferred answer leaves exactly once, with the first verdict that is not
-good, else as it is when all are there. Where this broker is only known to be the one that has the record, the last verdict is not
-enough: whether it is still the master for that time is checked once more, whichever gave that verdict, disk or replicas.
+With asynchronous flush and without replication an append is acknowledged when it is stored. Otherwise the reply is
+deferred until the record is on disk (SYNC_FLUSH), and until enough replicas have it, if a ReplicationWatermark is set.
+A sender that does not wait (property WAIT=false) is answered immediately, but never by a master whose lease has
+expired. A deferred reply is sent exactly once: with the first negative verdict, or unchanged after all positive ones.
+If only this broker is known to have the record, all positive verdicts do not suffice: after the last one, from disk or
+replicas, the broker checks again that it is still master for that time.
 
     10 FLUSH_DISK_TIMEOUT      stored; not on the disk within syncFlushTimeout
-    11 SLAVE_NOT_AVAILABLE     stored; there are not enough replicas that follow
-    12 FLUSH_SLAVE_TIMEOUT     stored and on the disk; the replicas did not confirm it in time
-     1 SYSTEM_ERROR            a sync failed: nothing is known about the record. Not 14, which says that it was not stored
+    11 SLAVE_NOT_AVAILABLE     stored; too few replicas follow the master
+    12 FLUSH_SLAVE_TIMEOUT     stored and on disk; the replicas did not confirm in time
+     1 SYSTEM_ERROR            a sync failed: the state of the record is unknown. Not 14, which states that it was not stored
 
 Follows CommitLog.handleDiskFlushAndHA and SendMessageProcessor.handlePutMessageResult.
 """
@@ -42,12 +43,12 @@ NO_REPLICAS_REMARK = "the message is stored, but there are not enough replicas t
 
 
 class Replicated(Enum):
-    """What became of a record at the replicas."""
+    """Verdict of the replicas on a record."""
 
-    ENOUGH = auto()  # as many as are needed have it, whoever is master next
-    HERE = auto()  # this broker has it, which is enough while it is the master
-    TOO_LATE = auto()  # they did not confirm it in time
-    TOO_FEW = auto()  # there are not as many
+    ENOUGH = auto()  # enough replicas have it, whichever becomes the next master
+    HERE = auto()  # this broker has it, which suffices while it is master
+    TOO_LATE = auto()  # the replicas did not confirm in time
+    TOO_FEW = auto()  # too few replicas are connected
 
 
 class Safety(Enum):
@@ -77,14 +78,15 @@ class DurabilityWait(Protocol):
     """What is needed of the store."""
 
     @property
-    def holds_answers(self) -> bool: ...  # the disk is waited for
+    def holds_answers(self) -> bool: ...  # waits for the disk
 
     def wait_durable(self, offset: int, callback: Callable[[bool], None]) -> None: ...
     def wait_flushed(self, offset: int, callback: Callable[[bool], None]) -> None: ...
 
 
 class ReplicationWatermark(Protocol):
-    """How far enough replicas have the log. Its verdicts come in the order of offsets, each once, immediately when known."""
+    """Offset up to which enough replicas have the log. It reports verdicts in the order of offsets, each exactly once,
+    as soon as it is known."""
 
     def when(self, offset: int, callback: Callable[[Replicated], None]) -> None: ...
 
@@ -103,28 +105,28 @@ class _Held:
         missing: int,
         answers: Answers,
     ) -> None:
-        self.may_answer: Callable[[], bool] | None = None  # checked when all verdicts have come
+        self.may_answer: Callable[[], bool] | None = None  # checked after the last verdict
         self.peer = peer
         self.answer: Answer | None = answer
         self.since, self.due = since, due
         self.answers = answers
-        self.missing = missing  # verdicts that have not come
+        self.missing = missing  # number of outstanding verdicts
         self.is_on_disk = False
 
 
 class Shortage(NamedTuple):
-    """What is answered to a message that is not even stored."""
+    """Reply to a message that the broker refuses to store."""
 
     code: ResponseCode
     remark: str
 
 
 def too_few(what: str) -> Shortage:
-    """Too few replicas are in sync (IN_SYNC_REPLICAS_NOT_ENOUGH): a producer tries another broker, as at RocketMQ."""
+    """Too few replicas are in sync (IN_SYNC_REPLICAS_NOT_ENOUGH): a producer tries another broker, as with RocketMQ."""
     return Shortage(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {what}")
 
 
-# 14 says that surely nothing was stored: a producer waits for the new master.
+# 14 states that nothing was stored: a producer waits for the new master.
 LEASE_IS_OVER = Shortage(
     ResponseCode.SERVICE_NOT_AVAILABLE,
     "service not available now. the lease of this master has expired: the controllers may have made another broker master",
@@ -132,9 +134,9 @@ LEASE_IS_OVER = Shortage(
 
 
 class AckPolicy:
-    """Answers appends when they may be. Belongs to the event loop.
+    """Sends the replies to appends at the right time. Belongs to the event loop.
 
-    Bounded by what senders have in flight: nothing else counts a connection's deferred replies.
+    Bounded by the sends in flight: there is no separate bound on the deferred replies of a connection.
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class AckPolicy:
         timeout_ms: int,
         requests: RequestStats | None = None,
     ) -> None:
-        """`requests` counts how long answers took."""
+        """`requests` records the duration until the reply."""
         self._requests = requests or RequestStats()
         self._store = store
         self._clock = clock
@@ -154,29 +156,30 @@ class AckPolicy:
         self._copies: ReplicationWatermark | None = None
         self._may_answer: Callable[[], bool] | None = None
         self._shortage: Callable[[], Shortage | None] | None = None
-        # Whether `shortage` has to be asked at all. A plain attribute: it is read with each burst.
+        # Whether `shortage` must be called. A plain attribute, because each burst reads it.
         self.may_lack_replicas = False
-        self._waiting: deque[_Held] = deque()  # by deadline, as the time-out is the same for all
+        self._waiting: deque[_Held] = deque()  # ordered by deadline, because all have the same time-out
         self._timer: Timer | None = None
         self._listeners: list[Callable[[], None]] = []
 
     @property
     def holds(self) -> bool:
-        """Whether answers to appends are held at all, at present."""
+        """Whether replies to appends are deferred at present."""
         return self._replication is not None or self._store.holds_answers
 
     @property
     def guards_answers(self) -> bool:
-        """Whether no answer may leave without a look at whether this broker may still give it: it is master for a time."""
+        """Whether each reply requires a check that this broker may still send it, because it is master under a lease."""
         return self._may_answer is not None
 
     def set_replication(
         self, watermark: ReplicationWatermark | None, may_answer: Callable[[], bool] | None = None
     ) -> None:
-        """Wait for replicas, too, from now on; None: no longer. Answers that are held already wait as they did.
+        """From now on wait for these replicas, too; None: for none. Already deferred replies are not affected.
 
-        `may_answer` is checked before an answer leaves to a message that only this broker is known to have: whether it is surely
-        still the master that it was when the message was stored. Else the answer is that it is not known to be at the replicas.
+        `may_answer` is checked before a positive reply to a message that only this broker is known to have: whether it
+        is surely still the master that stored the message. Otherwise the reply states that the replicas may not have
+        it.
         """
         self._replication, self._may_answer = watermark, may_answer
         for listener in self._listeners:
@@ -184,11 +187,12 @@ class AckPolicy:
 
     @property
     def shortage(self) -> Shortage | None:
-        """Why messages may not even be stored; None when they may."""
+        """Why messages must not be stored; None when they may."""
         return None if self._shortage is None else self._shortage()
 
     def set_copies(self, watermark: ReplicationWatermark | None) -> None:
-        """How far two copies at least have the log, for messages that request it; None: no replica copies it."""
+        """Offset up to which at least two copies have the log, for messages that request it; None: no replica is
+        connected."""
         self._copies = watermark
 
     def refuse_on(self, shortage: Callable[[], Shortage | None] | None) -> None:
@@ -197,12 +201,12 @@ class AckPolicy:
         self.may_lack_replicas = shortage is not None
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back when `holds` may have changed."""
+        """Register a callback for changes of `holds`."""
         self._listeners.append(callback)
 
     @property
     def waiting_count(self) -> int:
-        """Answers that are held now."""
+        """Number of deferred replies."""
         return sum(
             sum(count for _, count in held.answers) for held in self._waiting if held.answer is not None
         )
@@ -217,10 +221,10 @@ class AckPolicy:
         wants_to_wait: bool = True,
         level: AckLevel | None = None,
     ) -> Reply:
-        """The reply to an append that ends at `end_offset`, when it may leave now; None when it is held and leaves later.
+        """The reply to an append that ends at `end_offset`, if it may be sent now; None when it is deferred.
 
-        `wants_to_wait`: what the message itself asks for. `level`: what it asks for by name, or its topic does; then the
-        settings do not count.
+        `wants_to_wait`: the message's WAIT property. `level`: the ack level of the message or its topic, which
+        overrides the settings.
         """
         if level is not None and wants_to_wait and (level.is_flushed or level.is_replicated):
             written = partial(_write_frames, peer, encode_frame(reply))
@@ -265,8 +269,8 @@ class AckPolicy:
         answers: Answers = (),
         since: float | None = None,
     ) -> None:
-        """Write `frames` (whole encoded replies) to the peer once the log is safe up to `end_offset`. `answers` are those that
-        are counted, whose requests came at `since`; None: now."""
+        """Write `frames` (whole encoded replies) to the peer once the log is acknowledged up to `end_offset`. `answers`
+        are the counted replies to requests that arrived at `since`; None: now."""
         now = self._clock.monotonic() if since is None else since
         self._hold(peer, end_offset, partial(_write_frames, peer, frames), answers, now)
 
@@ -285,9 +289,10 @@ class AckPolicy:
     def _hold_for(
         self, level: AckLevel, peer: Caller, end_offset: int, answer: Answer, answers: Answers
     ) -> None:
-        """As hold(), until what the level names is there, whatever the settings say."""
+        """As hold(), until the ack level is reached, independent of the settings."""
         now = self._clock.monotonic()
-        # A master for a time answers under its lease: its group's verdict counts also where no copies are required.
+        # A master with a lease replies under that lease: its group's verdict is needed even when no copies
+        # are required.
         group = self._replication if self._may_answer is not None and not level.is_replicated else None
         missing = level.is_flushed + level.is_replicated + (group is not None)
         held = _Held(peer, answer, now, now + self._timeout_s, missing, answers)
@@ -343,7 +348,7 @@ class AckPolicy:
             self._timer = None
 
     def _write(self, held: _Held, code: int, remark: str, *, keep_ext: bool = True) -> None:
-        """Let an answer leave, if it has not left."""
+        """Send a deferred reply unless it was sent."""
         answer, held.answer = held.answer, None
         if answer is not None and held.peer.is_open:
             answer(int(code), remark, keep_ext)
@@ -369,7 +374,7 @@ def _write_frames(peer: Peer, frames: bytes, code: int, remark: str, keep_ext: b
 
 
 def recode(frames: bytes, code: int, remark: str, *, keep_ext: bool = True) -> bytes:
-    """Return the same replies with another code and remark. `frames` are whole frames that we encoded."""
+    """Return the same replies with another code and remark. `frames` are whole frames that this broker encoded."""
     parts: list[bytes] = []
     at = 0
     while at < len(frames):

@@ -1,4 +1,4 @@
-"""The access control of a broker: opened with its tables, asked before its handlers, closed at the end."""
+"""The access control of a broker: opened with its tables, checked before its handlers, closed at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aerobee.remoting.peer import Peer
 
 
 class BrokerAccess:
-    """Without a configuration there is no check and no refusal."""
+    """Without a configuration nothing is checked or refused."""
 
     def __init__(
         self,
@@ -34,22 +34,22 @@ class BrokerAccess:
 
     @property
     def gate(self) -> Gate:
-        """What stands before the handlers."""
+        """The gate before the handlers."""
         return self._access.gate
 
     @property
     def calls(self) -> Calls:
-        """The requests for users and permissions."""
+        """Handlers of the requests about users and permissions."""
         return self._access.calls
 
     @property
     def is_closed(self) -> bool:
-        """Whether each request has to prove its user, so that none may bypass the gate."""
+        """Whether every request must authenticate, so that none may bypass the gate."""
         return self._access.gate.is_closed
 
     @property
     def reloads(self) -> bool:
-        """Whether there are files to look at again."""
+        """Whether there are files to check for changes."""
         return self._access.reload is not None
 
     def open(self) -> None:
@@ -73,7 +73,7 @@ class BrokerAccess:
         say_what_is_open(self._config, beyond_loopback=not all(is_loopback(each.host) for each in bound))
 
     def reload(self) -> None:
-        """Look at the account files again; for a thread."""
+        """Check the account files for changes; runs in a thread."""
         if self._access.reload is not None:
             self._access.reload()
 

@@ -1,13 +1,13 @@
-"""Says when the broker has more work than it gets done, with the reason and the measured wait.
+"""Detects overload, with the reason and the measured wait.
 
-RocketMQ bounds its thread pools' queues and sheds what waited longer than 200 ms there. One event loop has no such
-queues: requests wait in the sockets. What can be measured is how late the loop runs its timers, which is what a
-request waits, and how many reply bytes peers have not taken. Sends are refused while either is beyond its bound,
-with code 2; pulls and everything else continue, for they relieve the broker.
+RocketMQ bounds its thread pools' queues and sheds requests that waited there longer than 200 ms. An event loop has no
+such queues: requests wait in the sockets. Two values are measured instead: the lateness of the event loop's timers,
+which equals the wait of a request, and the reply bytes that peers have not read. Sends are refused with code 2 while
+either exceeds its bound; pulls and all other requests continue, because they relieve the broker.
 
-One request that blocked the event loop by itself is a stall, not load: what waited behind it is served, and the queue is as short as
-before. So the time of stalls is no part of the wait (remoting/loop_watch.py measures and names them); that of a send is,
-for a store that takes long is what RocketMQ's page cache check looks at.
+One request that blocked the event loop by itself is a stall, not load: the requests that waited are served, and the
+queue is as short as before. So the wait excludes the time of stalls (remoting/loop_watch.py measures and names them).
+It includes the time of a slow send, because a slow store is what RocketMQ's page cache check detects.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from collections.abc import Callable
 from aerobee.clock import to_next_step
 
 SAMPLE_S = 0.1
-IDLE_SAMPLE_S = 1.0  # while no request comes: a broker without work should cost nothing
-PENDING_EVERY = 10  # samples between two looks at what peers have not read: that look visits every connection
-SAMPLES_TO_SHED = 2  # one late timer is a hiccup of the machine, two in a row are load
-# But one that is later than so many times the limit is load even so, and it is not waited for: the very requests that
-# keep it from running are refused, or tens of thousands that arrive together would all be served before the first refusal.
+IDLE_SAMPLE_S = 1.0  # sample interval while no request arrives, so that an idle broker uses no CPU
+PENDING_EVERY = 10  # samples between two sums of unread reply bytes: the sum visits every connection
+# One late timer is a hiccup of the machine, two in a row are load. One sample that is later than this
+# multiple of the limit counts as load by itself, before its timer runs: the requests that delay the timer are
+# refused, otherwise tens of thousands of simultaneous requests would be served before the first refusal.
+SAMPLES_TO_SHED = 2
 HICCUP_LIMITS = 10
 
 
 class Overload:
-    """Sampled ten times a second, and by each send or burst while a sample is overdue; once a second while no request comes.
+    """Sampled ten times a second, and by each send or burst while a sample is overdue; once a second while no request
+    arrives.
 
-    `wait_limit_ms` 0: sends are not refused because of a wait (brokerFastFailureEnable=false).
-    It measures the event loop by the loop's own time: a test that moves a Clock ahead has made no request wait.
+    `wait_limit_ms` 0: sends are not refused because of a wait (brokerFastFailureEnable=false). It measures the event
+    loop by the loop's own time, because a test that moves a Clock ahead delays no request.
     """
 
     def __init__(
@@ -47,17 +49,17 @@ class Overload:
         self._pending_limit_bytes = pending_limit_bytes
         self._pending_bytes = pending_bytes
         self._stalled_s = stalled_s
-        self._stalled_before_s = 0.0  # when the sample was armed
+        self._stalled_before_s = 0.0  # time at which the sample was scheduled
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         # These two, and `last_reason` and `is_idle`, are plain attributes: the fast path reads and sets them per burst as
         # asked() does (FastPath.burst).
-        self.overdue = math.inf  # from then on a sample that has not come is load
+        self.overdue = math.inf  # time from which a missing sample counts as load
         self._now: Callable[[], float] = float
         self._late_samples = 0
         self._samples = 0
-        self.was_asked = False  # since the last sample
-        self.is_idle = False  # no request came for a while, so samples are rare
+        self.was_asked = False  # number of requests since the last sample
+        self.is_idle = False  # no request arrived for a while, so samples are rare
         self._last_pending_bytes = 0
         self.wait_ms = 0
         self.wait_max_ms = 0
@@ -65,11 +67,12 @@ class Overload:
         self.last_reason = ""  # as of the last sample: read before there is a request
 
     def count_refused(self) -> None:
-        """A send was refused for what `reason` says at that time."""
+        """A send was refused for the present `reason`."""
         self.refused_count += 1
 
     def set_limits(self, *, wait_limit_ms: int, pending_limit_bytes: int) -> None:
-        """Apply other limits immediately: what was refused by the old ones is measured again. Wait limit 0: none."""
+        """Apply other limits immediately; a refusal by the old limits ends until the next measurement. Wait limit 0:
+        none."""
         self._wait_limit_ms = wait_limit_ms or math.inf
         self._pending_limit_bytes = pending_limit_bytes
         self._late_samples = 0
@@ -78,12 +81,12 @@ class Overload:
             self.overdue = self._due + HICCUP_LIMITS * self._wait_limit_ms / 1000
 
     def start(self) -> None:
-        """Begin to measure how late the running event loop is, and to look at what is unsent."""
+        """Start to measure the lateness of the running event loop and the unsent reply bytes."""
         self._now = asyncio.get_running_loop().time
         self._arm(SAMPLE_S)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -92,19 +95,21 @@ class Overload:
 
     @property
     def reason(self) -> str:
-        """Why sends are refused now, with the measured wait; empty when they are not."""
+        """Reason for refusing sends now, with the measured wait; empty when they are accepted."""
         return self.asked()
 
     def asked(self, now: float | None = None) -> str:
-        """Requests have come: sample often from now on, and now when a sample is long overdue. Returns `reason`.
+        """Requests have arrived: sample often from now on, and immediately if a sample is long overdue. Returns `reason`.
 
-        `now`: the clock's monotonic(), when the caller has just read it; a reading of a clock is a tenth of a small burst. It is
-        never behind the loop's time, and ahead of it once the machine was suspended: then each look is a close one."""
+        `now`: the clock's monotonic(), if the caller has just read it; reading a clock costs a tenth of a small burst.
+        It is never behind the event loop's time, and ahead of it after the machine was suspended: then every call
+        measures exactly."""
         self.was_asked = True
         if self.is_idle:
             self.is_idle = False
             self._arm(min(SAMPLE_S, self._due - self._now()))
-        # Asked with each burst, so only a sample that is overdue is looked at closely: stalls can but shorten the wait.
+        # Called for each burst, so only an overdue sample is measured exactly: subtracting stalls can only
+        # shorten the wait.
         if (
             (self._now() if now is None else now) > self.overdue
             and not self.last_reason
@@ -114,7 +119,7 @@ class Overload:
         return self.last_reason
 
     def observe(self, wait_ms: int, pending_bytes: int) -> None:
-        """Take one measurement: how long a ready task waited, and the bytes that peers have not read."""
+        """Take one measurement: the wait of a ready task, and the reply bytes that peers have not read."""
         self.wait_ms = wait_ms
         self.wait_max_ms = max(self.wait_max_ms, wait_ms)
         self._late_samples = self._late_samples + 1 if wait_ms > self._wait_limit_ms else 0
@@ -141,14 +146,15 @@ class Overload:
         self._arm(to_next_step(self._now(), IDLE_SAMPLE_S) if self.is_idle else SAMPLE_S)
 
     def _late_ms(self) -> float:
-        """How late the sample is, without what stalls took since it was armed; not below 0."""
+        """Lateness of the sample without the stalls since it was scheduled; not below 0."""
         late_s = self._now() - self._due
         if late_s * 1000 > self._wait_limit_ms:
             late_s -= self._stalled_s() - self._stalled_before_s
         return max(0.0, late_s * 1000)
 
     def _arm(self, delay_s: float) -> None:
-        """Sample so long from now; below 0 for a sample that is overdue, which says how late the loop is."""
+        """Schedule a sample after this time; below 0 for an overdue sample, which measures the lateness of the event
+        loop."""
         if self._timer is not None:
             self._timer.cancel()
         self._due = self._now() + delay_s

@@ -1,11 +1,13 @@
-"""Pending requests when users or permissions change: one that its user may not make any more is refused, and gets no message.
+"""Rechecks pending requests after a change of users or permissions: a request that its user may no longer make is
+refused and receives no message.
 
-What waits was let in by what held when it came. Behind each change all that wait are looked at again, a slice at a time so that
-others have their turn in between, and changes that follow each other are looked at together. No message goes out that was stored
-behind a change: a request that leaves before its turn, for whatever reason, is looked at on its way out. `changes` tells what has
-been looked at: each pending request carries its value of when the gate let it in.
+A pending request was admitted by the permissions at its arrival. After each change all pending requests are rechecked,
+in slices so that other requests are served in between; successive changes are handled by one pass. No message that was
+stored after a change is delivered without a check: a request that completes before its slice is rechecked at its
+completion. `changes` numbers the checks: each pending request carries the value at its admission.
 
-Costs two comparisons of numbers a pending request, and nothing where access control is off, for then there is none of it.
+Costs two number comparisons per pending request, and nothing without access control, because the object does not exist
+then.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from aerobee.remoting.peer import Peer
 
 log = logging.getLogger(__name__)
 
-SLICE_COUNT = 100  # looked at in one pass of the loop: about 3 ms of signatures
-PAUSE_S = 1.0  # from one look at all of them to the next, at least
-PAUSE_FACTOR = 10  # and so many times as long as it took
+SLICE_COUNT = 100  # requests rechecked per event loop iteration: about 3 ms of signatures
+PAUSE_S = 1.0  # minimum pause between two passes
+PAUSE_FACTOR = 10  # minimum pause as a multiple of the duration of the last pass
 
 RefusalOf = Callable[[Peer, RemotingCommand], RemoteError | None]
 
 
 class Held(Protocol):
-    """A request that waits. `version` is PendingAccess.seen of when it came, or .changes of its last look."""
+    """A pending request. `version` is PendingAccess.seen at its arrival, or .changes at its last check."""
 
     version: int
 
@@ -53,12 +55,12 @@ H = TypeVar("H", bound=Held)
 
 
 class PendingTable(Protocol[H]):
-    """Where requests wait."""
+    """A table of pending requests."""
 
     def everything(self) -> list[H]: ...
 
     def look_again(self, held: Sequence[H]) -> None:
-        """End those that still wait and may not; `held` is some of everything()."""
+        """End the pending requests that are no longer permitted; `held` is a part of everything()."""
         ...
 
 
@@ -79,12 +81,13 @@ class PendingAccess:
         self._call_soon = call_soon
         self._call_from_thread = call_from_thread
         self._numbers = itertools.count(1)
-        self._is_told = False  # the loop knows, or will, that there was a change
-        self.changes = 0  # no value comes twice
-        self.seen = 0  # `changes` as of this pass of the loop: what the gate lets in meanwhile is no newer
+        self._is_told = False  # the event loop was notified of a change
+        self.changes = 0  # values are unique
+        # `changes` as of this event loop iteration: requests admitted meanwhile have this value.
+        self.seen = 0
         self._tables: list[PendingTable[Held]] = []
         self._left: list[tuple[PendingTable[Held], list[Held]]] = []
-        self._looked = 0  # `changes` of the look at all of them that is under way, or was the last
+        self._looked = 0  # `changes` of the present or last pass
         self._is_looking = False
         self._is_stopped = False
         self._timer: Timer | None = None
@@ -92,11 +95,11 @@ class PendingAccess:
         self._may_begin = 0.0
 
     def add(self, table: PendingTable[H]) -> None:
-        """Look at these, too."""
-        self._tables.append(table)  # type: ignore[arg-type]  # it gets back what it gave
+        """Include this table in each pass."""
+        self._tables.append(table)  # type: ignore[arg-type]  # a table receives only its own entries
 
     def changed(self) -> None:
-        """Users or permissions are others from now on. From any thread."""
+        """Users or permissions have changed. Callable from any thread."""
         self.changes = next(self._numbers)
         if not self._is_told:
             self._is_told = True
@@ -106,11 +109,11 @@ class PendingAccess:
                 self._is_stopped = True  # the loop is closed, and no request waits
 
     def refusals(self, held: Sequence[H]) -> dict[H, RemoteError]:
-        """Those that may not be made any more, and why; the others pass for what has changed until now."""
+        """The requests that are no longer permitted, with the reason; the others are marked as checked up to now."""
         found = {}
         for each in held:
             if each.version != self.changes and each.peer.is_open:
-                version = self.changes  # first: what changes during the look is for the next one
+                version = self.changes  # first, so that a change during the pass triggers the next one
                 try:
                     refusal = each.refusal_by(self._refusal_of)
                 except Exception as error:
@@ -123,7 +126,7 @@ class PendingAccess:
         return found
 
     def require(self, peer: Peer, request: RemotingCommand, version: int) -> None:
-        """Look again at a request that was let in at `version` and has waited for the disk. Raises RemoteError."""
+        """Recheck a request that was admitted at `version` and has waited for the disk. Raises RemoteError."""
         self.require_held(lambda refusal_of: refusal_of(peer, request), version)
 
     def require_held(self, refusal_by: Callable[[RefusalOf], RemoteError | None], version: int) -> None:
@@ -134,7 +137,7 @@ class PendingAccess:
                 raise refusal
 
     def stop(self) -> None:
-        """The broker stops: what waits is looked at on its way out alone."""
+        """The broker stops: pending requests are rechecked only at their completion."""
         self._is_stopped = True
         self._left.clear()
         if self._timer is not None:
@@ -160,7 +163,7 @@ class PendingAccess:
         self._look_on()
 
     def _look_on(self) -> None:
-        """Look at the next slice."""
+        """Check the next slice."""
         while self._left:
             table, held = self._left[-1]
             if held:
@@ -169,9 +172,10 @@ class PendingAccess:
                 try:
                     table.look_again(some)
                 except Exception:
-                    # The others must be looked at all the same, now and after the next change. These are on their way out.
+                    # The other tables must be checked nevertheless, now and after the next change. This
+                    # table's requests are rechecked at their completion.
                     log.exception(
-                        "%d pending requests were not looked at after a change of permissions", len(some)
+                        "%d pending requests were not rechecked after a change of permissions", len(some)
                     )
                 self._call_soon(self._look_on)
                 return

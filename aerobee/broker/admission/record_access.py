@@ -1,10 +1,11 @@
-"""Permission for a record that a request names by its offset: it goes by the topic of the record, not by what the request says.
+"""Permission for a record that a request addresses by offset: checked against the record's topic, not the topic in the
+request.
 
-The gate lets a request in by the names in its header, before any record is read (access/needs.py). A request that names an offset
-of the log, a message id or a transaction can name another user's record together with its own topic, so its handler asks
-again when it has the record. A record that its user may not reach is answered as one that is not there.
+The gate admits a request by the names in its header, before any record is read (access/needs.py). A request with a
+physical offset, a message id or a transaction id can address another user's record while naming its own topic. So its
+handler checks again when it has read the record. A record without permission is answered like an unknown one.
 
-Where RocketMQ 5.5.0 asks nothing: 33, 36, 37, 309, 323. Core.
+RocketMQ 5.5.0 has no such check for 33, 36, 37, 309, 323. Core.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, WH
 
 
 class Gate(Protocol):
-    """As access.gate.Gate."""
+    """The part of access.gate.Gate that is used here."""
 
     def exempts(self, peer: Peer) -> bool: ...
 
@@ -41,12 +42,13 @@ class RecordAccess:
         self._gate = gate
 
     def sees_all(self, peer: Peer) -> bool:
-        """Whether no permission limits what this peer reads, so that any bytes at an offset may be answered as they are."""
+        """Whether no permission restricts this peer's reads, so that the bytes at any offset may be returned
+        unchecked."""
         return self._gate is None or self._gate.exempts(peer)
 
     def may_view(self, peer: Peer, request: RemotingCommand, data: bytes) -> bool:
-        """Whether the sender of `request`, of code 33 or 309, may make it for the topic of this record, or for one of the LMQs
-        that have it. `data` is the record."""
+        """Whether the sender of `request` (code 33 or 309) has permission for the topic of this record, or for one of
+        its LMQs. `data` is the record."""
         if self._gate is None or self._gate.exempts(peer):
             return True
         group = request.field("consumerGroup") or ""
@@ -68,7 +70,7 @@ class RecordAccess:
         )
 
     def may_decide(self, peer: Peer, request: RemotingCommand, topic: str) -> bool:
-        """Whether the sender of `request`, of code 37 or 323, may make it for the topic of the half message."""
+        """Whether the sender of `request` (code 37 or 323) has permission for the topic of the half message."""
         if self._gate is None or self._gate.exempts(peer):
             return True
         return self._gate.may_ask(peer, request, request.code, {"topic": topic})
@@ -82,6 +84,6 @@ def _topics_of(data: bytes) -> tuple[str, ...]:
 
 
 def _topics(record: Record) -> tuple[str, ...]:
-    """The topics in which a record is read. Senders name LMQs with permission for each."""
+    """The topics and LMQs of a record. A sender needs permission for each LMQ that it names."""
     own = record.properties.get(REAL_TOPIC, "") if record.topic in _WAITING else record.topic
     return tuple(filter(None, (own or record.topic, *record.properties.get(MULTI_DISPATCH, "").split(","))))

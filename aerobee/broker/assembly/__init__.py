@@ -1,1 +1,1 @@
-"""How a broker is put together: its parts, handlers, ports and life cycle."""
+"""Assembly of a broker: its parts, handlers, ports and life cycle."""

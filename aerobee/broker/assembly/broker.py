@@ -1,8 +1,6 @@
-"""A broker: opens the store and the ports, serves, registers, and ends in order (BrokerController).
+"""A broker: opens the store and the ports, serves, registers, and shuts down orderly (BrokerController).
 
-    foundation.py   what it has before it knows its address: settings, store, tables
-    ports.py        the ports, and what it is called from outside once they are bound
-    serving.py      what it serves with from then on: role, features, the dispatch, the fast path
+    foundation.py parts that exist before the address is known: settings, store, tables ports.py the ports, and the advertised addresses once they are bound serving.py parts that serve from then on: role, features, the dispatch, the fast path
 
 Everything belongs to one event loop; what can block runs in the store's executor.
 """
@@ -52,7 +50,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_REGISTRATION_WAIT_S = 3.0
-FIRST_ROLE_WAIT_S = 10.0  # for the controllers; a broker without a role continues asking
+# Longest wait for the controllers at the start; a broker without a role retries afterwards.
+FIRST_ROLE_WAIT_S = 10.0
 
 
 class Broker:
@@ -76,9 +75,10 @@ class Broker:
         config_writer: Executor | None = None,
         access: AccessConfig | None = None,
     ) -> None:
-        """`access`: the permissions; None checks and refuses nothing, for a broker inside one's own process. `settings_path`: the configuration file, into which settings changed at run time (25) are written.
+        """`access`: the permissions; None disables access control, for a broker embedded in a process. `settings_path`:
+        the configuration file, into which settings changed at run time (25) are written.
 
-        `config_writer` writes that file and all small ones; a thread of the broker's own when none is given.
+        `config_writer` writes this file and all small ones; default: a separate thread of this broker.
         """
         network = network or AsyncioNetwork()
         base = self._base = Foundation(
@@ -123,7 +123,7 @@ class Broker:
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings in force."""
+        """The effective settings."""
         return self.live.value
 
     @property
@@ -133,42 +133,42 @@ class Broker:
 
     @property
     def role(self) -> RoleState:
-        """What this broker may do now."""
+        """The present role of this broker."""
         return self._serving.role
 
     @property
     def pending_pulls(self) -> PendingPulls:
-        """The pulls that wait for messages."""
+        """The pending pulls."""
         return self._serving.pending_pulls
 
     @property
     def overload(self) -> Overload:
-        """Whether sends are refused because there are too many."""
+        """The overload protection."""
         return self._serving.overload
 
     @property
     def registration(self) -> Registration:
-        """What the nameservers know of this broker."""
+        """The registration at the NameServers."""
         return self._serving.registration
 
     @property
     def replication(self) -> Replication:
-        """The copies of this broker's log, or of its master's."""
+        """Replication: the slaves of this master, or this slave's connection to its master."""
         return self._serving.replication
 
     @property
     def controllers(self) -> ControllerMode | None:
-        """In controller mode: what it knows of its controllers; None otherwise."""
+        """The link to the controllers in controller mode; None otherwise."""
         return self._serving.controllers
 
     @property
     def schedule(self) -> Schedule:
-        """The delay levels and how far each is delivered."""
+        """The delay levels and their progress."""
         return self._serving.schedule
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """Kinds of messages and ways to consume."""
+        """Features: kinds of messages and of consumption."""
         return self._serving.features
 
     @property
@@ -178,12 +178,12 @@ class Broker:
 
     @property
     def handlers(self) -> Mapping[int, Handler]:
-        """Request code to handler: what this broker serves."""
+        """Request code -> handler, for all requests of this broker."""
         return self._serving.handlers
 
     @property
     def fast_path(self) -> FastPath:
-        """What serves ordinary frames before the handlers do."""
+        """The fast path, which serves ordinary frames before the handlers."""
         return self._serving.fast_path
 
     @property
@@ -194,12 +194,12 @@ class Broker:
     # --- life
 
     async def start(self) -> None:
-        """Open the store, bind, serve, register. Returns when each nameserver was tried once, after 3 s at most.
+        """Open the store, bind, serve, register. Returns after one registration attempt at each NameServer, within 3 s.
 
         Raises StoreLocked, StoreError, ConfigError, OSError (an address is taken); nothing is left open then.
         """
         if self._is_started:
-            raise UsageError("this broker was started before: make a new one")
+            raise UsageError("this broker was started before: create a new one")
         self._is_started = True
         base = self._base
         if self.exporter is not None:
@@ -232,13 +232,14 @@ class Broker:
         self._is_running = True
         await serving.prepare()
         serving.start()
-        # No request is answered before start() has set replication, which says when an answer may leave.
+        # No request is answered before start() has set replication, which decides when a reply may be sent.
         self.ports.serve(serving.handlers, serving.fast_path)
         serve_grpc(self.ports, serving, base, port=self.config.grpc_server_port)
         base.start()
         has_id = True
         if serving.controllers is not None:
-            # The registration carries the id that the controllers gave; without one there is nothing to register.
+            # The registration contains the id that the controllers assigned; without an id there is no
+            # registration.
             await serving.controllers.agent.start(wait_s=FIRST_ROLE_WAIT_S)
             has_id = serving.controllers.agent.broker_id > 0
         nameservers = self.config.nameservers if has_id else ()
@@ -269,10 +270,10 @@ class Broker:
         return self._is_running
 
     async def stop(self) -> None:
-        """End in order: unregister, answer what is held, finish what is being served, flush, close.
+        """Shut down orderly: unregister, answer pending requests, finish running ones, flush, close.
 
-        Goes through to the end whatever fails on the way; raises StoreError when the last flush failed. Does nothing
-        for a broker that does not run.
+        Completes all steps even if one fails; raises StoreError when the last flush failed. Does nothing for a stopped
+        broker.
         """
         if not self._is_running:
             return
@@ -293,7 +294,7 @@ class Broker:
             await self.store.stop()
 
     async def kill(self) -> None:
-        """End as a process that was killed: nothing is flushed, no peer is notified. For tests."""
+        """End like a killed process: flush nothing, notify no peer. For tests."""
         if not self._is_running:
             return
         self._is_running = False
@@ -311,9 +312,9 @@ class Broker:
         await self.store.abandon()
 
     def save(self) -> None:
-        """Write every config file now, blocking. While the broker runs it does so by itself, elsewhere.
+        """Write every config file now, blocking. A running broker does so periodically in another thread.
 
-        The log goes to the disk first, for the files speak of what is in it; when it does not, nothing is written.
+        The log is flushed first, because the files refer to its records; if that fails, nothing is written.
         """
         self._serving.save()
 
@@ -335,7 +336,7 @@ class Broker:
 
 
 def _make_exporter(config: BrokerConfig, clock: Clock) -> Exporter:
-    # What shows numbers is a tenth of what a start loads, so only who wants them has it.
+    # The exporter is a tenth of the code that a start loads, so it is loaded only if it is enabled.
     from aerobee.broker.exporter.exporter import Exporter
 
     return Exporter(config, clock)

@@ -1,4 +1,4 @@
-"""The request families that every broker serves, made from its shared parts. Features bring theirs (features.py)."""
+"""Request handlers of every broker, created from its shared parts. Features add theirs (features.py)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def send_calls(parts: BrokerParts, services: Services) -> SendCalls:
 
 
 def queue_calls(parts: BrokerParts, services: Services, pulls: PullCalls) -> tuple[CallPart, ...]:
-    """What clients ask of one queue: sends, pulls, offsets; the last one knows the queues of static topics."""
+    """Client requests for one queue: sends, pulls, offsets; the last one knows the queues of static topics."""
     sends = send_calls(parts, services)
     offsets = OffsetCalls(
         offsets=parts.offsets,
@@ -82,7 +82,7 @@ def pull_calls(parts: BrokerParts, services: Services) -> PullCalls:
 
 
 def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPart, ...]:
-    """What clients call besides sending, pulling and offsets."""
+    """Client requests other than sends, pulls and offsets."""
     return (
         SendBackCalls(
             store=parts.store,
@@ -112,14 +112,14 @@ def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPa
 
 
 def request_modes(parts: BrokerParts) -> RequestModes:
-    """Who pulls and who pops, as the file says. Raises StoreError."""
+    """Load the request modes (pull or POP) from their file. Raises StoreError."""
     modes = RequestModes(live=parts.live, file=parts.config_file(REQUEST_MODE_FILE))
     modes.load()
     return modes
 
 
 def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[SlaveCalls, ...]:
-    """The requests of slaves besides the log, and of tools about slaves."""
+    """Requests of slaves other than log replication, and of tools about slaves."""
     return (
         SlaveCalls(
             offsets=parts.offsets,
@@ -137,7 +137,7 @@ def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[Sla
 def admin_calls(
     parts: BrokerParts, registration: Registration, info: RuntimeInfo, modes: RequestModes
 ) -> tuple[CallPart, ...]:
-    """What mqadmin and consoles call."""
+    """Requests of mqadmin and consoles."""
     return (
         AdminTopicCalls(
             topics=parts.topics,

@@ -1,4 +1,4 @@
-"""The features of a broker, in the order in which their put hooks see a message; delay levels come after them."""
+"""The features of a broker, in the order of their put hooks; delay levels come last."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from aerobee.broker.transaction.service import Transactions
 
 
 def make_features(parts: BrokerParts) -> tuple[Feature, ...]:
-    """Make every feature of one broker."""
+    """Create every feature of one broker."""
     timers = Timers(parts)
     return (
         DuplicateWindow(
             duplicates=parts.duplicates, log_files=parts.store.log, live=parts.live, clock=parts.clock
         ),
         DelayLevels(parts.schedule, parts.store),
-        Transactions(parts, timers=timers),  # before all that look at delays: a half message has none
+        Transactions(parts, timers=timers),  # before all features with delays: a half message has none
         timers,
         RequestReply(
             store=parts.store,
@@ -66,7 +66,7 @@ def pop_of(features: tuple[Feature, ...]) -> Pop:
 def fast_path_kinds(
     features: tuple[Feature, ...],
 ) -> tuple[DelaySettings | None, TransactionSettings | None, PopHooks | None]:
-    """What the fast path serves besides sends and pulls."""
+    """Parts of the fast path other than sends and pulls."""
     delayed: DelaySettings | None = None
     transactions: TransactionSettings | None = None
     pops: PopHooks | None = None
@@ -79,7 +79,7 @@ def fast_path_kinds(
 
 
 def _filters(parts: BrokerParts) -> FilterFeature:
-    """The table hears of subscriptions, and gives queue entries their bits where enableCalcFilterBitMap asks for them."""
+    """The filter table, which is notified of subscriptions and adds bits to queue entries with enableCalcFilterBitMap."""
     parts.consumers.on_subscriptions(parts.filters.subscribed)
     if parts.live.value.enable_calc_filter_bit_map and parts.store.config.enable_consume_queue_ext:
         parts.store.set_bitmap(parts.filters.bitmap)

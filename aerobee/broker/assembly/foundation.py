@@ -1,6 +1,7 @@
-"""What a broker has before it knows its address: settings, clock, files, the store, the tables of topics, groups and clients.
+"""Parts of a broker that exist before it knows its address: settings, clock, files, store, tables of topics, groups and
+clients.
 
-Made without opening anything; load() reads what an earlier run left.
+The constructor opens nothing; load() reads the state of the previous run.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-SCAN_INTERVAL_S = 10.0  # for clients that fell silent
+SCAN_INTERVAL_S = 10.0  # interval of checks for clients without heartbeats
 
 
 class Foundation:
-    """The parts that stand on nothing but settings and a disk. Belongs to the event loop, but load_store()."""
+    """The parts that need only settings and a disk. Belongs to the event loop, except load_store()."""
 
     def __init__(
         self,
@@ -62,7 +63,8 @@ class Foundation:
         access: AccessConfig | None,
         identity: Callable[[], BrokerIdentity],
     ) -> None:
-        """Raises ConfigError for settings that contradict each other. `identity` is read when records are written, which is after the ports are bound; else as Broker."""
+        """Raises ConfigError for settings that contradict each other. `identity` is read when records are written,
+        after the ports are bound; other arguments as Broker."""
         check_roles(config, store_config)
         self.live = LiveConfig(config)
         self.store_config, self.clock, self.disk = store_config, clock, disk
@@ -111,7 +113,7 @@ class Foundation:
         self.unserved = UnservedKinds()
         self.duplicates = SendDuplicates(live=self.live, clock=clock, unserved=self.unserved)
         self.network = network
-        self.client = RemotingClient(  # towards nameservers and other brokers
+        self.client = RemotingClient(  # client of NameServers and other brokers
             clock=clock,
             network=network,
             credentials=None if access is None else access.inner_credentials,
@@ -139,7 +141,7 @@ class Foundation:
         await asyncio.get_running_loop().run_in_executor(None, self.store.load)
 
     async def load_tables(self) -> None:
-        """Read topics, groups and offsets, and make what must be there. Raises ConfigError, StoreError."""
+        """Read topics, groups and offsets, and create the system topics and groups. Raises ConfigError, StoreError."""
         await asyncio.get_running_loop().run_in_executor(None, self._load_tables)
 
     def _load_tables(self) -> None:
@@ -147,13 +149,14 @@ class Foundation:
         for part in (self.topics, self.mappings, self.groups, self.offsets):
             part.load()
         for topic, end in self.topics.deleted.items():
-            if 0 <= self.offsets.log_end <= end:  # the file was saved before the topic was deleted
+            if 0 <= self.offsets.log_end <= end:  # the offset file was saved before the topic was deleted
                 self.offsets.remove_topic(topic)
-        # Offsets that were saved before a topic was deleted and recreated, or before records were lost: the group would
-        # pass over the messages that come there next.
+        # Offsets that were saved before a topic was deleted and recreated, or before records were lost: the
+        # group would skip the next messages of the queue.
         for topic, group, queue_id in self.offsets.limit_to_ends(self.store.next_offset):
             log.warning(
-                "group %s was behind the end of queue %d of %s, which ends at %d: it continues there",
+                "group %s had an offset after the end of queue %d of %s, which ends at %d: it "
+                "continues there",
                 group, queue_id, topic, self.store.next_offset(topic, queue_id),
             )  # fmt: skip
         adopted = self.topics.adopt(key for key, queue in self.store.queues.items() if queue.max_offset)
@@ -162,30 +165,31 @@ class Foundation:
         self.topics.create_system_topics(self.live.value)
 
     def lead(self) -> None:
-        """What was a master's is this broker's own from here on."""
+        """This broker becomes master: its copies of a master's tables become authoritative."""
         self.make_missed_topics()
         self.topics.copied(None)
         self.offsets.copied(None)
 
     def resign(self) -> None:
-        """Another broker decides from here on: what only this one knew would lead consumers astray when it is master again."""
+        """Another broker is master from now on: state that only this broker knew would mislead consumers when it is
+        master again."""
         self.locks.clear()
         self.offsets.resigned()
 
     def make_missed_topics(self) -> None:
-        """What came from a master that was lost can be read (missed_topics.py). A queue that cannot be looked at keeps no broker from
-        leading: that is said."""
+        """Make messages of a lost master readable (missed_topics.py). A queue that cannot be examined does not prevent
+        a broker from leading; it is logged."""
         try:
             make_missed_topics(self.topics, self.mappings, self.store)
         except (OSError, StoreError) as error:
             log.error(
-                "which topics the lost master made last cannot be found out: %s; make those that are missing again "
-                "(aerobee topic create), their messages are there",
+                "the topics that the lost master created last cannot be determined: %s; "
+                "recreate the missing ones (aerobee topic create), their messages are stored",
                 error,
             )
 
     def start(self) -> None:
-        """Begin with what is done now and then: silent clients go, offsets are saved."""
+        """Start the periodic tasks: removing clients without heartbeats, saving offsets."""
         self._saves_offsets = True
         config = self.live
         self.background.every("scan", lambda: SCAN_INTERVAL_S, self._scan)
@@ -209,7 +213,7 @@ class Foundation:
             await table.settled()
 
     def abandon(self) -> None:
-        """Change no file of topics and groups any more, as after a kill."""
+        """Write no file of topics and groups any more, as after a kill."""
         for table in (self.topics, self.groups):
             table.abandon()
 
@@ -226,7 +230,7 @@ class Foundation:
             part.retry()
         write = self.offsets.prepare_save()
         if write is not None:
-            # The file must not say that a message was taken whose check point a power loss can take back.
+            # The file must not record a delivery whose check point a power loss can remove.
             save = write
             self.store.flushed.when(self.store.log.end, lambda ok: self._write_offsets(save, ok))
 
@@ -238,5 +242,5 @@ class Foundation:
 
 
 def _call_soon(run: Callable[[], None]) -> None:
-    """Run it in the event loop's next iteration. The parts are made before the loop that they will belong to runs."""
+    """Run it in the event loop's next iteration. The parts are created before their event loop runs."""
     asyncio.get_running_loop().call_soon(run)

@@ -1,4 +1,4 @@
-"""Which address a broker advertises when its configuration names none."""
+"""The address that a broker advertises without a configured one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import socket
 
 from aerobee.host_port import WILDCARDS, bare_host, is_ip
 
-# No packet goes there: connecting a datagram socket only looks up the route.
+# No packet is sent: connecting a datagram socket only looks up the route.
 _ELSEWHERE = ((socket.AF_INET, "10.255.255.255"), (socket.AF_INET6, "2001:db8::1"))
 
 
 def advertised_ip(bound_host: str) -> str:
-    """Return the bound host if it is one address or name, else the address from which this machine calls others.
+    """Return the bound host if it is a single address or name, else the address from which this machine connects to
+    others.
 
     A wildcard host takes the address of the same family: 0.0.0.0 of IPv4, :: of IPv6, an empty one of IPv4 if there is a
     route, else of IPv6. Loopback when there is no route.
@@ -34,7 +35,8 @@ def advertised_ip(bound_host: str) -> str:
 def packable_ip(host: str) -> str:
     """Return the IP address to store in records for an advertised host, which may be a name.
 
-    A name that has both takes its IPv4 address, as RocketMQ's brokers do. Loopback when the name is unknown.
+    A name with addresses of both kinds resolves to its IPv4 address, as RocketMQ's brokers do. Loopback when the name
+    is unknown.
     """
     host = bare_host(host)
     if is_ip(host):

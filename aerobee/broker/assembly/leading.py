@@ -1,14 +1,11 @@
-"""What only a master does: delay levels and features begin one after the other, and those that fail are tried again.
+"""Starts and stops the services of a master: delay levels and features start one after the other, and failed ones are
+retried.
 
-    lead_now()  at the start of a master, which has loaded everything
-    lead()      the broker becomes master while it runs: wait until it may answer producers (a lease), then take over one
-                feature after the other. The event loop stays free: ordinary messages are served before that, and the broker
-                refuses what a feature serves until it has started (unserved.py)
-    resign()    the broker is no master any more
+    lead_now() at the start of a master, which has loaded everything lead() the broker becomes master while it runs: wait until it may answer producers (a lease), then start one feature after the other. The event loop stays free: ordinary messages are served before that, and the broker refuses requests for a feature until it has started (unserved.py) resign() the broker is no longer master
 
-A feature that fails is tried again every second; what depends on it waits. When attempts fail for GIVE_UP_S the broker gives its
-mastership to another replica, where one can lead, at most once in GIVE_UP_PAUSE_S: a fault that all of them have does not send
-the mastership round.
+A failed feature is retried every second; features that depend on it wait. When attempts fail for GIVE_UP_S the broker
+hands its mastership to another replica, if one can lead, at most once per GIVE_UP_PAUSE_S: a fault that all replicas
+share does not cause a cycle of elections.
 """
 
 from __future__ import annotations
@@ -28,14 +25,14 @@ log = logging.getLogger(__name__)
 
 LEASE_LOOK_S = 0.02
 RETRY_S = 1.0
-GIVE_UP_S = 3.0  # a disk that is slow or full for a moment is no reason to change the master
+GIVE_UP_S = 3.0  # a disk that is slow or full for a moment must not change the master
 GIVE_UP_PAUSE_S = 600.0
 
-HandOver = Callable[[str], Awaitable[bool]]  # the reason -> whether another replica leads now
+HandOver = Callable[[str], Awaitable[bool]]  # reason -> whether another replica leads now
 
 
 class Leading:
-    """Belongs to the event loop. `leads`: whether this broker does, or begins to do, what only a master does."""
+    """Belongs to the event loop. `leads`: whether this broker runs, or starts, the services of a master."""
 
     def __init__(
         self,
@@ -46,8 +43,8 @@ class Leading:
         hand_over: HandOver | None,
         clock: Clock,
     ) -> None:
-        """`may_answer`: whether this broker is surely the master at this moment. `hand_over` has another replica elected; None: no
-        controllers, so no replica can."""
+        """`may_answer`: whether this broker is surely the master at this moment. `hand_over` lets the controllers elect
+        another replica; None: there are no controllers."""
         self.leads = False
         self._features = tuple(features)
         self._unserved = unserved
@@ -59,10 +56,11 @@ class Leading:
         self._gave_up_s = float("-inf")
 
     def register_numbers(self, registry: Registry) -> None:
-        """What this broker cannot serve, for metrics."""
+        """The features that this broker cannot serve, for metrics."""
         registry.gauges(
             "feature_unserved",
-            "1: this master refuses what the feature serves, for it could not start; absent while it serves it",
+            "1: this master refuses requests of the feature, because it could not start; absent"
+            " while it serves them",
             lambda: [((name,), 1) for name in list(self._unserved.reasons)],
             labels=("feature",),
         )
@@ -73,7 +71,7 @@ class Leading:
         )
 
     def follow(self) -> None:
-        """This broker starts as one that copies a log."""
+        """This broker starts as a slave."""
         for feature in self._features:
             feature.follow()
 
@@ -85,7 +83,7 @@ class Leading:
             self._started.add(feature.name)
 
     def lead(self) -> None:
-        """Begin to take over."""
+        """Start to take over as master."""
         self.leads = True
         self._started.clear()
         self._unserved.put([feature.name for feature in self._features], STARTING)
@@ -97,7 +95,7 @@ class Leading:
             _tried(partial(feature.log_cut, log_offset), feature.name)
 
     def resign(self) -> None:
-        """Stop; each feature follows the log from here on."""
+        """Stop leading; each feature follows the log from now on."""
         self.leads = False
         self._end_task()
         self._started.clear()
@@ -136,7 +134,7 @@ class Leading:
             await self._clock.sleep(RETRY_S)
 
     async def _try(self, feature: Feature) -> None:
-        """Start one feature, or note why it cannot be."""
+        """Start one feature, or record why it cannot start."""
         name, unserved = feature.name, self._unserved
         missing = [each for each in feature.needs if each not in self._started]
         if missing:
@@ -146,13 +144,13 @@ class Leading:
             await feature.take_over()
             feature.start()
         except Exception as error:
-            # The edge of a feature: what fails here must stop neither the others nor ordinary messages.
+            # Boundary of a feature: its failure must stop neither other features nor ordinary messages.
             unserved.failed_count += 1
             reason = str(error) or repr(error)
             if unserved.reasons.get(name) != reason:
                 is_known = isinstance(error, AerobeeError | OSError)
                 log.error(
-                    "this master cannot serve %s: %s; it refuses what needs that and tries again",
+                    "this master cannot serve %s: %s; it refuses requests that need it and retries",
                     name, reason, exc_info=None if is_known else error,
                 )  # fmt: skip
             unserved.put([name], reason)
@@ -163,21 +161,21 @@ class Leading:
         self._started.add(name)
 
     async def _give_up(self, now_s: float) -> bool:
-        """Give the mastership away; whether another replica has it now."""
+        """Hand the mastership over; returns whether another replica has it now."""
         if self._hand_over is None or now_s - self._gave_up_s < GIVE_UP_PAUSE_S:
             return False
         self._gave_up_s = now_s
         try:
             return await self._hand_over(self._unserved.text())
         except Exception:
-            # The edge of replication: this task continues trying whatever becomes of the question.
-            log.exception("another replica could not be made master; this one stays")
+            # Boundary of replication: this task retries whether or not the hand-over succeeds.
+            log.exception("no other replica could become master; this one stays master")
             return False
 
 
 def _tried(step: Callable[[], None], name: str) -> None:
-    """Do it; a failure is logged and stops no other feature."""
+    """Call `action`; a failure is logged and stops no other feature."""
     try:
         step()
     except Exception:
-        log.exception("%s could not do what follows from another role", name)
+        log.exception("%s failed to follow a change of role", name)

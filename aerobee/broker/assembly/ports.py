@@ -1,4 +1,4 @@
-"""The ports of a broker, and what it is called from outside once they are bound.
+"""The ports of a broker, and its advertised addresses once they are bound.
 
 The main port has every listener of the configuration. The second one, two below the first, is for RocketMQ's slaves and its
 clients before 4.5 (the fast remoting server, vipChannel).
@@ -42,7 +42,7 @@ GRPC_LISTENER = "grpc"  # of grpcServerPort
 
 
 class Bursts(Protocol):
-    """What is needed of the fast path."""
+    """The part of the fast path that is used here."""
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int: ...
 
@@ -113,7 +113,7 @@ class Ports:
         self.vip.use_http2(session)
 
     def serve(self, handlers: Mapping[int, Handler], fast_path: Bursts | None) -> None:
-        """From now on requests have their handlers, and what arrives goes to the fast path first, where there is one."""
+        """Serve requests from now on: the fast path first, if there is one, then the handlers."""
         self._handlers.update(handlers)
         if fast_path is not None:
             for server in (self.main, self.vip):
@@ -123,12 +123,12 @@ class Ports:
         self._is_serving = True
 
     async def close(self) -> None:
-        """Send clients to other brokers, finish what is being served, close."""
+        """Redirect clients to other brokers, finish running requests, close."""
         await self.main.stop()
         await self.vip.stop()
 
     async def abandon(self) -> None:
-        """Close without a word."""
+        """Close without notifying peers."""
         await self.main.stop(go_away=False, drain_s=0)
         await self.vip.stop(go_away=False, drain_s=0)
 
@@ -141,7 +141,7 @@ class Ports:
         }
 
     def _admits(self) -> bool:
-        """Whether one more connection may stay: the store and the nameservers need descriptors too."""
+        """Whether one more connection is accepted: the store and the NameServers need descriptors too."""
         count = len(self.main.connections) + len(self.vip.connections)
         return count < connections_max(self._live.value.server_connections_max)
 
@@ -156,7 +156,7 @@ class Ports:
         addresses = [(e.name, self._advertised(config, e)) for e in config.bound_listeners]
         first = addresses[0][1]
         host, port = split_address(first)
-        # An address advertised to clients (advertisedListeners) is no address for replicas.
+        # Replicas do not use the addresses advertised to clients (advertisedListeners).
         ha_host = config.broker_ip2 or config.broker_ip1 or advertised_ip(config.bound_listeners[0].host)
         return BrokerIdentity(
             cluster=config.broker_cluster_name,
@@ -192,7 +192,8 @@ class Ports:
 
 
 def has_vip_listener(config: BrokerConfig) -> bool:
-    """Whether the second port is wanted. Unless the configuration requires it, a broker does without one that is taken."""
+    """Whether the second port is configured. Unless the configuration requires the port, a broker runs without it when
+    it is in use."""
     if config.enable_vip_listener is None:
         return config.listen_port != 0
     return config.enable_vip_listener

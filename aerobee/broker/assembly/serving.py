@@ -1,7 +1,7 @@
-"""What a broker serves with once it knows its address: role, pending requests, features, the dispatch, the fast path.
+"""Parts of a broker that serve once it knows its address: role, pending requests, features, the dispatch, the fast path.
 
-The dispatch is one dict from request code to handler, put together from the parts. A part gets what it needs, never the
-broker.
+The dispatch is one dict from request code to handler, assembled from the parts. A part receives its dependencies, never
+the broker.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SHARED_IDS_SHOWN_MAX = 5  # in brokerStatus, each with two addresses
+SHARED_IDS_SHOWN_MAX = 5  # maximum number of shared client ids in brokerStatus, each with two addresses
 
 
 class Serving:
-    """The second half of a broker's parts, made in its event loop. `handlers` is the dispatch."""
+    """The second half of a broker's parts, created in its event loop. `handlers` is the dispatch."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Serving:
         ha_listener: HaListener,
         choice: BackendChoice,
     ) -> None:
-        """Loads what the features left. Raises ConfigError, StoreError."""
+        """Loads the state of the features. Raises ConfigError, StoreError."""
         loop = asyncio.get_running_loop()
         config, store = base.live.value, base.store
         self._base = base
@@ -151,7 +151,7 @@ class Serving:
         self._modes = request_modes(self.parts)
         self.controllers: ControllerMode | None = None
         self.replication = self._make_replication(ha_listener)
-        self.replication.after_cut.resume()  # before features read what goes with it
+        self.replication.after_cut.resume()  # before features read state that refers to it
         self.features = make_features(self.parts)
         self._load_features()
         self.leading = self._make_leading()
@@ -162,7 +162,7 @@ class Serving:
         self.fast_path = self._make_fast_path()
 
     def _load_features(self) -> None:
-        """What they left, and their put hooks before that of delay levels."""
+        """Load the features, and register their put hooks before that of delay levels."""
         for feature in self.features:
             feature.load()
             if feature.put_hook is not None:
@@ -187,7 +187,7 @@ class Serving:
         return leading
 
     def _make_pending_access(self, loop: asyncio.AbstractEventLoop) -> PendingAccess | None:
-        """What looks at pending requests again where access control is on."""
+        """The recheck of pending requests, with access control."""
         gate = self._base.access.gate
         if not gate.is_closed:
             return None
@@ -201,7 +201,7 @@ class Serving:
         return made
 
     def _make_replication(self, listener: HaListener) -> Replication:
-        """Classic, or as the controllers say."""
+        """The role: configured, or assigned by the controllers."""
         base, make_raw = self._base, self._choice.make_raw_appender
         raw_appends = self._raw_appends = (
             None if make_raw is None else ReleasableRawAppends(make_raw(base.store))
@@ -267,8 +267,8 @@ class Serving:
     # --- life
 
     async def prepare(self) -> None:
-        """A master that comes back asks what was delivered while it was away; 20 s at most. One whose log was cut takes nothing before
-        all that belongs to the cut is on the disk. Before start()."""
+        """A returning master queries the deliveries during its absence, for 20 s at most. A master whose log was
+        truncated accepts nothing before all consequences of the truncation are on disk. Call before start()."""
         if self.role.takes_writes:
             await self.replication.after_cut.finish()
         if self.acting is not None and await self.acting.come_back():
@@ -276,7 +276,7 @@ class Serving:
                 await feature.take_over()
 
     def start(self) -> None:
-        """Begin with timers and tasks; what writes messages begins at a broker that takes them."""
+        """Start timers and tasks; services that write messages start only at a broker that accepts messages."""
         self.replication.start()
         if not self.role.is_master and self._base.store_config.ha_master_address:
             self._master_found("", "")
@@ -292,7 +292,7 @@ class Serving:
         self.role.on_change(self._role_changed)
 
     def _role_changed(self, role: RoleState) -> None:
-        """A broker that becomes master while it runs looks again at what another one has done meanwhile."""
+        """A broker that becomes master at run time rereads what another master has done meanwhile."""
         if role.takes_writes and not self.leading.leads:
             self._base.lead()
             self.leading.lead()
@@ -311,7 +311,7 @@ class Serving:
         self.leading.stop()
 
     def close(self) -> None:
-        """Close files and release native code, as the very last thing; nothing is written any more."""
+        """Close files and release native code, as the last step; nothing is written any more."""
         for feature in self.features:
             feature.close()
         self.fast_path.close()
@@ -325,7 +325,7 @@ class Serving:
         try:
             base.store.flush_now()
         except StoreError as error:
-            log.error("the config files are left as they are: %s", error)
+            log.error("the config files are not written: %s", error)
             return
         parts = (base.offsets, base.groups, base.topics)
         for save in (*(part.save for part in parts), *(feature.save for feature in self.features)):
@@ -337,7 +337,7 @@ class Serving:
     # --- made once
 
     def _make_parts(self, identity: BrokerIdentity) -> BrokerParts:
-        """What handlers and features share."""
+        """Shared parts of handlers and features."""
         base, expressions = self._base, Expressions()
         return BrokerParts(
             store=base.store,
@@ -398,7 +398,7 @@ class Serving:
         )
 
     def _make_handlers(self) -> dict[int, Handler]:
-        """The dispatch: what serves which request."""
+        """The dispatch: request code -> handler."""
         base, parts = self._base, self.parts
         info = RuntimeInfo(
             stats=base.stats,
@@ -423,14 +423,15 @@ class Serving:
             handlers.update(part.handlers())
         for feature in self.features:
             handlers.update(base.unserved.guard(feature.name, feature.handlers(), feature.always_served))
-        # A body's size before the gate: what a request asks for may stand in the body, and whoever has a key could have it read.
+        # The body's size is checked before the gate: the gate may read the body to find the requested
+        # resources, for any client with a key.
         heartbeats = MovingLimit("heartbeatBytesMax", lambda: base.live.value.heartbeat_bytes_max)
         return limit_bodies(
             base.access.gate.guard(handlers), BROKER_BODIES, {RequestCode.HEART_BEAT: heartbeats}
         )
 
     def _make_fast_path(self) -> FastPath:
-        """What serves ordinary frames before the handlers do."""
+        """The fast path, which serves ordinary frames before the handlers."""
         base, parts = self._base, self.parts
         delayed, transactions, pops = fast_path_kinds(self.features)
         return FastPath(
@@ -460,7 +461,7 @@ class Serving:
         )
 
     def _registered_id(self) -> int:
-        """The id to register at nameservers: controllers give ids from 1 on; the master registers 0."""
+        """The id to register at NameServers: controllers assign ids from 1 on; the master registers 0."""
         if self.controllers is None:
             return self.parts.identity.broker_id
         return MASTER_ID if self.role.is_master else self.controllers.agent.broker_id
@@ -471,14 +472,14 @@ class Serving:
         return self.controllers.agent.broker_id if self.controllers is not None else -1
 
     def _role_given(self, epoch: int) -> None:
-        """The controllers said who is master: nameservers take the newest epoch's word."""
+        """The controllers elected a master: NameServers accept the registration of the newest epoch."""
         self._base.topics.begin_epoch(epoch)
         if self.registration.is_started:
             self.registration.set_nameservers(self._base.live.value.nameservers)
             self.registration.register_all()
 
     def _master_found(self, address: str, ha_address: str) -> None:
-        """A NameServer says who the master is. What haMasterAddress names counts more."""
+        """A NameServer returned the master. haMasterAddress takes precedence."""
         if self.controllers is not None:
             self.controllers.agent.nameserver_says(address, ha_address)
             return
@@ -487,7 +488,7 @@ class Serving:
             host, port = split_address(named, "haMasterAddress")
             address = join_address(
                 host, port - 1
-            )  # where RocketMQ's masters answer requests, until it is known better
+            )  # the port at which RocketMQ's masters answer requests, until the actual one is known
         ha_address = named or ha_address
         if not self.role.is_master and ha_address:
             self.replication.become_slave(ha_address, master_address=address)
@@ -524,7 +525,7 @@ class Serving:
 
 
 def _answer_timeout_ms(config: StoreConfig) -> int:
-    """How long an answer is held at most: for the disk, and for replicas where those are waited for."""
+    """Longest delay of a reply: for the disk, and for replicas if the broker waits for them."""
     if config.broker_role is not BrokerRole.SYNC_MASTER:
         return config.sync_flush_timeout
     return max(config.sync_flush_timeout, config.slave_timeout)

@@ -1,18 +1,18 @@
-"""How many of the messages that wait in a queue a group's filter takes: counted in a small range, else estimated. Core.
+"""Number of lagging messages that match a group's filter: counted in a small range, else estimated. Core.
 
-Follows estimateAccumulation (RocketMQ), which scans the first 20,000 entries and extrapolates. Here the sample is spread over
-the whole range, so that an old stretch of another tag does not stand for everything.
+Follows estimateAccumulation (RocketMQ), which scans the first 20,000 entries and extrapolates. Here the sample is
+spread over the whole range, so that an old range with another tag does not dominate the estimate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-SAMPLE_MAX = 1_000  # entries that are looked at, some 2 ms
+SAMPLE_MAX = 1_000  # sampled entries, about 2 ms
 
 
 def estimated(begin: int, end: int, takes: Callable[[int], bool]) -> int:
-    """How many of the offsets from `begin` to before `end` `takes` says yes to."""
+    """Number of offsets in [begin, end) for which `takes` returns True."""
     count = end - begin
     if count <= 0:
         return 0

@@ -1,10 +1,10 @@
-"""Which queues a consumer gets, decided by the broker: QUERY_ASSIGNMENT 400, SET_MESSAGE_REQUEST_MODE 401,
+"""Assignment of queues to consumers by the broker: QUERY_ASSIGNMENT 400, SET_MESSAGE_REQUEST_MODE 401,
 GET_ALL_MESSAGE_REQUEST_MODE 402.
 
-Source: QueryAssignmentProcessor (RocketMQ). Consumers that rebalance here send 400 instead of requesting the members; the
-answer is the averaged share of the topic's queues, sorted as clients sort them. A client asks every broker of a topic about all of
-the topic's queues, so they come from the route. A group that pops a topic (401) gets queue -1, "any", of each broker, or
-with popShareQueueNum its own share and those of the next members.
+Source: QueryAssignmentProcessor (RocketMQ). Consumers that rebalance here send 400 instead of requesting the members;
+the answer is the averaged share of the topic's queues, sorted as clients sort them. A client queries every broker of a
+topic for all of the topic's queues, so the broker reads them from the route. A group that pops a topic (401) gets queue
+-1, "any", of each broker, or with popShareQueueNum its own share and those of the next members.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aerobee.remoting.protocol import ANY_QUEUE
 log = logging.getLogger(__name__)
 
 AVERAGE, AVERAGE_BY_CIRCLE = "AVG", "AVG_BY_CIRCLE"
-MODES_MAX = 20_000  # set by requests; each change writes them all
+MODES_MAX = 20_000  # maximum number of request modes; each change writes them all
 
 Queues = Callable[[str], Awaitable[Sequence[MessageQueue]]]
 
@@ -54,7 +54,7 @@ class AssignmentCalls:
         }
 
     async def assignment(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """400: the queues that one member of a group should consume."""
+        """400: the queues assigned to one member of a group."""
         fields = fastjson.loads_object(request.body, "QueryAssignmentRequestBody")
         topic, group = json_fields.text(fields, "topic"), json_fields.text(fields, "consumerGroup")
         client_id = json_fields.text(fields, "clientId")
@@ -73,7 +73,7 @@ class AssignmentCalls:
             )
             if position is None:
                 log.warning(
-                    "client %s of group %s asks for queues of %s without being a member",
+                    "client %s of group %s requests queues of %s without being a member",
                     client_id,
                     group,
                     topic,
@@ -89,7 +89,7 @@ class AssignmentCalls:
         return request.reply(body=fastjson.dumps({"messageQueueAssignments": found}))
 
     async def set_mode(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """401: choose between pulling and popping, for one group and topic. On the disk when it is answered."""
+        """401: set pull or POP for one group and topic. Durable when it is answered."""
         fields = fastjson.loads_object(request.body, "SetMessageRequestModeRequestBody")
         mode = RequestMode.from_dict(fields)
         if not mode.topic or not mode.group:
@@ -112,7 +112,7 @@ class AssignmentCalls:
         return request.reply()
 
     def modes(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """402: the modes that were set, for slaves."""
+        """402: the explicit modes, for slaves."""
         return request.reply(body=fastjson.dumps(self._modes.to_dict()))
 
 
@@ -123,8 +123,8 @@ def pop_share(
     share_queue_num: int,
     strategy: str = AVERAGE,
 ) -> list[MessageQueue]:
-    """What member `index` pops: any queue of each broker, or its share and those of the `share_queue_num` next
-    members. Source: QueryAssignmentProcessor.allocate4Pop.
+    """The queues that member `index` pops: any queue of each broker, or its share and those of the next
+    `share_queue_num` members. Source: QueryAssignmentProcessor.allocate4Pop.
     """
     if share_queue_num <= 0 or share_queue_num >= member_count - 1:
         return list(dict.fromkeys(MessageQueue(q.topic, q.broker_name, ANY_QUEUE) for q in queues))

@@ -1,15 +1,17 @@
-"""The client ids of one group's members, and those that several living clients have in common. Core.
+"""The client ids of one group's members, and detection of ids that several connected clients share. Core.
 
-Clients name themselves. In containers two of them easily do so alike (same address, same process id, same instance name), and each
-then computes the share of that one id: all its messages are delivered twice, without a word (apache/rocketmq 2760 and others).
+Clients choose their own ids. In containers two clients easily get the same one (same address, process id and instance
+name), and each computes the share of that id: all its messages are delivered twice without an error (apache/rocketmq
+2760 and others).
 
-A client that reconnects has two connections for a while, too, of which the old one shows no more life. So an id counts as shared
-when an older connection shows life (a heartbeat, a question for the list of members) after a newer one has joined, and the two are
-different clients: their hosts differ, or the versions of their subscriptions, which are the times at which they subscribed.
+A reconnecting client also has two connections for a while, but the old one is idle. So an id counts as shared when an
+older connection is active (a heartbeat, a request for the member list) after a newer one has joined, and the two are
+different clients: their hosts differ, or the versions of their subscriptions, which are the times at which they
+subscribed.
 
-Who shares an id has an order that all brokers see alike: who subscribed first, then the host. The first has the id's queues; the
-others get a list of members without their own id, and take none until it leaves. They could have separate queues only
-where the broker computes the shares (QUERY_ASSIGNMENT 400), which counts each of them.
+All brokers order the clients of a shared id in the same way: by subscription time, then by host. The first owns the
+id's queues; the others receive a member list without their own id, and own no queues until the first leaves. They could
+have separate queues only where the broker computes the shares (QUERY_ASSIGNMENT 400), which counts each of them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ TEXT_CHARS_MAX = 1_000
 
 @dataclass(slots=True, eq=False)
 class _Life:
-    """One connection under an id. Turns are counted by the registry."""
+    """One connection with this id. The registry numbers the events."""
 
     peer: Peer
     client_id: str
@@ -41,7 +43,7 @@ class _Life:
 
 @dataclass(frozen=True, slots=True)
 class SharedId:
-    """An id that several living clients have. `addresses` begins with the one that has its queues."""
+    """An id that several connected clients share. The first of `addresses` owns its queues."""
 
     group: str
     client_id: str
@@ -61,7 +63,7 @@ class SharedId:
 
 
 class ClientIds:
-    """Of one group. `shared` may be read: empty as long as all is well."""
+    """Client ids of one group. Callers may read `shared`; it is empty while all ids are unique."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -70,13 +72,13 @@ class ClientIds:
         self.shared: dict[str, list[_Life]] = {}  # by client id, in the order of their claims
 
     def joined(self, client_id: str, peer: Peer, turn: int) -> None:
-        """A connection is a member under this id from now on."""
+        """A connection joined with this id."""
         self.left(peer)
         life = self._lives[peer] = _Life(peer, client_id, turn, turn)
         self._by_id.setdefault(client_id, []).append(life)
 
     def left(self, peer: Peer) -> None:
-        """It is none any more."""
+        """The connection left."""
         life = self._lives.pop(peer, None)
         if life is None:
             return
@@ -91,13 +93,13 @@ class ClientIds:
                 del self.shared[life.client_id]
 
     def subscribed(self, peer: Peer, subscriptions: Iterable[SubscriptionData]) -> None:
-        """What a heartbeat of this member asks for."""
+        """The subscriptions in a heartbeat of this member."""
         life = self._lives.get(peer)
         if life is not None:
             life.subscribed_ms = min((item.sub_version for item in subscriptions), default=0)
 
     def alive(self, peer: Peer, turn: int) -> SharedId | None:
-        """The member shows life. Returns the id that is now known to be shared, when it was not before."""
+        """The member is active. Returns the id if it is newly detected as shared."""
         life = self._lives.get(peer)
         if life is None:
             return None
@@ -121,22 +123,24 @@ class ClientIds:
         return self.shared_id(life.client_id)
 
     def shared_id(self, client_id: str) -> SharedId:
-        """Who has a shared id. Raises KeyError for one that is not."""
+        """The clients of a shared id. Raises KeyError for an id that is not shared."""
         addresses = tuple(life.peer.address for life in self.shared[client_id])
         return SharedId(self._group, client_id, addresses)
 
     def as_seen_by(self, peer: Peer, client_ids: list[str]) -> list[str]:
-        """The list of members for one of them: without its own id when that belongs to another client."""
+        """The member list for one member: without its own id if another client owns that id."""
         life = self._lives.get(peer)
         sharing = self.shared.get(life.client_id, []) if life is not None else []
         if life is None or life not in sharing or sharing[0] is life:
             return client_ids
-        # Never an empty list: RocketMQ's client keeps its queues then. Its entry names the client that has the id instead.
+        # Never an empty list, because RocketMQ's client would then keep its queues: an entry names the client
+        # that owns the id instead.
         holder = held_by(life.client_id, sharing[0].peer.address)
         return [holder if client_id == life.client_id else client_id for client_id in client_ids]
 
     def position_of(self, client_id: str, peer: Peer, client_ids: list[str]) -> tuple[int, int] | None:
-        """(index, count) of a member among all, each client that shares an id counted; None for who is no member."""
+        """(index, count) of a member among all members, counting each client of a shared id; None for a client that is
+        not a member."""
         if client_id not in client_ids:
             return None
         index = 0

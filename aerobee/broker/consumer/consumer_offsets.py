@@ -1,4 +1,4 @@
-"""How far each group has consumed each queue, kept in config/consumerOffset.json.
+"""Committed offsets of each group and queue, stored in config/consumerOffset.json.
 
 Source: ConsumerOffsetManager (RocketMQ). The file:
 
@@ -11,10 +11,10 @@ Source: ConsumerOffsetManager (RocketMQ). The file:
      "aerobeePopBuffer": true,                           unless check points were kept in memory
      "aerobeeRemoved": {"topic@" or "@group": number}}   whose offsets were removed: a slave removes them, too
 
-A commit takes any offset up to the queue's end, smaller ones too: one beyond the end would skip messages that do not exist
-yet. A server-side reset notes a value, outside the table, that the next pull of the
-group takes (and is answered OFFSET_RESET with); until then commits for that queue are ignored, for they come from
-messages that were pulled before the reset.
+A commit takes any offset up to the queue's end, smaller ones too: one beyond the end would skip messages that do not
+exist yet. A server-side reset stores an offset outside the table, which the reply to the group's next pull returns
+(OFFSET_RESET); until then commits for that queue are ignored, because they belong to messages that were pulled before
+the reset.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ LOG_END = "aerobeeLogEnd"
 POP_BUFFER = "aerobeePopBuffer"
 CUT_OFF = "aerobeeCutOff"
 REMOVED = "aerobeeRemoved"
-REMOVED_MAX = 10_000  # removals that are remembered, the newest: replicas hear of them within seconds
+REMOVED_MAX = 10_000  # maximum number of remembered removals: replicas copy them within seconds
 COUNT_KEY = "consumerOffsetNumsMax"
-COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves look at the version, not at each commit
+COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep: slaves compare the version, not each commit
 
 Table = dict[tuple[str, str], dict[int, int]]  # (topic, group) -> queue id -> offset
 Before = dict[tuple[str, str], dict[int, int | None]]  # as Table; None: there was no offset
@@ -76,29 +76,30 @@ class ConsumerOffsets:
         self._resets: dict[tuple[str, str, int], int] = {}
         self._reset_callbacks: list[ResetCallback] = []
         self._commits = 0
-        # "topic@" or "@group" -> a number that grows: what a slave has of them from before is no offset any more.
+        # "topic@" or "@group" -> a number that grows: a slave's older offsets of them are void.
         self.removed: dict[str, int] = {}
         self._committed_here: set[tuple[str, str, int]] = (
             set()
-        )  # at a slave: by clients; (topic, group, queue id)
-        self.counts_cut_off = False  # at a slave whose log was cut, until it has its master's
-        self._lacks_pops = False  # a master's until it has read in the log what was popped behind `log_end`
-        self._copied_from: int | None = None  # at a slave: where its log ended when its master told them
+        )  # at a slave: committed by clients; (topic, group, queue id)
+        self.counts_cut_off = False  # at a slave whose log was truncated, until it has its master's offsets
+        self._lacks_pops = False  # a new master's, until it has read the pops after `log_end` in the log
+        # At a slave: its log's end when it received the master's offsets.
+        self._copied_from: int | None = None
         self._dirty = False
         self._before: Before | None = (
-            None  # while a save waits for its thread: what commits since have replaced
+            None  # while a save waits for its thread: values that later commits have replaced
         )
-        self.log_end = -1  # of the file that was read; -1: it does not say, or RocketMQ wrote it
+        self.log_end = -1  # of the loaded file; -1: not stated, or RocketMQ wrote the file
         self.had_pop_buffer = False  # in the run that wrote the file
         self.has_pop_buffer = has_pop_buffer
         self._log_end_now = log_end_now
         self.has_resets = False  # the hot path's test; take_reset() is called only when it is true
         self.data_version = DataVersion(timestamp=clock.now_ms())
 
-    # --- what consumers do
+    # --- requests of consumers
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, *, client: str = "") -> None:
-        """Store the next offset to consume. Ignored while a reset of this queue waits to be taken."""
+        """Store the next offset to consume. Ignored while a reset of this queue is pending."""
         if self.has_resets and (group, topic, queue_id) in self._resets:
             return
         queues = self._offsets.get((topic, group))
@@ -112,7 +113,7 @@ class ConsumerOffsets:
             )  # fmt: skip
         self._count += before is None
         kept = self._before
-        if kept is not None:  # first, for a thread may copy the queues at any moment
+        if kept is not None:  # first, because a thread may copy the queues at any moment
             kept.setdefault((topic, group), {}).setdefault(queue_id, before)
         queues[queue_id] = offset
         self._dirty = True
@@ -121,13 +122,13 @@ class ConsumerOffsets:
             self._next_version()
 
     def commit_by_client(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> str:
-        """commit() of what a peer says, in a queue that its topic has. Returns why it is not taken, or "".
+        """Commit an offset from a peer, in an existing queue. Returns the reason for a refusal, or "".
 
-        Offsets below the queue's first message are taken, clients begin with them. Source: ConsumerOffsetManager
-        (RocketMQ), which takes any value.
+        Offsets below the queue's first message are accepted, because clients begin with them. Source:
+        ConsumerOffsetManager (RocketMQ), which takes any value.
         """
         queues = self._offsets.get((topic, group))
-        if queues is None or queues.get(queue_id) != offset:  # nearly all others repeat the present value
+        if queues is None or queues.get(queue_id) != offset:  # most commits repeat the present value
             if group.startswith(SYSTEM_GROUP_PREFIX):
                 return f"group {group} belongs to the broker itself: only it commits offsets of it"
             end = offset if self._end_of is None else self._end_of(topic, queue_id)
@@ -142,7 +143,7 @@ class ConsumerOffsets:
         return ""
 
     def note_pull(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """Remember from where the group will pull next: the nextBeginOffset of the answer."""
+        """Store the group's next pull offset: the nextBeginOffset of the reply."""
         queues = self._pulled.get((topic, group))
         if queues is None:
             queues = self._pulled[(topic, group)] = {}
@@ -161,7 +162,7 @@ class ConsumerOffsets:
     # --- server-side reset
 
     def assign_reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Store new offsets ({queue id: offset}) that the group's next pull of each queue is sent to."""
+        """Store reset offsets ({queue id: offset}), returned by the reply to the group's next pull of each queue."""
         queues = self._offsets.get((topic, group))
         if queues is None:
             queues = self._new_entry(topic, group)
@@ -177,18 +178,18 @@ class ConsumerOffsets:
                 callback(group, topic, queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return and erase the pending reset of a queue, or None when there is none."""
+        """Return and remove the pending reset of a queue, or None."""
         offset = self._resets.pop((group, topic, queue_id), None)
         self.has_resets = bool(self._resets)
         return offset
 
     def reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a reset of this queue waits for the group to take it."""
+        """Whether a reset of this queue is pending."""
         return (group, topic, queue_id) in self._resets
 
     def forget_resets(self) -> None:
-        """No pull is sent to another offset any more: a reset that waits at a broker which is no master would come back to life long
-        after it, when that broker is master again. Its offsets stay."""
+        """Drop all pending resets; the offsets stay. A reset that stays pending at a slave would otherwise take effect
+        long afterwards, when that broker is master again."""
         self._resets.clear()
         self.has_resets = False
 
@@ -196,14 +197,14 @@ class ConsumerOffsets:
         """Call back with (group, topic, queue id) when a reset is assigned, so that a pending pull can be released."""
         self._reset_callbacks.append(callback)
 
-    # --- what admin calls read and change
+    # --- admin requests
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics that the group has offsets of."""
+        """The topics for which the group has offsets."""
         return list(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that have offsets of the topic."""
+        """The groups that have offsets for the topic."""
         return [group for group, topics in self._topics.items() if topic in topics]
 
     def queues_of(self, group: str, topic: str) -> dict[int, int]:
@@ -211,22 +212,22 @@ class ConsumerOffsets:
         return dict(self._offsets.get((topic, group), ()))
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
-        """Give `target_group` the offsets that `source_group` has of the topic."""
+        """Copy the offsets of `source_group` for the topic to `target_group`."""
         for queue_id, offset in self.queues_of(source_group, topic).items():
             self.commit(target_group, topic, queue_id, offset)
 
     def remove_group(self, group: str) -> None:
-        """Forget everything about a group; slaves do, too."""
+        """Remove a group's offsets, at slaves too."""
         self._note_removed(f"{SEPARATOR}{group}")
         self._remove([(topic, group) for topic in self._topics_anywhere(group)])
 
     def remove_topic(self, topic: str) -> None:
-        """Forget everything about a topic; slaves do, too."""
+        """Remove a topic's offsets, at slaves too."""
         self._note_removed(f"{topic}{SEPARATOR}")
         self._remove(self._keys_of({topic}, set()))
 
     def remove_queue(self, group: str, topic: str, queue_id: int) -> None:
-        """Forget one offset, which a master that told it does not have any more."""
+        """Remove one offset that the master no longer has."""
         queues = self._offsets.get((topic, group), {})
         if queues.pop(queue_id, None) is not None:
             self._count -= 1
@@ -235,7 +236,8 @@ class ConsumerOffsets:
                 self._remove([(topic, group)])
 
     def remove_progress(self, group: str) -> list[str]:
-        """Forget how far one of the broker's own groups is; slaves do not. Returns the topics of which there was an offset."""
+        """Remove the offsets of one of the broker's internal groups, not at slaves. Returns the topics that had an
+        offset."""
         topics = [topic for topic in self.topics_of(group) if self.queues_of(group, topic)]
         for topic in topics:
             for queue_id in self.queues_of(group, topic):
@@ -243,7 +245,7 @@ class ConsumerOffsets:
         return topics
 
     def take_removed(self, removed: Mapping[str, int]) -> bool:
-        """Remove what a master removed and this table has not yet. Returns whether there was such a thing."""
+        """Apply a master's removals that this table has not applied yet. Returns whether there were any."""
         news = [name for name, number in removed.items() if self.removed.get(name) != number]
         self.removed = dict(removed)
         topics = {name[: -len(SEPARATOR)] for name in news if name.endswith(SEPARATOR)}
@@ -255,13 +257,13 @@ class ConsumerOffsets:
         return bool(keys)
 
     def has_same_removals(self, topic: str, group: str, removed: Mapping[str, int]) -> bool:
-        """Whether another table, which had these removals, has had all of this one that concern an offset."""
+        """Whether another table with these removals has applied all removals of this table that concern an offset."""
         names = f"{topic}{SEPARATOR}", f"{SEPARATOR}{group}"
         return all(self.removed.get(name) in (None, removed.get(name)) for name in names)
 
     @property
     def count(self) -> int:
-        """How many offsets there are."""
+        """Number of offsets."""
         return self._count
 
     def committed_here(self, topic: str, group: str, queue_id: int) -> bool:
@@ -292,10 +294,10 @@ class ConsumerOffsets:
     # --- persistence
 
     def load(self) -> None:
-        """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
+        """Read the file; a missing file is an empty table. Raises StoreError for a damaged one."""
         fields = self._file.read() if self._file is not None else None
         if fields is None:
-            self.log_end = 0  # nothing was ever saved: everything in the log counts
+            self.log_end = 0  # nothing was ever saved: the whole log must be read
             return
         try:
             offsets = parse_offset_table(fields, "offsetTable")
@@ -322,19 +324,19 @@ class ConsumerOffsets:
         self._dirty = False
 
     def save_soon(self) -> None:
-        """Have the table as it is now in the file, in its turn; every record of the log is durable."""
+        """Save the present table after earlier saves; every record of the log is durable."""
         file = self._file
         if file is not None:
             content = self._file_content()
             file.write_soon(lambda: file.write(content))
 
     def prepare_save(self) -> Callable[[], None] | None:
-        """Return a function that writes the table as it is now, for a thread where it may block; None when nothing
-        was committed since the last time, or what was returned then was neither called nor given to drop_save(). The
+        """Return a function that writes the table as it is now, for a thread where it may block; None when nothing was
+        committed since the last call, or when the previous function was neither called nor passed to drop_save(). The
         function raises StoreError; the table is then saved the next time. Called again it writes the same.
 
-        What is committed until the thread comes by is not in the file: whoever waits for the log to be durable up to now
-        before the function is called finds nothing in the file that a power loss takes back.
+        Commits after this call are not in the file: if the log is durable up to this call before the function runs, the
+        file contains nothing that a power loss can undo.
         """
         file = self._file
         if file is None or not self._dirty or self._before is not None:
@@ -362,7 +364,7 @@ class ConsumerOffsets:
         return write
 
     def drop_save(self) -> None:
-        """What prepare_save() returned is not going to be called."""
+        """The function that prepare_save() returned will not be called."""
         self._before = None
         self._dirty = True
 
@@ -370,10 +372,10 @@ class ConsumerOffsets:
         return self._prepare_content()()
 
     def _prepare_content(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that makes the file's content, for a thread: of 100,000 queues it takes a second.
+        """Return a function that builds the file's content in a thread: 100,000 queues take a second.
 
-        The log's end is that of now. Offsets that are committed until it is called are in it, too. Each copy of a table
-        that is made there is one step of the interpreter.
+        It contains the log's present end, and offsets committed until the function runs. Each copy of a table in it is
+        atomic under the GIL.
         """
         log_end = self._log_end_now() if self._copied_from is None else self._copied_from
         if (known_to := self.known_to) is not None:
@@ -405,7 +407,7 @@ class ConsumerOffsets:
         return content
 
     def to_dict(self) -> dict[str, Any]:
-        """The file's content but for the log's end; also the body of GET_ALL_CONSUMER_OFFSET (43)."""
+        """The file's content without the log's end; also the body of GET_ALL_CONSUMER_OFFSET (43)."""
         return {
             "dataVersion": self.data_version.to_dict(),
             "groupTopicMap": {group: list(topics) for group, topics in self._topics.items()},
@@ -416,7 +418,7 @@ class ConsumerOffsets:
     def limit_to_ends(self, end_of: Callable[[str, int], int] | None = None) -> list[tuple[str, str, int]]:
         """Set each offset that is behind its queue's end to that end. Returns (topic, group, queue id) of these.
 
-        `end_of` as in the constructor, which it replaces.
+        `end_of` replaces the constructor's.
         """
         end_of = end_of or self._end_of
         lowered: list[tuple[str, str, int]] = []
@@ -425,7 +427,7 @@ class ConsumerOffsets:
                 for queue_id, offset in queues.items():
                     end = offset if end_of is None else end_of(topic, queue_id)
                     if offset > end:
-                        queues[queue_id] = end  # its key stays: the loop continues
+                        queues[queue_id] = end  # the key stays, so that the iteration may continue
                         if table is self._offsets:
                             lowered.append((topic, group, queue_id))
         if lowered:
@@ -434,8 +436,8 @@ class ConsumerOffsets:
         return lowered
 
     def copied(self, log_offset: int | None) -> None:
-        """What is here are a master's offsets: what was popped since shows in the log from `log_offset` on. None: they are
-        this broker's own, as those of a master are."""
+        """The table contains a master's offsets; later pops are in the log from `log_offset` on. None: the offsets are
+        this broker's own, as at a master."""
         if log_offset is None and self._copied_from is not None:
             self.log_end, self._lacks_pops = self._copied_from, True
             self._committed_here.clear()
@@ -444,37 +446,37 @@ class ConsumerOffsets:
         self._copied_from = log_offset
 
     def log_cut(self, log_offset: int) -> None:
-        """What comes behind `log_offset` is from another master, and these offsets know nothing of it."""
+        """The log after `log_offset` comes from another master; these offsets do not include its pops."""
         if self._copied_from is None or log_offset < self._copied_from:
             self._copied_from = log_offset
         self.log_end = min(self.log_end, log_offset)
         self.counts_cut_off = True
 
     def cut_is_over(self) -> None:
-        """The offsets are a master's, who has nothing of what was cut off."""
+        """The offsets come from a master without the truncated records."""
         self._dirty = self._dirty or self.counts_cut_off
         self.counts_cut_off = False
 
     def resigned(self) -> None:
-        """Another broker decides from here on: what it hands out to POP groups shows in the log alone until its offsets are copied.
-        What this one handed out is in the table."""
+        """Another broker is master from now on: its deliveries to POP groups are only in the log until its offsets are
+        copied. This broker's deliveries are in the table."""
         self.forget_resets()
         if self._copied_from is None:
             known_to = self.known_to
             self._copied_from = self._log_end_now() if known_to is None else known_to
 
     def pops_are_known(self) -> None:
-        """What the log says of pops behind `log_end` is in the table."""
+        """The table includes the pops in the log after `log_end`."""
         self._lacks_pops = False
 
     @property
     def known_to(self) -> int | None:
-        """Up to where in the log pops are in the table of a master that has just become one; None: all of them are."""
+        """At a new master: log offset up to which the table includes pops; None: all are included."""
         return self.log_end if self._lacks_pops and self.log_end >= 0 else None
 
     @property
     def change_token(self) -> str:
-        """Another text after each change: who has seen this one knows the table."""
+        """A text that differs after each change: a slave with the same text has the same table."""
         version = self.data_version
         return f"{version.timestamp}.{version.counter}.{self._commits}"
 
@@ -513,7 +515,7 @@ def _table_dict(entries: Iterable[tuple[tuple[str, str], dict[int, int]]]) -> di
 def _take_back(
     table: dict[str, dict[int, int]], name: tuple[str, str], before: dict[int, int | None]
 ) -> None:
-    """Put the offsets of `before` into a copy of the table that was made since."""
+    """Restore the offsets of `before` in a later copy of the table."""
     topic, group = name
     queues = table.get(f"{topic}{SEPARATOR}{group}")
     if queues is None:
@@ -526,7 +528,7 @@ def _take_back(
 
 
 def removed_of(fields: json_fields.Fields) -> dict[str, int] | None:
-    """The removals of a file or of a master's answer; None when it tells none. Raises MalformedFrame."""
+    """The removals in a file or a master's reply; None without any. Raises MalformedFrame."""
     if fields.get(REMOVED) is None:
         return None
     told = islice(json_fields.mapping(fields, REMOVED).items(), REMOVED_MAX)

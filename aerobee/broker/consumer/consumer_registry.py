@@ -1,12 +1,13 @@
-"""Which consumers are connected, by group, and what each group subscribes to.
+"""Connected consumers by group, and the subscriptions of each group.
 
-Source: ConsumerManager, ConsumerGroupInfo (RocketMQ). All members of a group share one subscription table: a
-heartbeat replaces it, the newer subVersion wins topic by topic, and topics that it does not name are dropped. So do
-consume type, message model and starting point: the last heartbeat wins.
+Source: ConsumerManager, ConsumerGroupInfo (RocketMQ). All members of a group share one subscription table: a heartbeat
+replaces it, the newer subVersion wins topic by topic, and topics that it does not contain are dropped. Consume type,
+message model and start position are also those of the last heartbeat.
 
-Whoever joins or leaves a clustering group makes the broker notify all members immediately (member_notices.py), and so does a change of the subscribed topics; otherwise they would find out at their next rebalance, up to
-20 s later. A member leaves when it says so, when its connection closes, or when no heartbeat came for 120 s (looked
-at every 10 s).
+When a member joins or leaves a clustering group, the broker notifies all members immediately (member_notices.py), and
+so does a change of the subscribed topics; otherwise they would find out at their next rebalance, up to 20 s later. A
+member leaves by an unregister request, when its connection closes, or 120 s after its last heartbeat (checked every 10
+s).
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ class ConsumerGroup:
         self.consume_type = "CONSUME_PASSIVELY"
         self.message_model = "CLUSTERING"
         self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
-        self.fingerprint: int | None = None  # of the last heartbeat that carried one
-        self.wanted: dict[Peer, Wanted] = {}  # what each member asks for
-        self.refused: dict[Peer, Conflict] = {}  # who may not join, for it asks for something else
+        self.fingerprint: int | None = None  # from the last heartbeat with subscriptions
+        self.wanted: dict[Peer, Wanted] = {}  # subscriptions of each member
+        self.refused: dict[Peer, Conflict] = {}  # the client that was refused because of other subscriptions
 
     def subscription(self, topic: str) -> SubscriptionData | None:
-        """What the group's members want of the topic; None when no member subscribed to it."""
+        """The group's subscription to the topic; None when no member subscribed to it."""
         return self.subscriptions.get(topic)
 
     def client_ids(self) -> list[str]:
@@ -70,7 +71,7 @@ class ConsumerGroup:
         return list(dict.fromkeys(channel.client_id for channel in self.channels.values()))
 
     def conflict_of(self, client_id: str, wanted: Wanted) -> Conflict | None:
-        """Whether a client that asks for `wanted` differs from a member."""
+        """Whether a client with the subscriptions `wanted` differs from a member."""
         if all(other == wanted for other in self.wanted.values()):
             return None
         others = [
@@ -82,7 +83,7 @@ class ConsumerGroup:
 
     @property
     def conflicts(self) -> list[Conflict]:
-        """Members that differ from the one that joined first, and who was refused for that."""
+        """Members that differ from the first one, and the client that was refused for that."""
         found = [*self.refused.values()]
         members = [
             (channel.client_id, self.wanted[peer])
@@ -132,11 +133,12 @@ class ConsumerRegistry:
         self._id_shared = LogThrottle(log, clock.monotonic)
 
     def on_subscriptions(self, watcher: SubscriptionWatcher) -> None:
-        """Call back with (group, subscriptions) after each heartbeat that has some; with None when a group ends."""
+        """Register a callback: (group, subscriptions) after each heartbeat with subscriptions; None when the last
+        member of a group leaves."""
         self._subscription_watchers.append(watcher)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back after each change of a group's message model or subscriptions, and when a group is gone."""
+        """Register a callback for changes of a group's message model or subscriptions, and for the end of a group."""
         self._watchers.append(callback)
 
     # --- membership
@@ -151,7 +153,7 @@ class ConsumerRegistry:
         version: int,
         with_subscriptions: bool = True,
     ) -> bool:
-        """Note a heartbeat of one group; tell the members when it changed. Returns whether it did."""
+        """Apply a heartbeat of one group; notify the members of a change. Returns whether the group changed."""
         group = self._groups.get(data.group_name)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data.group_name)
@@ -180,11 +182,11 @@ class ConsumerRegistry:
     def refuse(
         self, data: ConsumerData, peer: Peer, client_id: str, *, with_subscriptions: bool = True
     ) -> Conflict | None:
-        """Note that a client may not join while it asks for something else than the members; None when it may."""
+        """Record that a client may not join because its subscriptions differ from the members'; None when it may."""
         group = self._groups.get(data.group_name)
         if group is None:
             return None
-        if not with_subscriptions:  # what was refused stays so until the client says again what it wants
+        if not with_subscriptions:  # a refusal stays until the client's next heartbeat with subscriptions
             return group.refused.get(peer)
         conflict = group.conflict_of(client_id, wanted_of(data.subscription_data_set))
         if conflict is None:
@@ -237,7 +239,7 @@ class ConsumerRegistry:
             self._notices.changed(group.name)
 
     def connection_closed(self, peer: Peer) -> None:
-        """Every member behind a connection leaves, of very many groups in slices."""
+        """Remove every member of a connection; in slices when it has very many groups."""
         self._closed.add(peer)
 
     def _leave_one(self, peer: Peer) -> bool:
@@ -273,13 +275,13 @@ class ConsumerRegistry:
         return self._groups.get(name)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """As ConsumerGroup.subscription; None, too, for a group without members."""
+        """As ConsumerGroup.subscription; also None for a group without members."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
     @property
     def member_count(self) -> int:
-        """Members of all groups, counted once a group."""
+        """Number of members of all groups; a client counts once per group."""
         return self._member_count
 
     def size_of(self, group: str) -> int:
@@ -302,7 +304,8 @@ class ConsumerRegistry:
     def fingerprint_changed(self, group_name: str, fingerprint: int) -> bool:
         """Compare a heartbeat's fingerprint (V2) with the group's last one, and remember it.
 
-        The first of a group is no change. One without subscriptions that we do not have is the caller's to tell.
+        A group's first fingerprint is not a change. The caller handles a heartbeat without subscriptions whose
+        fingerprint is unknown.
         """
         group = self._groups.get(group_name)
         if group is None:
@@ -311,7 +314,7 @@ class ConsumerRegistry:
         return before is not None and before != fingerprint
 
     def member_ids(self, group_name: str, peer: Peer) -> list[str]:
-        """The client ids of a group as one that asks is to see them: a member whose id another client has does not find it."""
+        """The client ids of a group for one member: a member whose id another client owns does not find its own id."""
         group = self._groups.get(group_name)
         if group is None:
             return []
@@ -319,7 +322,7 @@ class ConsumerRegistry:
         return group.ids.as_seen_by(peer, group.client_ids())
 
     def shared_ids(self) -> Iterator[SharedId]:
-        """Client ids that several living members of one group have."""
+        """Client ids that several connected members of one group share."""
         for group in self._groups.values():
             for client_id in group.ids.shared:
                 yield group.ids.shared_id(client_id)
@@ -327,7 +330,8 @@ class ConsumerRegistry:
     # --- helpers
 
     def _shows_life(self, group: ConsumerGroup, peer: Peer) -> None:
-        """Notify the members when this shows that two clients have one id: both would take the queues of that id."""
+        """Notify the members when this event shows that two clients share an id: both would take the queues of that
+        id."""
         if group.message_model == BROADCASTING:  # every client takes all queues
             return
         shared = group.ids.alive(peer, next(self._turn))

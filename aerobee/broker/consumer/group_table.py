@@ -1,13 +1,13 @@
-"""The consumer groups of one broker: their settings, how they come to be, and config/subscriptionGroup.json.
+"""The consumer groups of one broker: settings, automatic creation, and config/subscriptionGroup.json.
 
 Source: SubscriptionGroupManager (RocketMQ). The file is RocketMQ's:
 
     {"dataVersion":{...}, "forbiddenTable":{group:{topic:bits}}, "subscriptionGroupTable":{name:SubscriptionGroupConfig}}
 
-A bit of the forbidden table takes a permission of one group on one topic away (4: reading). What always holds: the
-data version grows with every change, the file is written off the event loop (table_changes.py), and a requested
-change is on disk before it takes effect. A group that came to be by itself is the exception: it counts
-immediately and its file follows, for it would come to be again.
+A bit of the forbidden table takes a permission of one group on one topic away (4: reading). Invariants: the data
+version grows with every change, the file is written off the event loop (table_changes.py), and a requested change is on
+disk before it takes effect. An automatically created group is the exception: it takes effect immediately and its file
+follows, because the group would be created again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aerobee.system_names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 log = logging.getLogger(__name__)
 
-NAMES_SAID_MAX = 10  # in one line of the log
+NAMES_SAID_MAX = 10  # maximum number of groups in one log line
 
 
 def require_client_group(group: str) -> None:
@@ -90,9 +90,10 @@ class GroupTable:
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """Return the group, created with defaults if autoCreateSubscriptionGroup allows it and the name is legal.
 
-        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. RemoteError: there are subscriptionGroupNumsMax. The file follows soon: thousands of groups that are
-        new together keep no request waiting. One that the disk does not take lives in memory, so that consumers can read
-        from a full disk; it is saved when the disk takes it, or recreated at its next request.
+        None: the group is unknown, SUBSCRIPTION_GROUP_NOT_EXIST. RemoteError: subscriptionGroupNumsMax is reached. The
+        file follows soon, so that thousands of new groups delay no request. A group that cannot be written stays in
+        memory, so that consumers can read from a broker with a full disk; it is saved when the disk accepts it, or
+        recreated at its next request.
         """
         config = self.groups.get(group)
         if config is not None:
@@ -100,7 +101,7 @@ class GroupTable:
         return self.find_or_create_all((group,)).get(group)
 
     def find_or_create_all(self, groups: Iterable[str]) -> dict[str, SubscriptionGroupConfig]:
-        """The same for several groups with one write; those that are unknown are missing in the result."""
+        """The same for several groups with one write; unknown groups are missing in the result."""
         names = tuple(dict.fromkeys(groups))
         new = {
             name: SubscriptionGroupConfig(name)
@@ -125,7 +126,7 @@ class GroupTable:
         return SubscriptionGroupWrapper(self.groups, self.data_version, self.forbidden)
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back after each change of a group or of what it is forbidden."""
+        """Register a callback for changes of a group or of its forbidden topics."""
         self._watchers.append(callback)
 
     # --- changing
@@ -137,7 +138,7 @@ class GroupTable:
         await self._changes.change(self._putting(configs), None)
 
     async def delete_async(self, group: str) -> None:
-        """Forget a group, if it is there, and what it is forbidden. Raises StoreError."""
+        """Delete a group, if it exists, and its forbidden topics. Raises StoreError."""
         await self._changes.change(_deleting(group), None)
 
     async def set_readable_async(self, group: str, topic: str, readable: bool) -> None:
@@ -149,11 +150,11 @@ class GroupTable:
         self._take_now(self._putting((config,)))
 
     def delete(self, group: str) -> bool:
-        """Forget a group and what it is forbidden. Returns whether it existed."""
+        """Delete a group and its forbidden topics. Returns whether it existed."""
         return self._take_now(_deleting(group))
 
     def disable(self, group: str) -> bool:
-        """Let the group consume nothing any more. Returns whether it existed."""
+        """Disable consumption for the group. Returns whether it existed."""
         config = self.groups.get(group)
         if config is None:
             return False
@@ -181,14 +182,14 @@ class GroupTable:
         return put
 
     def copy_from(self, wrapper: SubscriptionGroupWrapper) -> None:
-        """Have a master's table, with its version, in memory immediately: what is not in it goes. The file follows."""
+        """Replace the table in memory by a master's table and version. The file follows."""
         self.take((dict(wrapper.subscription_group_table), wrapper.forbidden_table, wrapper.data_version), ())
         self._changes.write_soon()
 
     # --- the file
 
     def load(self) -> None:
-        """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
+        """Read the file; a missing file is an empty table. Raises StoreError for a damaged one."""
         fields = self._file.read() if self._file is not None else None
         if fields is None:
             return
@@ -206,7 +207,7 @@ class GroupTable:
             self.write(self.current())
 
     def retry(self) -> None:
-        """Write again what the disk did not take, if there is such a thing."""
+        """Retry a failed write, if there is one."""
         self._changes.retry()
 
     async def settled(self) -> None:
@@ -249,17 +250,17 @@ class GroupTable:
         return True
 
     def _require_room(self, count: int) -> None:
-        """Raise RemoteError when so many groups are too many."""
+        """Raise RemoteError when this number of groups exceeds the bound."""
         self._bounds.require("subscriptionGroupNumsMax", count, "groups of this broker")
 
     def _may_create(self, group: str) -> bool:
-        # Those of the broker itself exist from the start; no request adds more.
+        # Internal groups exist from the start; no request adds any.
         if not self._live.value.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX):
             return False
         try:
             check_group_name(group)
         except UsageError as error:
-            log.warning("no group is made: %s", error)
+            log.warning("no group is created: %s", error)
             return False
         return True
 
@@ -300,4 +301,4 @@ def _check(config: SubscriptionGroupConfig, queue_nums_max: int) -> None:
             f"retryQueueNums is {config.retry_queue_nums}, at most {queue_nums_max} queues are allowed (topicQueueNumsMax)"
         )
     if config.retry_max_times < -1:
-        raise UsageError(f"retryMaxTimes is {config.retry_max_times}, must be -1 (for ever) or above")
+        raise UsageError(f"retryMaxTimes is {config.retry_max_times}, must be -1 (no limit) or above")

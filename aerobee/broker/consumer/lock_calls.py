@@ -1,11 +1,11 @@
-"""LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42: a consumer takes queues for itself and gives them back. AEROBEE_LIST_LOCKS: who has them.
+"""LOCK_BATCH_MQ 41 and UNLOCK_BATCH_MQ 42: a consumer locks and unlocks queues. AEROBEE_LIST_LOCKS: the holders of locks.
 
 Source: LockBatchRequestBody, LockBatchResponseBody, AdminBrokerProcessor (RocketMQ). Broker names in the queues are
 whatever the client sent and come back as sent. `onlyThisBroker` stops RocketMQ's forwarding between replicas, which
-needs lockInStrictMode; there is none here. `leaseMillis` in a lock request is ours, see lock_table.py.
+needs lockInStrictMode; there is none here. `leaseMillis` in a lock request is Aerobee-specific, see lock_table.py.
 
-What always holds: a grant leaves this broker when the file says who holds the queue, so a broker that was killed and
-started again does not give it to another client while its holder still works on it.
+Invariant: a grant is sent only after the file contains the holder, so a broker that was killed and restarted does not
+grant the queue to another client while its holder still consumes it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LockCalls:
     def __init__(
         self, *, locks: LockTable, file: ConfigFile | None = None, serves: Callable[[], bool] = lambda: True
     ) -> None:
-        """`serves`: whether this broker decides who holds a queue; one that does not grants none."""
+        """`serves`: whether this broker grants locks; otherwise it grants none."""
         self._locks = locks
         self._serves = serves
         self._file = file
@@ -80,7 +80,8 @@ class LockCalls:
         fields = fastjson.loads_object(request.body, "a lock request", fastjson.REQUEST_DIALECT_BYTES_MAX)
         group, client_id, wanted = _parse(fields, "a lock request")
         if not self._serves():
-            # Another broker decides by now: who came with an old route holds nothing here, and asks there.
+            # Another broker grants locks meanwhile: a client with an old route gets no lock here and will
+            # request it there.
             return request.reply(body=fastjson.dumps({"lockOKMQSet": []}))
         lease_s = max(0, json_fields.integer(fields, "leaseMillis")) / 1000
         granted = self._locks.lock(group, client_id, wanted, lease_s=lease_s)
@@ -115,7 +116,7 @@ class LockCalls:
     # --- the file
 
     def load(self) -> None:
-        """Take over the locks of the run before. Raises StoreError for a file that is no lock table."""
+        """Load the locks of the previous run. Raises StoreError for a file that is no lock table."""
         tree = None if self._file is None else self._file.read()
         if tree is None:
             return
@@ -138,7 +139,7 @@ class LockCalls:
     async def _reply_when_saved(self, reply: RemotingCommand) -> RemotingCommand:
         version = self._locks.version
         while self._saved_version < version:
-            # One write at a time; a later one holds what changed meanwhile for all who wait.
+            # One write at a time; the next one contains all changes that wait.
             await self._begin_saving().outcome()
         return reply
 
@@ -153,7 +154,7 @@ class LockCalls:
         try:
             await file.run(lambda: file.write(make_tree()))
         except StoreError as error:
-            # As good as RocketMQ's locks then: they are in memory.
+            # The locks are then only in memory, like RocketMQ's.
             log.error("locks of ordered queues are not written and would not survive a restart: %s", error)
         self._saved_version = version
 

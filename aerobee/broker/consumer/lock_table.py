@@ -1,17 +1,18 @@
-"""Which client of a group may consume a queue in order: RocketMQ's RebalanceLockManager, made durable.
+"""Locks of orderly groups, each held by the client that may consume a queue: RocketMQ's RebalanceLockManager with
+durable holders.
 
     group -> (topic, broker name, queue id) -> (client id, held since, time of the last renewal, lease)
 
 A lock is granted when the queue is free, when the lock there was not renewed for its lease, or when the same client
-asks again, which renews it. The lease is 60 s; a client of ours says how long it trusts a lock itself, and then
-that plus a margin is enough, so that another client soon gets the queues of one that died.
+asks again, which renews it. The lease is 60 s. An Aerobee client states how long it trusts a lock; then the lease is
+that time plus a margin, so that another client soon gets the queues of a dead one.
 
-RocketMQ keeps its locks in memory only: after a restart whoever asks first gets the queue, while the client that held it
-still works on it, and order is lost. Here the holders are in config/orderlyLocks.json:
+RocketMQ keeps its locks in memory only: after a restart the first requesting client gets the queue while the previous
+holder still consumes it, and order is lost. Here the holders are in config/orderlyLocks.json:
 
     {"lockTable": {group: [{"topic", "brokerName", "queueId", "clientId", "leaseMillis", "since"}]}}
 
-The file says who holds what, not when it was renewed: after a load each lock counts as renewed at that moment.
+The file contains holders, not renewals: after loading each lock counts as renewed at that moment.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from aerobee.remoting.body import json_fields
 from aerobee.remoting.body.message_queue import queue_to_dict
 
 LOCK_EXPIRY_S = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
-PURGE_INTERVAL_S = 1.0  # between looks for expired locks of a table that is full
+PURGE_INTERVAL_S = 1.0  # pause between searches for expired locks in a full table
 LAPSED_SHOWN_S = 60.0  # so long after its lease a lock says who was there last
-LEASE_MARGIN_S = 2.0  # for a handler that is cancelled when its client's lease ends
+LEASE_MARGIN_S = 2.0  # margin for a handler that is cancelled when its client's lease ends
 
 
 @dataclass(slots=True)
@@ -44,7 +45,8 @@ class _Lock:
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """A lock as operators see it. `age_ms` counts from the last renewal; it lapses when that reaches `lease_ms`."""
+    """A lock as shown to operators. `age_ms` counts from the last renewal; the lock expires when it reaches
+    `lease_ms`."""
 
     group: str
     queue: MessageQueue
@@ -58,7 +60,7 @@ class LockTable:
     """Orderly locks of all groups. Plain calls; the event loop that owns the broker is the only user."""
 
     def __init__(self, *, clock: Clock, bounds: Bounds | None = None) -> None:
-        """`bounds` say how many locks there may be; further queues are refused then."""
+        """`bounds` limit the number of locks; further locks are refused."""
         self._clock = clock
         self._bounds = bounds
         self._count = 0
@@ -71,7 +73,7 @@ class LockTable:
     ) -> list[MessageQueue]:
         """Take or renew locks; return the queues that `client_id` now holds, in the requested order.
 
-        `lease_s`: how long the client trusts the lock without a renewal, 0 when it does not say.
+        `lease_s`: how long the client trusts the lock without a renewal, 0: not stated.
         """
         now = self._clock.monotonic()
         expiry_s = min(LOCK_EXPIRY_S, lease_s + LEASE_MARGIN_S) if lease_s > 0 else LOCK_EXPIRY_S
@@ -97,7 +99,7 @@ class LockTable:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; those that another client holds stay."""
+        """Release locks; locks of other clients stay."""
         locks = self._groups.get(group)
         if locks is None:
             return
@@ -111,7 +113,7 @@ class LockTable:
             del self._groups[group]
 
     def _has_room(self) -> bool:
-        """Whether one more lock may be; those that have expired make space."""
+        """Whether one more lock is allowed, after removing expired ones."""
         if self._bounds is None or self._count < self._bounds.limit("orderlyLocksMax"):
             return True
         now = self._clock.monotonic()
@@ -158,7 +160,7 @@ class LockTable:
         ]
 
     def longest_held(self, count: int, topics: Container[str]) -> list[LockInfo]:
-        """Of the locks on queues of these topics so many: those that one client has held for longest."""
+        """At most `count` locks on queues of these topics: those held longest by one client."""
         now = self._clock.monotonic()
         locks = (
             (lock.since_ms, name, queue)
@@ -180,7 +182,7 @@ class LockTable:
         return LockInfo(group, queue, lock.client_id, lock.since_ms, age_ms, lease_ms)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget the locks on the queues of a topic that is deleted."""
+        """Remove the locks on the queues of a deleted topic."""
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue in locks if queue.topic == topic]:
                 del locks[queue]
@@ -209,7 +211,7 @@ class LockTable:
             self.version += 1
 
     def from_json(self, tree: Mapping[str, Any]) -> None:
-        """Take over what a file says. Raises MalformedFrame for what is no lock table."""
+        """Load a file's content. Raises MalformedFrame unless it is a lock table."""
         now = self._clock.monotonic()
         table = json_fields.mapping(tree, "lockTable")
         groups: dict[str, dict[MessageQueue, _Lock]] = {}

@@ -21,7 +21,7 @@ NOTICES_AT_ONCE = 256  # about a millisecond
 
 
 class MemberNotices:
-    """Groups whose members are to be notified. Belongs to the event loop."""
+    """Pending notices of groups. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class MemberNotices:
         self._members_of = members_of
         self._call_soon = call_soon
         self._groups: OrderedSet[str] = OrderedSet()
-        self._rest: list[tuple[str, Peer]] = []  # notices under way, the next one last
+        self._rest: list[tuple[str, Peer]] = []  # notices to send, the next one last
         self._is_due = False
 
     def changed(self, group: str) -> None:
@@ -50,7 +50,7 @@ class MemberNotices:
         left = NOTICES_AT_ONCE
         try:
             while left and (self._rest or self._groups):
-                left -= 1  # a group without members costs a look
+                left -= 1  # an iteration also processes a group without members
                 if self._rest:
                     self._notify(*self._rest.pop())
                 else:
@@ -64,7 +64,7 @@ class MemberNotices:
         try:
             self._rest = [(group, peer) for peer in self._members_of(group)][::-1]
         except Exception:
-            # No group may end the notices to all others.
+            # An error of one group must not stop the notices to others.
             log.exception("the members of group %s are not notified of a change of its members", group)
 
     def _notify(self, group: str, peer: Peer) -> None:

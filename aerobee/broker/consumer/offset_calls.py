@@ -1,4 +1,4 @@
-"""Offsets: what a group has consumed (14, 15), and where a queue begins, ends and stood at a time (29 to 32).
+"""Offset requests: a group's committed offset (14, 15), and a queue's first offset, end and offset at a time (29 to 32).
 
 Source: ConsumerManageProcessor and AdminBrokerProcessor (RocketMQ). All are plain functions: nothing here waits.
 """
@@ -64,7 +64,7 @@ class OffsetCalls:
         return request.reply(ext={"offset": str(offset)})
 
     def commit(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """15: store the next offset to consume, a smaller one than before too."""
+        """15: store the next offset to consume; it may be smaller than the previous one."""
         group, topic = request.text("consumerGroup"), request.text("topic")
         queue_id, offset = request.integer("queueId"), request.integer("commitOffset")
         if self._groups.get(group) is None:
@@ -101,7 +101,7 @@ class OffsetCalls:
         return request.reply(ext={"offset": str(offset)})
 
     def minimum(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """31: the offset of the oldest message that is still there; -1 for a batch queue that never had one, as RocketMQ."""
+        """31: the offset of the oldest stored message; -1 for a batch queue that never had one, as RocketMQ."""
         topic, queue_id = request.text("topic"), request.integer("queueId")
         offset = self._store.min_offset(topic, queue_id)
         config = self._topics.get(topic)
@@ -110,7 +110,7 @@ class OffsetCalls:
         return request.reply(ext={"offset": str(offset)}, remark="")
 
     def earliest_store_time(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """32: when the oldest message of a queue was stored, ms; -1 when there is none."""
+        """32: store time of the oldest message of a queue, ms; -1 without a message."""
         topic, queue_id = request.text("topic"), request.integer("queueId")
         offset = self._store.min_offset(topic, queue_id)
         time_ms = self._store.store_time(topic, queue_id, offset) if offset >= 0 else -1

@@ -1,8 +1,9 @@
-"""Where a group stands in one queue: the only computation of lag. Core.
+"""Position of a group in one queue: the only computation of lag. Core.
 
     min_offset .. committed .. pulled .. max_offset
 
-Who shows lag, requests 208 and 317 and /metrics, takes it from here. What retention took is no lag: no consumer can read it.
+Requests 208 and 317 and /metrics use this lag. Messages removed by retention are not lag, because no consumer can read
+them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 
 class Offsets(Protocol):
-    """What consumers have said."""
+    """Offsets that consumers reported."""
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None: ...
 
@@ -19,7 +20,7 @@ class Offsets(Protocol):
 
 
 class Queues(Protocol):
-    """What is stored."""
+    """Offsets of stored messages."""
 
     def min_offset(self, topic: str, queue_id: int) -> int: ...
 
@@ -36,24 +37,24 @@ class QueuePosition(NamedTuple):
 
     @property
     def first_unread(self) -> int | None:
-        """The first message that is not consumed and still there, or the queue's end; None when that is not known."""
+        """The first stored message that is not consumed, or the queue's end; None when unknown."""
         return None if self.committed is None else min(max(self.committed, self.min_offset), self.max_offset)
 
     @property
     def first_unsent(self) -> int | None:
-        """The first message that was not handed out, or the queue's end; None when that is not known."""
+        """The first message that was not delivered, or the queue's end; None when unknown."""
         first = self.first_unread
         return None if first is None else min(max(first, self.pulled or 0), self.max_offset)
 
     @property
     def lag(self) -> int | None:
-        """Messages that are not consumed; None when that is not known."""
+        """Number of messages that are not consumed; None when unknown."""
         first = self.first_unread
         return None if first is None else self.max_offset - first
 
 
 def queue_position(queues: Queues, offsets: Offsets, group: str, topic: str, queue_id: int) -> QueuePosition:
-    """Look at one queue."""
+    """Read the position in one queue."""
     committed = offsets.query(group, topic, queue_id)
     return QueuePosition(
         committed if committed is not None and committed >= 0 else None,

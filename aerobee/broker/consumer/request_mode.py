@@ -26,8 +26,8 @@ FILE_NAME = "messageRequestMode.json"
 
 @dataclass(frozen=True, slots=True)
 class RequestMode:
-    """How one group consumes one topic. With POP, `share_queue_num` queue shares of other members are popped besides
-    the own one; 0 and below, or as many as there are members: every member pops all queues."""
+    """Request mode of one group and topic. With POP, a member pops its own share of the queues and the shares of
+    `share_queue_num` other members; 0 and below, or at least the number of members: every member pops all queues."""
 
     topic: str
     group: str
@@ -59,7 +59,7 @@ _Value = tuple[_Table]
 
 
 class RequestModes:
-    """The table. A change is on the disk before it takes effect."""
+    """The request modes. A change is on disk before it takes effect."""
 
     def __init__(self, *, live: LiveConfig, file: ConfigFile | None = None) -> None:
         self._live = live
@@ -70,7 +70,7 @@ class RequestModes:
         )
 
     def get(self, topic: str, group: str) -> RequestMode:
-        """How the group reads the topic: by the settings where no request has set it."""
+        """The group's mode for the topic; without an explicit mode, the default of the settings."""
         if topic.startswith(RETRY_PREFIX):
             return RequestMode(topic, group)
         found = self._table.get(topic, {}).get(group)
@@ -83,11 +83,11 @@ class RequestModes:
 
     @property
     def count(self) -> int:
-        """How many pairs of topic and group have a mode that was set."""
+        """Number of pairs of topic and group with an explicit mode."""
         return sum(map(len, self._table.values()))
 
     def has(self, topic: str, group: str) -> bool:
-        """Whether something was said about this topic and group."""
+        """Whether this topic and group have an explicit mode."""
         return group in self._table.get(topic, ())
 
     async def put_async(self, mode: RequestMode) -> None:
@@ -121,14 +121,14 @@ class RequestModes:
     # --- the file
 
     def copy_from(self, tree: json_fields.Fields) -> None:
-        """Have a master's table (the body of 402): what is not in it goes. The file follows. Raises MalformedFrame."""
+        """Replace the table by a master's (the body of 402). The file follows. Raises MalformedFrame."""
         table = _parse(tree)
         if table != self._table:
             self.take((table,), ())
             self._changes.write_soon()
 
     def load(self) -> None:
-        """Read the file; one that is not there is an empty table. Raises StoreError for one that is broken."""
+        """Read the file; a missing file is an empty table. Raises StoreError for a damaged one."""
         tree = self._file.read() if self._file is not None else None
         if tree is None:
             return

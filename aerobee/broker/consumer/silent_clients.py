@@ -1,8 +1,9 @@
-"""Clients whose heartbeats do not come any more leave their groups, and their connections are closed.
+"""Removes clients without heartbeats from their groups, and closes their connections.
 
-Source: ClientHousekeepingService.scanExceptionChannel (RocketMQ), which closes the connection of each member that expired. Several
-groups share a connection (producers and consumers of one process), and one that was shut down without a word, or lost its timer, must
-not take the others' connection along (apache/rocketmq 10435): it is closed when no group of it is alive.
+Source: ClientHousekeepingService.scanExceptionChannel (RocketMQ), which closes the connection of each member that
+expired. Several groups share a connection (producers and consumers of one process). A group that stops sending
+heartbeats without unregistering must not close the connection of the others (apache/rocketmq 10435): the connection is
+closed when all its groups have expired.
 """
 
 from __future__ import annotations

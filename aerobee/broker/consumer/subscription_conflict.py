@@ -1,8 +1,8 @@
-"""Members of one group that ask for different things: RocketMQ's silent loss of messages, made visible.
+"""Detects members of one group with different subscriptions, which lose messages silently with RocketMQ.
 
-All members of a group share one subscription table at the broker, and the last heartbeat wins. So when one member subscribes
-to TagA and another to TagB, each in turn gets what the other one subscribed to, drops it, and the offset moves on. The
-broker keeps what each member said and compares. Texts that mean the same (`A||B`, `B || A`) are no difference.
+All members of a group share one subscription table at the broker, and the last heartbeat wins. So when one member
+subscribes to TagA and another to TagB, each receives messages of the other's tag, drops them, and the offset advances.
+The broker stores each member's subscriptions and compares them. Equivalent expressions (`A||B`, `B || A`) are equal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aerobee.remoting.body.subscription import SUBSCRIBE_ALL, SubscriptionData
 
 NOTHING = "nothing"
 
-Wanted = Mapping[str, str]  # topic -> what a member asks for, in one spelling
+Wanted = Mapping[str, str]  # topic -> normalized expression of a member
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Conflict:
 
 
 def wanted_of(subscriptions: Iterable[SubscriptionData]) -> Wanted:
-    """What a heartbeat asks for, without the group's own retry topic."""
+    """The subscriptions of a heartbeat, without the group's retry topic."""
     return {item.topic: _spelled(item) for item in subscriptions if not item.topic.startswith(RETRY_PREFIX)}
 
 

@@ -1,4 +1,4 @@
-"""How many of the messages that wait for a group its filter takes (estimateAccumulation of RocketMQ)."""
+"""Number of lagging messages that match a group's filter (estimateAccumulation of RocketMQ)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.store.message_store import MessageStore
 
-Takes = Callable[[int, int], bool]  # queue id, offset -> whether the group takes that message
+Takes = Callable[[int, int], bool]  # (queue id, offset) -> whether the group's filter matches that message
 
 
 class WantedMessages:
-    """Looks at queue entries, and for a SQL filter that tags do not settle at records."""
+    """Evaluates filters on queue entries, and SQL92 filters on records where the entry does not suffice."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class WantedMessages:
         self._live = live
 
     def filter_of(self, group: str, topic: str) -> Takes | None:
-        """None when the group takes all, when its filter is unknown, or when estimateAccumulation is off."""
+        """None when the group has no filter, when its filter is unknown, or when estimateAccumulation is off."""
         subscription = self._consumers.subscription(group, topic)
         config = self._topics.get(topic)
         if (
@@ -72,9 +72,9 @@ class WantedMessages:
 
 
 def wanted_count(position: QueuePosition, queue_id: int, takes: Takes) -> int:
-    """How much of the lag the filter takes: counted when it is short, estimated from a sample when not.
+    """The part of the lag that matches the filter: counted for a small lag, else estimated from a sample.
 
-    Of a group that never committed all that is there counts.
+    For a group without a committed offset all stored messages count.
     """
     first = position.first_unread
     begin = position.min_offset if first is None else first

@@ -1,1 +1,1 @@
-"""Messages that wait: delay levels, and the delivery of whatever has waited (timer/ delivers through it too)."""
+"""Delay levels, and the delivery of due messages (timer/ uses it too)."""

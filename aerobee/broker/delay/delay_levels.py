@@ -1,4 +1,4 @@
-"""Delay levels as a feature of the broker: schedule.py begins and ends with the role."""
+"""Delay levels as a feature of the broker: schedule.py starts and stops with the master role."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aerobee.broker.state.feature import Feature
 
 
 class DelayLevels(Feature):
-    """Messages with a delay level. The Schedule is made and loaded before, for others look into it, too."""
+    """Messages with a delay level. The Schedule is created and loaded earlier, because other parts read it, too."""
 
     name = "delay levels"
     accepts_early = True

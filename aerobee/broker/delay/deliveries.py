@@ -1,6 +1,6 @@
-"""Stores due messages under their real topics, runs of them in one call: what levels and timers deliver with.
+"""Stores due messages of delay levels and timers under their real topics, in runs of one call.
 
-A DeliveryBackend (fastpath/) takes what is ordinary; Redelivery takes the rest, a message at a time.
+A DeliveryBackend (fastpath/) stores ordinary messages; Redelivery stores the others one by one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTHING = NothingDelivered(0, (), None)
 
 
 class Deliveries:
-    """Belongs to the event loop. Only a broker that takes messages delivers."""
+    """Belongs to the event loop. Only a broker that accepts messages delivers."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Deliveries:
         waiting: Container[tuple[str, int]],
         choice: BackendChoice,
     ) -> None:
-        """`waiting` holds the queues whose messages are announced, as for the fast path. The store's host is known."""
+        """`waiting` contains the queues with pending requests, as for the fast path. The store's host is set."""
         self._store = store
         self._topics = topics
         self._stats = stats
@@ -71,7 +71,7 @@ class Deliveries:
             self._backend.forget_topics()
 
     def _find_topic(self, name: str) -> TopicConfig | None:
-        """The config of a topic to which runs are delivered. What goes to the broker's own is looked at one by one."""
+        """The config of a topic to which runs are delivered. Messages for system topics are stored one by one."""
         if is_own_or_illegal(name):
             return None
         return self._topics.get(name)

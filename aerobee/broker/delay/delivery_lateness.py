@@ -1,6 +1,6 @@
-"""How late messages are delivered: due against delivered, as percentiles of the last minutes. Core.
+"""Delivery lateness: delivery time minus due time, as percentiles of the last minutes. Core.
 
-Fixed buckets, about 12 % apart, in two windows that take turns: a look shows between one and two windows' deliveries.
+Fixed buckets, about 12 % apart, in two alternating windows: a reading covers one to two windows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BOUNDS_MS = _bounds()  # a bucket's upper end, inclusive
 
 
 class DeliveryLateness:
-    """Counts lateness in ms."""
+    """Histogram of lateness in ms."""
 
     def __init__(self) -> None:
         self._now = [0] * (len(_BOUNDS_MS) + 1)
@@ -33,14 +33,14 @@ class DeliveryLateness:
         self.count = 0  # deliveries since the start
 
     def add(self, late_ms: int) -> None:
-        """Count one delivery, so many milliseconds after it was due."""
+        """Count one delivery with this lateness in milliseconds."""
         late = max(0, late_ms)
         self._now[bisect.bisect_left(_BOUNDS_MS, late)] += 1
         self._max_now = max(self._max_now, late)
         self.count += 1
 
     def add_all(self, late_ms: Sequence[int]) -> None:
-        """add() for each; deliveries of one pass are late by the same few numbers."""
+        """add() for each; deliveries of one pass have few distinct values."""
         for late, count in Counter(late_ms).items():
             bucket = bisect.bisect_left(_BOUNDS_MS, max(0, late))
             self._now[bucket] += count
@@ -48,7 +48,7 @@ class DeliveryLateness:
         self.count += len(late_ms)
 
     def turn(self, monotonic_s: float) -> None:
-        """Forget what is older than the window. Called now and then."""
+        """Drop counts older than the window. Called periodically."""
         if monotonic_s - self._turned_at >= WINDOW_S:
             self._before, self._now = self._now, [0] * len(self._now)
             self._max_before, self._max_now = self._max_now, 0
@@ -75,7 +75,7 @@ class DeliveryLateness:
 
     @property
     def max_ms(self) -> int:
-        """The latest one of the present and the last period, ms."""
+        """The maximum lateness of the present and the previous window, ms."""
         return max(self._max_now, self._max_before)
 
     def info(self, prefix: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Reads from the log what was delivered, while the broker serves: a broker that becomes master finds out what the one before did.
+"""Finds deliveries in the log while the broker serves: a new master determines what the previous one has delivered.
 
-Bytes that are not in memory are brought there before they are read, and the event loop gets its turn after each piece.
+Bytes that are not in memory are loaded by a thread before they are read, and the event loop continues after each slice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WarmLog(Protocol):
 
 
 async def deliveries_between(store: WarmLog, start: int, end: int) -> set[int]:
-    """Physical offsets of what was delivered by the records of [start, end). `start` begins a record, or is `end`.
+    """Physical offsets of the sources of all deliveries in [start, end). `start` is the start of a record, or `end`.
 
     Raises StoreError for a log file that cannot be read.
     """

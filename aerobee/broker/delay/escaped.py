@@ -1,9 +1,10 @@
-"""What was delivered to another broker while this group had no master, kept in config/actingDeliveries.json:
+"""Deliveries to other brokers while this group had no master, stored in config/actingDeliveries.json:
 
     {"sources": [physical offsets of the records that waited]}
 
-The log of a slave cannot say so, as a master's does (store/log/source_pointer.py). The acting slave asks this table before it
-delivers, also after a restart; the master that returns is given it, and keeps it as long as its log has those records.
+A master's log records deliveries (store/log/source_pointer.py); a slave's log cannot. The acting slave checks this
+table before it delivers, also after a restart; a returning master receives it, and keeps it as long as its log has
+those records.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FILE_NAME = "actingDeliveries.json"
 
 
 class EscapedDeliveries:
-    """Belongs to the event loop. A crash loses what the last second added: those messages come twice."""
+    """Belongs to the event loop. A crash loses the additions of the last second: those messages are delivered twice."""
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
@@ -37,7 +38,7 @@ class EscapedDeliveries:
         return frozenset(self._sources)
 
     def load(self, log_min_offset: int, log_end: int) -> None:
-        """Read the file; what the log does not hold is forgotten. Raises StoreError."""
+        """Read the file and drop offsets outside the log. Raises StoreError."""
         tree = self._file.read() or {}
         try:
             found = parse_sources(tree.get("sources", []))
@@ -46,7 +47,7 @@ class EscapedDeliveries:
         self._sources = dict.fromkeys(each for each in found if log_min_offset <= each < log_end)
 
     def add(self, sources: Iterable[int]) -> None:
-        """These were delivered; the file follows soon."""
+        """Record deliveries; the file follows soon."""
         before = len(self._sources)
         self._sources.update(dict.fromkeys(sources))
         if len(self._sources) == before:
@@ -56,14 +57,14 @@ class EscapedDeliveries:
         self._save()
 
     def forget_outside(self, log_min_offset: int, log_end: int) -> None:
-        """The log holds only these bytes now."""
+        """Drop entries outside these bytes, the present range of the log."""
         kept = {each: None for each in self._sources if log_min_offset <= each < log_end}
         if len(kept) != len(self._sources):
             self._sources = kept
             self._save()
 
     def part(self, start: int, count: int) -> list[int]:
-        """`count` of them, in the order in which they came, from the start-th on."""
+        """`count` entries in the order of their arrival, from number `start` on."""
         return list(itertools.islice(self._sources, start, start + count))
 
     def _save(self) -> None:
@@ -72,7 +73,7 @@ class EscapedDeliveries:
 
 
 def parse_sources(value: object) -> list[int]:
-    """Physical offsets as another broker or the file tells them. Raises MalformedFrame."""
+    """Physical offsets from another broker or the file. Raises MalformedFrame."""
     if not isinstance(value, list) or len(value) > SOURCES_MAX:
         raise MalformedFrame("the deliveries of an acting master are no list of offsets")
     if any(type(each) is not int or each < 0 for each in value):

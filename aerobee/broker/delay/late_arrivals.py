@@ -1,8 +1,8 @@
-"""When messages of a delay level came whose due time is too far ahead, because the clock was set back. Core.
+"""Arrival times of delay-level messages whose due time is too late because the clock was set back. Core.
 
-A store time never goes back, so after a clock is set back the store times stand still until it has caught up, and the due
-times that are made of them are late. Such a message is due when its level's delay has passed on the steady clock. Of
-messages that came within STEP_S the last one's time counts for all: none is early, and few numbers say it.
+A store time never goes back, so after a clock is set back the store times stand still until it has caught up, and the
+due times that are made of them are late. Such a message is due when its level's delay has passed on the steady clock.
+All messages of a step of STEP_S get the last one's time: none is early, and the table stays small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEP_S = 0.1
 
 @dataclass(slots=True)
 class _Step:
-    """The messages [first, end) of the level's queue came up to `last_s`, on the steady clock."""
+    """The messages [first, end) of the level's queue arrived until `last_s`, by the steady clock."""
 
     first: int
     end: int
@@ -26,7 +26,8 @@ class _Step:
 
 
 class LateArrivals:
-    """Of one level. As many steps as there are in its delay, while the clock is behind; empty otherwise."""
+    """Arrival times of one level. While the clock is behind, it has at most as many steps as fit the level's delay;
+    otherwise it is empty."""
 
     def __init__(self, delay_ms: int, clock: Clock) -> None:
         self._delay_ms = delay_ms
@@ -49,7 +50,7 @@ class LateArrivals:
             steps.append(_Step(begin, end, now_s, now_s))
 
     def left_ms(self, offset: int) -> int:
-        """How long the message at a queue offset still waits, ms; 0 when its delay has expired or it is unknown."""
+        """Remaining delay of the message at a queue offset, ms; 0 when its delay has expired or it is unknown."""
         for step in self._steps:
             if step.first <= offset < step.end:
                 left_s = step.last_s + self._delay_ms / 1000 - self._clock.monotonic()

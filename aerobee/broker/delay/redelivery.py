@@ -1,11 +1,11 @@
-"""From the record of a message that waited to the message under its real topic.
+"""Converts the record of a delayed message to the message under its real topic.
 
 Follows ScheduleMessageService.messageTimeUp and TimerMessageStore.convert of RocketMQ: topic and queue come from
 REAL_TOPIC and REAL_QID, the property text stays as it is but for what is added at its end, born time, host, flags and
 tries stay. The record of the delivery carries the mark of the one that waited (store/log/source_pointer.py).
 
-One is made per delivery, so `Redelivery` patches a copy of the waiting record's head, which takes a third of the time of
-taking the record apart and laying it out again.
+Each delivery creates one record, so `Redelivery` patches a copy of the delayed record's head, which takes a third of
+the time of decoding and encoding it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ExistingQueue = Callable[[str, int], int]  # (topic, queue that it was sent to) 
 
 
 class RedeliveryStore(Protocol):
-    """What storing a delivery needs of the store."""
+    """The part of the store that deliveries use."""
 
     @property
     def store_host(self) -> bytes: ...
@@ -87,7 +87,7 @@ class WaitingMessage:
     )  # fmt: skip
 
     def __init__(self, data: bytes) -> None:
-        """`data` is one whole record. Raises MalformedRecord for bytes that are none."""
+        """`data` is one whole record. Raises MalformedRecord for invalid bytes."""
         if len(data) < RECORD_BYTES_MIN:
             raise MalformedRecord(f"{len(data)} bytes are less than the smallest record")
         self._data = data
@@ -144,7 +144,7 @@ class WaitingMessage:
         )
 
     def destination(self) -> tuple[str, int]:
-        """Real topic and queue. Raises ValueError or UsageError when the properties do not tell where that is."""
+        """Real topic and queue. Raises ValueError or UsageError when the properties do not contain them."""
         topic = self.properties.get(REAL_TOPIC, "")
         queue_text = self.properties.get(REAL_QUEUE_ID, "")
         if not (queue_text.isascii() and queue_text.isdigit() and len(queue_text) < 10):
@@ -155,7 +155,7 @@ class WaitingMessage:
         return topic, int(queue_text)
 
     def text(self, added: bytes = b"") -> bytes:
-        """The property text with `added` behind it, where there is space."""
+        """The property text with `added` appended, where there is space."""
         text = self._text
         if added and len(text) + len(added) + 1 <= PROPERTIES_BYTES_MAX:
             # Clients before 5.0 end their properties without the separator.
@@ -163,7 +163,7 @@ class WaitingMessage:
         return text
 
     def restored(self, added: bytes = b"") -> StoredMessage:
-        """The message as it goes to its real topic. Raises as destination()."""
+        """The message for its real topic. Raises as destination()."""
         topic, queue_id = self.destination()
         return self.message(topic, queue_id, self.text(added))
 
@@ -184,12 +184,12 @@ class WaitingMessage:
 
     @property
     def store_time_at(self) -> int:
-        """Where in its record the store time stands."""
+        """Position of the store time in the record."""
         return self._store_time_at
 
 
 class Redelivery:
-    """Stores what waited under its real topic."""
+    """Stores due messages under their real topics."""
 
     def __init__(
         self, store: RedeliveryStore, *, existing_queue: ExistingQueue, lmqs: LmqDispatch | None = None
@@ -205,8 +205,8 @@ class Redelivery:
     def deliver(self, message: WaitingMessage, added: bytes = b"") -> tuple[str, int]:
         """Store one delivery; returns its topic and its bytes. Readable and durable as after MessageStore.append.
 
-        Raises StoreFull and StoreNotWritable, changing nothing; ValueError, UsageError or RecordInvalid for a message
-        that can be delivered nowhere.
+        Raises StoreFull and StoreNotWritable, changing nothing; ValueError, UsageError or RecordInvalid for an
+        undeliverable message.
         """
         store = self._store
         topic, sent_to = message.destination()
@@ -231,7 +231,7 @@ class Redelivery:
         return topic, result.size
 
     def _append(self, waiting: WaitingMessage, topic: str, queue_id: int, text: bytes) -> AppendResult:
-        """The store's own way."""
+        """The store's append method."""
         message = waiting.message(topic, queue_id, text)
         if self._lmqs is not None and names_lmqs(topic, waiting.properties):
             return append_accepted(self._store, self._lmqs, message, self._throttle)

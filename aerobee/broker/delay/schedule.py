@@ -1,16 +1,16 @@
 """Delivery of messages with a delay level (ScheduleMessageService of RocketMQ).
 
-A delayed message lies in queue level-1 of SCHEDULE_TOPIC_XXXX; the tags code of its queue entry is the time at which
-it is due. Each level is one queue in the order of its due times, so one timer a level is enough: it stands at the due
-time of the next entry. A due message is stored again under REAL_TOPIC and REAL_QID, whole runs of them in one call
-(deliveries.py); its property text stays as it is. How far each level has come is kept in config/delayOffset.json:
+A delayed message is stored in queue level-1 of SCHEDULE_TOPIC_XXXX; the tags code of its queue entry is the time at
+which it is due. Each level is one queue in the order of its due times, so one timer per level suffices: it is set to
+the due time of the next entry. A due message is stored again under REAL_TOPIC and REAL_QID, whole runs of them in one
+call (deliveries.py); its property text stays as it is. The progress of each level is stored in config/delayOffset.json:
 
     {"dataVersion": {...}, "offsetTable": {level: queue offset}, "aerobeeLogOffset": physical offset}
 
-The file is written every 10 s and at the stop. After a crash RocketMQ delivers again what was delivered since then. Here
-the record of each delivery names the record it was made from (store/log/source_pointer.py): loading looks at the commit log
-from aerobeeLogOffset on and moves each level behind the last message that was delivered. RocketMQ leaves that key out
-when it writes the file. The file never runs ahead of the log on the disk.
+The file is written every 10 s and at the stop. After a crash RocketMQ repeats the deliveries since the last write. Here
+the record of each delivery names the record it was made from (store/log/source_pointer.py): loading reads the commit
+log from aerobeeLogOffset on and moves each level behind the last delivered message. RocketMQ omits that key when it
+writes the file. The file never runs ahead of the log on the disk.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
 
-DELIVERIES_PER_PASS = 64  # one by one; then the event loop gets its turn
+DELIVERIES_PER_PASS = 64  # messages delivered one by one before the event loop continues
 ERROR_PAUSE_S = 1.0
-SCAN_BYTES_MAX = 64 << 20  # a start after a crash looks at no more than this and 10 s of the log
+SCAN_BYTES_MAX = 64 << 20  # a start after a crash reads at most this and 10 s of the log
 SAVE_INTERVAL_S = 10.0  # flushDelayOffsetInterval
 LOG_OFFSET_KEY = "aerobeeLogOffset"
 VERSION_STEP = 200  # deliveries that share one data version (delayOffsetUpdateVersionStep)
@@ -96,7 +96,7 @@ class Schedule:
         escaped: Container[int] = (),
         lmqs: LmqDispatch | None = None,
     ) -> None:
-        """`deliveries` stores runs of due messages; without it they are delivered one by one.
+        """`deliveries` stores runs of due messages; without `deliveries` they are delivered one by one.
 
         Records at the physical offsets in `escaped` were delivered by another broker: they are passed over.
         """
@@ -110,7 +110,7 @@ class Schedule:
         self._delays_ms = store.config.delay_levels_ms()
         self._arrivals = [LateArrivals(delay_ms, clock) for delay_ms in self._delays_ms]
         self._timers: dict[int, Timer] = {}
-        self._due_ms: dict[int, int] = {}  # level -> for when its timer stands
+        self._due_ms: dict[int, int] = {}  # level -> time of its timer
         self._save_timer: Timer | None = None
         self._running = False
         self._count = 0  # deliveries since the start
@@ -119,12 +119,12 @@ class Schedule:
         self.lateness = DeliveryLateness()
         self.offsets: dict[int, int] = {}  # level -> next queue offset to deliver
         self._copied_from: int | None = (
-            None  # at a slave: where the log ended when the master told its offsets
+            None  # at a slave: the log's end when it received the master's offsets
         )
         self.data_version = DataVersion(0, clock.now_ms(), 0)
 
     def start(self) -> None:
-        """Begin with what is due. load() comes first; at a broker that followed a master skip_delivered(), too."""
+        """Start delivering. Call load() first; at a broker that followed a master also skip_delivered()."""
         self._running = True
         self._copied_from = None
         for level in range(1, len(self._delays_ms) + 1):
@@ -133,11 +133,11 @@ class Schedule:
 
     @property
     def copied_from(self) -> int | None:
-        """At a slave: from where on the log may hold deliveries that `offsets` do not count."""
+        """At a slave: log offset from which on deliveries may not be included in `offsets`."""
         return self._copied_from
 
     def follow(self) -> None:
-        """Another broker delivers from here on: until its offsets are copied, what it delivers shows in the log alone."""
+        """Another broker delivers from now on: until its offsets are copied, its deliveries are only in the log."""
         if self._copied_from is None:
             self._copied_from = self._store.log.end
 
@@ -149,7 +149,7 @@ class Schedule:
         self._timers.clear()
 
     def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        """A message became readable; of interest are those of the schedule topic."""
+        """A message became readable; only those of the schedule topic matter."""
         if topic == SCHEDULE_TOPIC and self._running:
             level = queue_id + 1
             if 1 <= level <= len(self._delays_ms):
@@ -168,7 +168,7 @@ class Schedule:
         self._timers[level] = self._clock.call_later(wall_wait_s(self._clock, due_ms), self._run, level)
 
     def _run(self, level: int) -> None:
-        """Deliver what is due at a level and set its timer for the rest."""
+        """Deliver the due messages of a level and set its timer for the next one."""
         self._timers.pop(level, None)
         self._due_ms.pop(level, None)
         if not self._running or not 1 <= level <= len(self._delays_ms):
@@ -208,7 +208,7 @@ class Schedule:
         self._arm(level, self._clock.now_ms())
 
     def _run_at_once(self, level: int, queue: ScheduleQueue, offset: int) -> bool:
-        """Deliver a run of what is due from `offset` on; returns whether there was any."""
+        """Deliver a run of due messages from `offset` on; returns whether there was any."""
         deliveries = self._deliveries
         count = min(RUN_MAX, queue.readable_max - offset)
         if deliveries is None or count <= 0 or not isinstance(queue, ConsumeQueue):
@@ -233,7 +233,7 @@ class Schedule:
         if fault is not None:
             self._arm(
                 level, now + round(ERROR_PAUSE_S * 1000)
-            )  # the others are not to wait for the next arrival
+            )  # later messages must not wait for the next arrival
             raise fault
         return delivered > 0
 
@@ -259,14 +259,15 @@ class Schedule:
             self.data_version = self.data_version.next(self._clock.now_ms())
 
     def copy_from(self, offsets: dict[int, int], log_offset: int) -> None:
-        """Have a master's offsets; what it delivered since shows in the log from `log_offset` on. The file follows soon."""
+        """Apply a master's offsets; its later deliveries are in the log from `log_offset` on. The file follows soon."""
         self._copied_from = log_offset
         if offsets != self.offsets:
             self.offsets = offsets
             self.save_soon()
 
     def delivered_elsewhere(self, offsets: Mapping[int, int]) -> None:
-        """Another broker has delivered each level up to there, as far as its queue goes here. The file follows soon."""
+        """Another broker has delivered each level up to these offsets, limited to the local queues. The file follows
+        soon."""
         for level, offset in offsets.items():
             queue = self._store.queues.get((SCHEDULE_TOPIC, level - 1))
             if queue is not None:
@@ -291,11 +292,11 @@ class Schedule:
             store = self._store
             self.skip_delivered(delivered_sources(store.log, scan_from, store.log.end))
         elif tree is not None:
-            # RocketMQ wrote it. From here on a crash must find where to look.
+            # RocketMQ wrote the file. After a later crash the file must contain the log offset.
             self.save()
 
     def _first_record(self) -> int | None:
-        """Where the oldest delayed message lies; None without any."""
+        """Physical offset of the oldest delayed message; None without any."""
         entries = [
             queue.entry(queue.min_offset)
             for (topic, _), queue in self._store.queues.items()
@@ -304,8 +305,8 @@ class Schedule:
         return min((entry[0] for entry in entries if entry is not None), default=None)
 
     def skip_delivered(self, delivered: set[int]) -> None:
-        """Move each level behind the last message of these physical offsets, whose delivery is in the log; takes them out of the
-        set. A level delivers in order."""
+        """Move each level behind its last message in this set of physical offsets, whose deliveries are in the log, and
+        remove them from the set. A level delivers in order."""
         store = self._store
         newest = max(delivered, default=-1)
         for level in range(1, len(self._delays_ms) + 1):
@@ -317,18 +318,20 @@ class Schedule:
                 entry = queue.entry(at)
                 at += 1
                 if entry is not None and entry[0] > newest:
-                    break  # nor what follows. A due time says less: the clock may have been ahead, and be right now.
+                    # Nor the following ones. A due time proves less: the clock may have been ahead at that
+                    # time.
+                    break
                 if entry is not None and entry[0] in delivered:
                     delivered.discard(entry[0])
                     self.offsets[level] = at
 
     def save(self) -> None:
-        """Write delayOffset.json with where each level stands now."""
+        """Write delayOffset.json with the present offsets."""
         if self._file is not None:
             self._file.write(self._file_tree())
 
     def save_soon(self) -> None:
-        """Have delayOffset.json say where each level stands now."""
+        """Schedule a write of delayOffset.json with the present offsets."""
         tree, file = self._file_tree(), self._file
         if file is not None:
             file.write_soon(lambda: file.write(tree))
@@ -338,7 +341,7 @@ class Schedule:
         return {**self.to_json(), LOG_OFFSET_KEY: log_offset}
 
     def to_json(self) -> dict[str, object]:
-        """What RocketMQ knows of the file; also the body of GET_ALL_DELAY_OFFSET (45)."""
+        """RocketMQ's part of the file; also the body of GET_ALL_DELAY_OFFSET (45)."""
         return {"dataVersion": self.data_version.to_dict(), "offsetTable": dict(self.offsets)}
 
     def _save_again(self) -> None:
@@ -349,7 +352,7 @@ class Schedule:
             self.offsets != self._saved or log_end - self._saved_end > SCAN_BYTES_MAX
         ):
             tree, self._saved, self._saved_end = self._file_tree(), dict(self.offsets), log_end
-            # The file must not say that a message was delivered whose record a power loss can take back.
+            # The file must not record a delivery whose record a power loss can remove.
             self._store.flushed.when(self._store.log.end, lambda ok: self._write(tree) if ok else None)
 
     def _write(self, tree: dict[str, object]) -> None:

@@ -1,1 +1,1 @@
-"""What a broker shows at /metrics: its own numbers under RocketMQ's names, and how far its consumers are behind."""
+"""The /metrics page of a broker: its metrics under RocketMQ's names, and the lag of its consumers."""

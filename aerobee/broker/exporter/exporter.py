@@ -1,4 +1,4 @@
-"""How a broker's numbers leave it (metricsExporterType): when its HTTP port opens, what is shown, when the broker is ready."""
+"""Export of a broker's metrics (metricsExporterType): HTTP port, exported metrics, readiness."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from aerobee.remoting.loop_watch import LoopWatch
 from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.message_store import MessageStore
 
-SCOPE = "broker-meter"  # as RocketMQ names it
+SCOPE = "broker-meter"  # RocketMQ's name of the exporter
 
 
 class Exporter:
-    """open() before the store is loaded, so that a long recovery can be watched; serve() when everything runs; close()."""
+    """Call open() before the store is loaded, so that a long recovery is visible; serve() when everything runs; then
+    close()."""
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
-        """Raises ConfigError when the extra that it takes is not installed."""
+        """Raises ConfigError when the required extra is not installed."""
         self.health = Health("broker")
         self._shown: BrokerFamilies | None = None
         self._lags: LagSampler | None = None
@@ -39,11 +40,11 @@ class Exporter:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Address of the HTTP port."""
         return self.export.address
 
     async def open(self) -> None:
-        """Listen: alive, not started, without numbers. Raises OSError when the address is taken."""
+        """Listen: report alive, not started, without metrics. Raises OSError when the address is in use."""
         await self.export.start()
 
     def serve(
@@ -57,9 +58,9 @@ class Exporter:
         requests: RequestStats,
         out_of_sync: Callable[[], str] | None = None,
     ) -> None:
-        """The broker has started: show its numbers, measure lag, be ready when nothing speaks against it.
+        """The broker has started: export its metrics, measure lag, report ready unless a check fails.
 
-        `out_of_sync` is there in controller mode: why this broker is not in sync with its group.
+        `out_of_sync`, in controller mode only: the reason why this broker is not in sync with its group.
         """
         pops = [feature.engine.in_flight for feature in features if isinstance(feature, Pop)]
         self._lags = LagSampler(
@@ -94,14 +95,14 @@ class Exporter:
         self._prepare()
 
     async def close(self, *, last_round: bool = True) -> None:
-        """Measure no more, send the last numbers to whoever is sent them, close the port."""
+        """Stop measuring, push the last metrics to the configured receivers, close the port."""
         if self._lags is not None:
             self._lags.stop()
         await self.export.stop(last_round=last_round)
 
     def _prepare(self) -> None:
-        """When the broker has started and when it has many more series than a page was made for: no first page should be rendered
-        during a scrape."""
+        """Render a page after the start and after a large growth of the series, so that no scrape has to render the
+        first page."""
         if self._shown is not None:
             hide_grown("series", self._shown.size)
             self.export.prepare(self._shown.size)
@@ -116,7 +117,7 @@ def broker_checks(
     registration: Registration,
     replication: Callable[[], ReplicationState],
 ) -> tuple[tuple[str, Callable[[], str]], ...]:
-    """Why a broker should get no work now."""
+    """Reasons why the broker is not ready."""
 
     def writable() -> str:
         return store.writability.reason if role.takes_writes else ""

@@ -1,7 +1,7 @@
-"""A broker's numbers as families of /metrics: RocketMQ's names where they mean the same, `aerobee_…` for the rest.
+"""A broker's metrics as families of /metrics: RocketMQ's names for equal metrics, `aerobee_…` for others.
 
-Every number of the registry (metrics.py) is shown: those in ROCKETMQ_NAMES under the name and labels that RocketMQ gives them,
-any other as aerobee_<name>. What the registry has not, sizes, lag, connections, is read here from whoever holds it.
+Every metric of the registry (metrics.py) is exported: those in ROCKETMQ_NAMES under RocketMQ's name and labels, any
+other as aerobee_<name>. Values outside the registry (sizes, lag, connections) are read here from their owners.
 
 Source: DefaultStoreMetricsManager, BrokerMetricsManager, BrokerMetricsConstant (RocketMQ).
 """
@@ -72,7 +72,7 @@ ROCKETMQ_NAMES = {
     "pop_revive_latency": "rocketmq_pop_revive_latency",
     "pop_checkpoints_buffered": "rocketmq_pop_checkpoint_buffer_size",
     "pop_offsets_buffered": "rocketmq_pop_offset_buffer_size",
-    # Without the topic, group and kind that RocketMQ has as labels of these:
+    # These have no labels for topic, group and kind, unlike RocketMQ's:
     "timer_enqueued": "rocketmq_timer_enqueue_total",
     "timer_dequeued": "rocketmq_timer_dequeue_total",
     "transactions_committed": "rocketmq_commit_messages_total",
@@ -83,7 +83,7 @@ ROCKETMQ_NAMES = {
     "pop_revive_out": "rocketmq_pop_revive_out_message_total",
     "pop_revived": "rocketmq_pop_revive_retry_messages_total",
 }
-_TYPED = ("messages_in", "bytes_in", "message_size")  # with the type of the topic's messages as a label
+_TYPED = ("messages_in", "bytes_in", "message_size")  # with the topic's message type as a label
 SAMPLES_A_SLICE = 256
 _STORAGE = label_text({"storage_type": "local", "storage_medium": "disk"})
 _KINDS = {
@@ -99,7 +99,7 @@ _ENDINGS = {
 _NUMBERS = (Kind.COUNTER, Kind.GAUGE)
 _CHANGE_IN_PLACE = (Kind.LATENCY, Kind.SPREAD)
 _SIZE_ENDS = tuple(map(float, SIZE_ENDS))
-# Doublings from 7.6 us to 32 s: where buckets of Latency end too.
+# Powers of two from 7.6 us to 32 s, which are also bounds of Latency's buckets.
 _ENDS_S = tuple(2.0**exponent for exponent in range(-17, 6))
 
 _Samples = Iterator[tuple[str, float | Histogram]]
@@ -107,19 +107,19 @@ _Samples = Iterator[tuple[str, float | Histogram]]
 
 @dataclass(slots=True, eq=False)
 class _Layout:
-    """What the labels of a block look like, and which of its samples are shown by themselves; None: all.
+    """The labels of a block as text, and its samples with separate series; None: all.
 
-    As long as it is the same object both are what they were.
+    Both are unchanged while the object is the same.
     """
 
     made_of: Hashable
-    texts: tuple[str, ...]  # not lists: the collector of cycles looks into these again and again
+    texts: tuple[str, ...]  # tuples, because the garbage collector would traverse lists repeatedly
     shown: tuple[bool, ...] | None = None
-    counted: frozenset[str] = frozenset()  # topics that `shown` was made with
+    counted: frozenset[str] = frozenset()  # topics with which `shown` was computed
 
 
 class BrokerFamilies:
-    """The families of one broker. What labels look like is kept from page to page."""
+    """The families of one broker. Encoded labels are cached between pages."""
 
     def __init__(
         self,
@@ -136,30 +136,30 @@ class BrokerFamilies:
         self._watch = watch
         self._requests = requests
         self._common = ""
-        # What comes before a group, by names of labels.
+        # Encoded labels before the group, by label names.
         self._texts: dict[tuple[str, ...], dict[Labels, str]] = {}
         self._group_texts: dict[str, str] = {}
         self._shown: frozenset[str] = frozenset()  # topics with separate series
-        self._counted: frozenset[str] = frozenset()  # of them those whose messages are no second try
-        self._fresh: tuple[int, int, str] | None = None  # what the labels were made from
-        self._layouts: dict[tuple[tuple[str, ...], Hashable], _Layout] = {}  # by names of labels and block
-        # Of each block of a metric what is summed under OTHER, with the token that it was read with.
+        self._counted: frozenset[str] = frozenset()  # those that are not retry topics
+        self._fresh: tuple[int, int, str] | None = None  # inputs of the cached labels
+        # By label names and block Per block of a metric: the sum under OTHER, with the token of its reading.
+        self._layouts: dict[tuple[tuple[str, ...], Hashable], _Layout] = {}
         self._rests: dict[tuple[str, Hashable], tuple[Hashable, dict[Labels, Any]]] = {}
         self._lag_chunks = LagChunks()
-        self._generation = 0  # of topics: their attributes are labels
-        self._system_count = 0  # topics that became the broker's own: they are never fewer
+        self._generation = 0  # data version of the topics, whose attributes are labels
+        self._system_count = 0  # number of system topics, which never decreases
         parts.topics.on_change(self._topics_changed)
 
     @property
     def size(self) -> int:
-        """About how many series each family of the large ones has."""
+        """Approximate number of series of each large family."""
         return len(self._parts.topics.topics) + len(self._lags.sample.lags) + self._parts.stats.reader_count
 
     def _topics_changed(self, configs: object) -> None:
         self._generation += 1
 
     def families(self) -> Iterator[Family]:
-        """All of them, each read when its turn comes: numbers of the last are a little later than those of the first.
+        """All families, read one after the other: the last values are slightly later than the first.
 
         Those of the whole broker first, then of topics, of groups, and of pairs of both: a page that has to leave soon goes
         without the last ones (monitoring/http_server.py).
@@ -194,7 +194,7 @@ class BrokerFamilies:
         return Family(name, _KINDS[metric.kind], metric.meaning, slices=self._slices(metric))
 
     def _refresh(self, common: str, topics_max: int) -> None:
-        """Which topics have separate series: the oldest of the table, so that they stay the same ones."""
+        """Topics with separate series: the oldest of the table, so that the selection is stable."""
         generation = (self._generation, topics_max, common)
         if generation == self._fresh:
             return
@@ -214,8 +214,8 @@ class BrokerFamilies:
         self._shown = counted.union(retries[:topics_max])
 
     def _slices(self, metric: Metric) -> Iterator[Slice]:
-        """What the registry says of one name: topics that are shown by themselves, the rest summed under OTHER, for a monitoring
-        system pays for every series."""
+        """One metric of the registry: separate series for the shown topics, the others summed under OTHER, because
+        every series costs a monitoring system resources."""
         rest: dict[Labels, Any] = {}
         for block in metric.blocks() if metric.blocks is not None else _blocks(metric):
             layout = self._layout(metric, block)
@@ -229,9 +229,9 @@ class BrokerFamilies:
             yield Slice((self._common, block.token), partial(_samples, metric.kind, block, layout))
 
     def _layout(self, metric: Metric, block: SampleBlock) -> _Layout:
-        """Recomputed when the block has other samples or other labels: a new topic changes no other's."""
+        """Recomputed when the block's samples or labels change: a new topic does not affect other blocks."""
         names = self._names(metric)
-        # Of a topic's attributes only those speak whose labels have its type.
+        # Topic attributes matter only for families with the message type as a label.
         generation = self._generation if metric.name in _TYPED else 0
         made_of = (block.labels_token, self._common, self._system_count, generation)
         layout = self._layouts.get((names, block.key))
@@ -251,7 +251,7 @@ class BrokerFamilies:
         return layout
 
     def _rest(self, metric: Metric, block: SampleBlock, layout: _Layout) -> dict[Labels, Any]:
-        """The sums of what is not shown by itself, by its labels with OTHER."""
+        """The sums of samples without separate series, by their labels with OTHER."""
         token = (layout, block.token)
         known = self._rests.get((metric.name, block.key))
         if known is not None and known[0] == token:
@@ -260,7 +260,7 @@ class BrokerFamilies:
         rest: dict[Labels, Any] = {}
         for labels, value in zip(block.labels(), block.values(), strict=True):
             topic = labels[position]
-            # A message that comes again is no further message.
+            # A redelivered message does not count as a further message.
             if topic not in self._counted and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
                 summed = (*labels[:position], OTHER, *labels[position + 1 :])
                 rest[summed] = rest[summed] + value if summed in rest else value
@@ -271,8 +271,9 @@ class BrokerFamilies:
         return metric.labels if metric.name not in _TYPED else (*metric.labels, "message_type")
 
     def _text(self, names: tuple[str, ...], labels: Labels) -> str:
-        """What all series with these labels have between the braces. `names` may have one more: the type of the topic's messages."""
-        if names[-1:] == ("group",):  # last, so that what comes before is made once for all groups
+        """The text between the braces for series with these labels. `names` may contain one more label: the topic's
+        message type."""
+        if names[-1:] == ("group",):  # last, so that the text before it is encoded once for all groups
             head = self._texts.setdefault(names[:-1], {})
             text = head.get(labels[:-1])
             if text is None:
@@ -305,10 +306,18 @@ def _broker(parts: BrokerParts, watch: LoopWatch, common: str) -> Iterator[Famil
         ("rocketmq_topic_number", "Topics of this broker", len(parts.topics.topics)),
         ("rocketmq_consumer_group_number", "Groups of this broker", len(parts.groups.groups)),
         ("aerobee_writable", "1: the store takes messages", int(parts.store.is_writable)),
-        ("aerobee_role_epoch", "In which the role began", role.epoch),
-        ("aerobee_loop_wait_seconds", "How late the event loop runs now", overload.wait_ms / 1000),
-        ("aerobee_loop_wait_longest_seconds", "The longest since the start", overload.wait_max_ms / 1000),
-        ("aerobee_loop_held_longest_seconds", "By one request or burst since the start", watch.longest_s),
+        ("aerobee_role_epoch", "Epoch of the present role", role.epoch),
+        ("aerobee_loop_wait_seconds", "Present lateness of the event loop", overload.wait_ms / 1000),
+        (
+            "aerobee_loop_wait_longest_seconds",
+            "Longest lateness since the start",
+            overload.wait_max_ms / 1000,
+        ),
+        (
+            "aerobee_loop_held_longest_seconds",
+            "Longest block by one request or batch of frames since the start",
+            watch.longest_s,
+        ),
     ):
         yield Family(name, GAUGE, meaning, ((common, value),))
     label = joined(common, label_text({"role": role.role.value}))
@@ -320,7 +329,7 @@ def _broker(parts: BrokerParts, watch: LoopWatch, common: str) -> Iterator[Famil
             "Requests and bursts that blocked the event loop 50 ms or more",
             watch.held_count,
         ),
-        ("aerobee_loop_held_seconds_total", "For how long all together", watch.held_s),
+        ("aerobee_loop_held_seconds_total", "Total duration of these blocks", watch.held_s),
         ("aerobee_bounds_reached_total", "Requests refused at a bound", parts.bounds.reached_count),
     ):
         yield Family(name, COUNTER, meaning, ((common, count),))
@@ -337,18 +346,18 @@ def _delays(parts: BrokerParts, common: str) -> Iterator[Family]:
         if queue is not None:
             text = joined(common, label_text({"level": str(level)}))
             waiting.append((text, max(0, queue.max_offset - offset)))
-    yield Family("aerobee_delay_level_messages", GAUGE, "Waiting for their time", waiting)
+    yield Family("aerobee_delay_level_messages", GAUGE, "Pending messages", waiting)
     late = (
         (joined(common, label_text({"quantile": name})), late_s)
         for (name,), late_s in schedule.lateness.quantiles_s()
     )
-    meaning = "Delivered so long after their time, of the last minutes; absent when none was"
+    meaning = "Delivery lateness of the last minutes; absent without deliveries"
     yield Family("aerobee_delay_level_late_seconds", GAUGE, meaning, late)
 
 
 def _dead_letters(parts: BrokerParts, common: str) -> Iterator[Family]:
-    """Ever sent to a group's dead letters here, as the queues' offsets say: it survives restarts."""
-    name, meaning = "rocketmq_send_to_dlq_messages_total", "Given up after the last try"
+    """Messages ever dead-lettered here, from the queues' offsets: survives restarts."""
+    name, meaning = "rocketmq_send_to_dlq_messages_total", "Messages dead-lettered after the last try"
     sent, there = [], []
     for topic, config in list(parts.topics.topics.items()):
         if not topic.startswith(DLQ_PREFIX):
@@ -360,7 +369,7 @@ def _dead_letters(parts: BrokerParts, common: str) -> Iterator[Family]:
         sent.append((text, sum(ends)))
         there.append((text, sum(ends) - sum(begins)))
     yield Family(name, COUNTER, meaning, sent)
-    yield Family("aerobee_dead_letters", GAUGE, "That are still stored", there)
+    yield Family("aerobee_dead_letters", GAUGE, "Stored messages", there)
 
 
 def _storage(parts: BrokerParts, common: str) -> Iterator[Family]:
@@ -368,7 +377,7 @@ def _storage(parts: BrokerParts, common: str) -> Iterator[Family]:
     log_ratio, queue_ratio = store.disk_ratios()
     for name, meaning, value in (
         ("rocketmq_storage_size", "Bytes of the log", store.log.end - store.log.min_offset),
-        ("rocketmq_storage_flush_behind_bytes", "Stored, not on the disk yet", store.unflushed_bytes),
+        ("rocketmq_storage_flush_behind_bytes", "Stored but not flushed to disk", store.unflushed_bytes),
         ("rocketmq_storage_dispatch_behind_bytes", "0: queues are written with the record", 0),
         ("aerobee_disk_used_ratio", "0 to 1, of the file system with the log", log_ratio),
         ("aerobee_queue_disk_used_ratio", "0 to 1, of the file system with the queues", queue_ratio),
@@ -410,7 +419,7 @@ def _client(channel: ClientChannel) -> dict[str, str]:
 
 
 def _blocks(metric: Metric) -> Iterator[SampleBlock]:
-    """The numbers themselves are the token, but for what changes in place."""
+    """The values themselves are the token, except values that change in place."""
     for block in _cut(metric.name, metric.read()):
         yield block if metric.kind not in _CHANGE_IN_PLACE else replace(block, token=object())
 
@@ -425,7 +434,7 @@ def _cut(name: Hashable, samples: Iterable[tuple[Labels, Value]]) -> Iterator[Sa
 
 
 def _samples(kind: Kind, block: SampleBlock, layout: _Layout) -> Iterable[tuple[str, Any]]:
-    """What of a block is shown."""
+    """The samples of a block with separate series."""
     values = block.values()
     samples = zip(layout.texts, values if kind in _NUMBERS else map(_shown_value, values), strict=True)
     return samples if layout.shown is None else compress(samples, layout.shown)

@@ -1,4 +1,4 @@
-"""How far groups are behind, as families of /metrics, in slices of pairs: a pair that has not moved costs nothing."""
+"""Lag of groups as families of /metrics, in chunks of pairs: an unchanged pair costs nothing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from aerobee.system_names import is_system_group
 
 OTHER = "other"  # the topic under which everything beyond metricsTopicsMax is summed
 PAIRS_A_SLICE = 256
-LOCKS_MAX = 5_000  # with separate series: those held for longest
+LOCKS_MAX = 5_000  # maximum number of locks with separate series: the longest held
 _STATE_LABELS = {state: f',state="{state.value}"' for state in LagState}
 
 _Samples = Iterable[tuple[str, float]]
 
 
 class Chunk:
-    """Some pairs, which do not change. Two are equal when they are one."""
+    """An immutable chunk of pairs. Equality is identity."""
 
     __slots__ = ("labels", "lags")
 
@@ -32,14 +32,14 @@ class Chunk:
 
 
 class LagChunks:
-    """The pairs of a measurement in chunks. One in which nothing has changed since the measurement before is the same object."""
+    """The pairs of a measurement in chunks. A chunk without changes since the previous measurement is the same object."""
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
         self._made_of: tuple[LagSample, frozenset[str]] | None = None
 
     def of(self, sample: LagSample, shown: frozenset[str]) -> Iterable[Chunk]:
-        """Made one after the other at the first time: to go through 100,000 pairs takes some milliseconds."""
+        """Created lazily at the first reading: iterating over 100,000 pairs takes some milliseconds."""
         known = self._made_of
         if known is not None and known[0] is sample and known[1] is shown:
             return self._chunks
@@ -57,7 +57,7 @@ class LagChunks:
 def lag_families(
     parts: BrokerParts, sample: LagSample, chunks: LagChunks, common: str, shown: frozenset[str]
 ) -> Iterator[Family]:
-    """`shown`: topics with separate series. `chunks`: those of the page before."""
+    """`shown`: topics with separate series. `chunks`: those of the previous page."""
     if sample.measured_at is None:
         return
     age_s = max(0.0, parts.clock.monotonic() - sample.measured_at)
@@ -70,9 +70,9 @@ def lag_families(
 
 
 def group_families(parts: BrokerParts, common: str, shown: frozenset[str]) -> Iterator[Family]:
-    """What holds for a whole group, and the queues of `shown` topics that ordered consumers hold.
+    """Metrics of whole groups, and the queue locks of ordered consumers on `shown` topics.
 
-    Any client may lock queues of missing topics, each with a separate series: of the locks LOCKS_MAX are shown.
+    Clients may lock queues of missing topics, each with a separate series: at most LOCKS_MAX locks are exported.
     """
     members = (
         (joined(common, label_text({"consumer_group": name})), parts.consumers.size_of(name))
@@ -96,24 +96,24 @@ def group_families(parts: BrokerParts, common: str, shown: frozenset[str]) -> It
         for lock in parts.locks.longest_held(LOCKS_MAX, shown)
     ]
     yield Family(
-        "aerobee_consumer_locks", GAUGE, "Queues that ordered consumers hold", ((common, parts.locks.count),)
+        "aerobee_consumer_locks", GAUGE, "Queues locked by ordered consumers", ((common, parts.locks.count),)
     )
     yield Family(
         "aerobee_consumer_lock_held_seconds",
         GAUGE,
-        "Since this consumer got the ordered queue",
+        "Time since this consumer locked the ordered queue",
         ((joined(common, text), max(0, now_ms - lock.since_ms) / 1000) for text, lock in locks),
     )
     yield Family(
         "aerobee_consumer_lock_age_seconds",
         GAUGE,
-        "Since this consumer renewed its lock of the ordered queue",
+        "Time since this consumer renewed its lock of the ordered queue",
         ((joined(common, text), lock.age_ms / 1000) for text, lock in locks),
     )
 
 
 def _numbers(name: str) -> Callable[[Chunk], _Samples]:
-    """What of a Lag is shown. A number that is not known is left out."""
+    """The exported values of a Lag. Unknown values are left out."""
     read: Callable[[Lag], float | None] = attrgetter(name)
 
     def samples(chunk: Chunk) -> _Samples:
@@ -149,7 +149,7 @@ def _queue_states(chunk: Chunk) -> _Samples:
     ]
 
 
-# What alerts ask for comes first: a page that has to leave soon goes without the last ones.
+# Metrics used by alerts come first: a page with little time left omits the last ones.
 _FAMILIES: tuple[tuple[str, str, Callable[[Chunk], _Samples]], ...] = (
     ("rocketmq_consumer_lag_messages", "Lag in messages", _numbers("messages")),
     ("rocketmq_consumer_lag_latency", "Age of the first message of the lag, ms", _numbers("latency_ms")),
@@ -166,7 +166,7 @@ _FAMILIES: tuple[tuple[str, str, Callable[[Chunk], _Samples]], ...] = (
     ),
     (
         "aerobee_consumer_drain_seconds",
-        "Until all is consumed if it continues as in the last two minutes; absent when it will not be",
+        "Time to drain at the rates of the last two minutes; absent when the lag does not shrink",
         _numbers("drain_s"),
     ),
     (
@@ -174,19 +174,19 @@ _FAMILIES: tuple[tuple[str, str, Callable[[Chunk], _Samples]], ...] = (
         "Messages of the lag that the group's filter takes; absent without a filter",
         _numbers("wanted"),
     ),
-    ("rocketmq_consumer_inflight_messages", "Handed out, not committed", _numbers("in_flight")),
-    ("rocketmq_consumer_ready_messages", "Not handed out yet", _numbers("ready")),
+    ("rocketmq_consumer_inflight_messages", "Messages delivered, not committed", _numbers("in_flight")),
+    ("rocketmq_consumer_ready_messages", "Messages not delivered yet", _numbers("ready")),
     (
         "rocketmq_consumer_queueing_latency",
-        "Age of the first not handed out, ms",
+        "Age of the first message not delivered yet, ms",
         _numbers("queueing_ms"),
     ),
-    ("aerobee_consumer_unknown_queues", "Without a committed offset", _numbers("unknown_queues")),
+    ("aerobee_consumer_unknown_queues", "Queues without a committed offset", _numbers("unknown_queues")),
 )
 
 
 def _cut(lags: tuple[Lag, ...], shown: frozenset[str]) -> Iterator[tuple[Lag, ...]]:
-    """Pairs of topics that are shown; those of each group beyond them as one, of the topic OTHER."""
+    """Pairs of the shown topics; the other pairs of each group combined under the topic OTHER."""
     rest: dict[str, list[Lag]] = {}
     for begin in range(0, len(lags), PAIRS_A_SLICE):
         some = lags[begin : begin + PAIRS_A_SLICE]
@@ -202,7 +202,7 @@ def _cut(lags: tuple[Lag, ...], shown: frozenset[str]) -> Iterator[tuple[Lag, ..
 
 
 def _sum(lags: list[Lag]) -> Lag:
-    """Messages together, times of the worst; what is not known of one is not known of all."""
+    """Sum of messages, maximum of times; a value that is unknown for one pair is unknown for the combination."""
     group = lags[0].group
     labels = label_text({"consumer_group": group, "topic": OTHER, "is_retry": "false", "is_system": "false"})
     latencies = [lag.latency_ms for lag in lags if lag.latency_ms is not None]

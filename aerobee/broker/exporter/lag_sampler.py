@@ -1,6 +1,6 @@
-"""How far each group is behind on each topic, measured in the background, so that a request gets it immediately.
+"""Lag of each group on each topic, measured in the background, so that requests are answered immediately.
 
-What is known is said exactly, what is not is left out:
+Known values are exact, unknown ones are left out:
 
     messages    from the committed offset, or the first message that is still there, to the end of the queue, and what POP has
                 handed out and no client acknowledged
@@ -9,12 +9,12 @@ What is known is said exactly, what is not is left out:
     retention   how long until that message is as old as fileReservedTime: what is unread then is lost
     state       what two minutes of such measurements say (monitoring/lag_state.py)
 
-A queue that the group never committed an offset of is not counted: whether it will begin at the start or at the end is the
-consumers' affair. Groups without a connected consumer are measured too: theirs is the lag that no consumer reduces.
+A queue without a committed offset of the group is not counted: the consumers decide whether they start at its beginning
+or end. Groups without a connected consumer are measured too, because no consumer reduces their lag.
 
-Reading store times of 100,000 queues takes seconds. So it is done in slices, between which the event loop serves others, with
-pauses that keep it to a small part of a core; a store time is read once for each offset, and a pair of which nothing has moved
-keeps its numbers.
+Reading store times of 100,000 queues takes seconds. So it works in slices, between which the event loop serves
+requests, with pauses that limit it to a small part of a core; a store time is read once per offset, and an unchanged
+pair keeps its values.
 
 Source: ConsumerLagCalculator (RocketMQ), which measures connected groups only.
 """
@@ -47,45 +47,43 @@ from aerobee.system_names import is_system_group
 
 log = logging.getLogger(__name__)
 
-PAUSE_SLICES = 19  # a slice, then a pause of so many: 5 % of a core
+PAUSE_SLICES = 19  # duration of a slice; the pause is this multiple of it: 5 % of a core
 
-# Of what POP has handed out to a group of one topic, by queue: how many messages, and the offset of the first of them.
+# POP deliveries of one topic to a group, by queue: number of messages, and offset of the first.
 HandedOut = dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """One group on one topic, all queues of this broker together. Messages and ms; None is not known."""
+    """One group on one topic, over all queues of this broker. Messages and ms; None: unknown."""
 
     group: str
     topic: str
-    labels: str  # both as text of a sample
-    messages: int  # not consumed: handed out or not
-    wanted: int | None  # those that the group's filter takes; None without a filter
-    in_flight: int  # handed out, not committed
-    ready: int  # not handed out yet
-    latency_ms: int | None  # age of the first that is not consumed; 0 when there is none
-    queueing_ms: int | None  # age of the first that was not handed out; 0 when there is none
-    retention_ms: int | None  # until the first one is as old as the retention; None when there is none
-    unknown_queues: (
-        int  # with messages, of which the group never committed an offset; not in the numbers above
-    )
-    drain_s: float | None  # until all is consumed, as things go
+    labels: str  # both encoded for a sample
+    messages: int  # not consumed, delivered or not
+    wanted: int | None  # messages that match the group's filter; None without a filter
+    in_flight: int  # delivered, not committed
+    ready: int  # not delivered yet
+    latency_ms: int | None  # age of the first unconsumed message; 0 without one
+    queueing_ms: int | None  # age of the first undelivered message; 0 without one
+    retention_ms: int | None  # time until retention removes the first one; None without one
+    unknown_queues: int  # queues with messages but without a committed offset; not included above
+    drain_s: float | None  # time to drain at the present rates
     states: tuple[LagState, ...]  # of each queue
 
 
 @dataclass(frozen=True, slots=True)
 class LagSample:
-    """All pairs as of one pass. `measured_at` is when it ended, monotonic seconds; None before the first."""
+    """All pairs of one pass. `measured_at` is the end of the pass, monotonic seconds; None before the first."""
 
     lags: tuple[Lag, ...] = ()
     measured_at: float | None = None
-    work_s: float = 0.0  # what the pass took of the event loop
+    work_s: float = 0.0  # event loop time of the pass
 
 
 @dataclass(slots=True)
 class _Pair:
-    """What is kept of a group on a topic from pass to pass."""
+    """State of a group on a topic between passes."""
 
     lag: Lag | None = None
     positions: tuple[QueuePosition, ...] = ()
@@ -95,12 +93,12 @@ class _Pair:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What holds for all topics of a group in one pass."""
+    """Data of a group for all its topics in one pass."""
 
     name: str
     is_attended: bool
-    conflicts: frozenset[str]  # topics that members differ on
-    locks: dict[tuple[str, int], int]  # topic, queue id -> for how long the same member has had it, ms
+    conflicts: frozenset[str]  # topics with different subscriptions of members
+    locks: dict[tuple[str, int], int]  # (topic, queue id) -> time for which the same member has locked it, ms
 
 
 class LagSampler:
@@ -122,8 +120,8 @@ class LagSampler:
         interval_s: Callable[[], float],
         on_pass: Callable[[], None] = lambda: None,
     ) -> None:
-        """`popped`: what POP has handed out (InFlightTable.entries). `decides`: whether this broker keeps the offsets of its
-        group; a slave has a copy of them, and its figures would be counted twice. `on_pass` is called after each pass.
+        """`popped`: POP deliveries (InFlightTable.entries). `decides`: whether this broker is authoritative for
+        offsets; a slave has a copy, and its values would be counted twice. `on_pass` is called after each pass.
         """
         self._store = store
         self._offsets = offsets
@@ -143,11 +141,11 @@ class LagSampler:
         self.sample = LagSample()
 
     def start(self) -> None:
-        """Measure now and then every interval, until stop()."""
+        """Measure now and then once per interval, until stop()."""
         self._task = asyncio.create_task(self._run(), name="lag-sampler")
 
     def stop(self) -> None:
-        """Measure no more. Does nothing without start()."""
+        """Stop measuring. Does nothing without start()."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -165,14 +163,14 @@ class LagSampler:
             await asyncio.sleep(self._interval_s())
 
     async def measure(self) -> LagSample:
-        """One pass over every group and topic; `sample` is the new one then."""
+        """One pass over every group and topic; then `sample` is the new one."""
         self._handed_out = await self._look_at_pops()
         turn = perf_counter()
         worked_s = 0.0
         lags: list[Lag] = []
         pairs: dict[tuple[str, str], _Pair] = {}
         for group, topic in self._all_pairs():
-            # Those that are gone are forgotten with the old table.
+            # Entries of deleted pairs are dropped with the old table.
             pair = pairs[group.name, topic] = self._pairs.get((group.name, topic)) or _Pair()
             await self._measure_pair(group, topic, pair)
             if pair.lag is not None:
@@ -189,7 +187,7 @@ class LagSampler:
         return self.sample
 
     async def _look_at_pops(self) -> dict[tuple[str, str], HandedOut]:
-        """What is invisible now. Check points of unordered pops: ordered ones leave the committed offset where it was."""
+        """The invisible messages: check points of unordered pops. Ordered pops do not advance the committed offset."""
         found: dict[tuple[str, str], HandedOut] = {}
         turn = perf_counter()
         for entry in self._popped():
@@ -214,7 +212,7 @@ class LagSampler:
                 continue
             topics = set(self._offsets.topics_of(name))
             if group is not None and group.subscriptions:
-                # What a connected group left behind on topics that it subscribes to no more is no lag of it.
+                # Messages of topics to which a connected group no longer subscribes are not lag.
                 topics &= set(group.subscriptions)
             facts = self._group_facts(name, group)
             for topic in sorted(topics):
@@ -234,7 +232,7 @@ class LagSampler:
         )
 
     async def _measure_pair(self, group: _Group, topic: str, pair: _Pair) -> None:
-        """Look at all queues; `pair.lag` is None when the topic is gone or nothing is known."""
+        """Measure all queues; `pair.lag` is None when the topic is deleted or no value is known."""
         config = self._topics.get(topic)
         if config is None:
             pair.lag = None
@@ -252,7 +250,7 @@ class LagSampler:
             and topic not in group.conflicts
             and LagState.MISMATCH not in pair.lag.states
         ):
-            return  # nothing has moved and nothing waits: nothing becomes older
+            return  # nothing has changed and there is no lag that could become older
         verdicts = self._judge(group, topic, pair, positions)
         if all(position.committed is None for position in positions):
             pair.positions, pair.lag = positions, None
@@ -263,7 +261,7 @@ class LagSampler:
     def _judge(
         self, group: _Group, topic: str, pair: _Pair, positions: tuple[QueuePosition, ...]
     ) -> tuple[LagState, ...]:
-        """The state of each queue; the windows of the pair are one measurement further then."""
+        """The state of each queue; adds a measurement to the pair's windows."""
         now_ms = round(self._clock.monotonic() * 1000)
         windows, states = [], []
         before = pair.windows if len(pair.windows) == len(positions) else ((),) * len(positions)
@@ -271,7 +269,7 @@ class LagSampler:
             sample = Sample(
                 now_ms, position.committed, position.max_offset, position.min_offset, group.is_attended
             )
-            # Of a queue in which nothing waits the past tells nothing more.
+            # For a queue without lag the past measurements are irrelevant.
             window = extended(window, sample) if sample.lag or len(window) > 1 else (sample,)
             windows.append(window)
             verdict = judge(
@@ -294,8 +292,8 @@ class LagSampler:
     ) -> Lag:
         now_ms = self._clock.now_ms()
         messages = in_flight = ready = wanted = unknown = 0
-        ages: list[int | None] = [0]  # of the first of each queue that is not consumed
-        queueing: list[int | None] = [0]  # that was not handed out
+        ages: list[int | None] = [0]  # of the first unconsumed message of each queue
+        queueing: list[int | None] = [0]  # of the first undelivered message
         times: dict[tuple[int, int], int] = {}
         takes = self._wanted.filter_of(group.name, topic)
         for queue_id, position in enumerate(positions):
@@ -314,7 +312,7 @@ class LagSampler:
             if unsent < position.max_offset:
                 queueing.append(await self._age_ms(topic, queue_id, unsent, now_ms, pair, times))
         latency_ms, queueing_ms = _longest(ages), _longest(queueing)
-        pair.store_times = times  # nothing is kept of offsets that no group is at any more
+        pair.store_times = times  # drop cached times of offsets that are no longer used
         kept_ms = self._store.config.file_reserved_time * 3_600_000
         return Lag(
             group=group.name,
@@ -335,7 +333,7 @@ class LagSampler:
     async def _wanted_of(self, position: QueuePosition, queue_id: int, takes: Takes | None) -> int:
         if takes is None:
             return 0
-        await asyncio.sleep(0)  # a sample of the queue takes some milliseconds
+        await asyncio.sleep(0)  # estimating one queue takes some milliseconds
         return wanted_count(position, queue_id, takes)
 
     async def _age_ms(
@@ -347,7 +345,7 @@ class LagSampler:
         pair: _Pair,
         times: dict[tuple[int, int], int],
     ) -> int | None:
-        """How long ago the message at that offset was stored; None when its record cannot be read."""
+        """Age of the message at that offset; None when its record cannot be read."""
         key = (queue_id, offset)
         stored_ms = times.get(key) or pair.store_times.get(key)
         if stored_ms is None:
@@ -361,7 +359,7 @@ class LagSampler:
 
 
 def _longest(ages: list[int | None]) -> int | None:
-    """None when one of them is not known: it may be the longest."""
+    """None when one of them is unknown, because it may be the longest."""
     known = [age for age in ages if age is not None]
     return max(known) if len(known) == len(ages) else None
 

@@ -1,4 +1,4 @@
-"""How far the copies of a log are, as families of /metrics: a master's slaves, or a slave's view of its master."""
+"""Replication lag as families of /metrics: a master's slaves, or a slave's view of its master."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def replication_families(parts: BrokerParts, state: ReplicationState, common: st
         yield from _slaves(parts, state, common)
         in_sync = len(state.members) or 1 + sum(replica.is_in_sync for replica in state.replicas)
         for name, meaning, value in (
-            ("aerobee_in_sync_replicas", "Copies that have all of the log, the master's too", in_sync),
+            ("aerobee_in_sync_replicas", "Copies with the complete log, including the master's", in_sync),
             ("aerobee_in_sync_replicas_wanted", "inSyncReplicas", config.in_sync_replicas),
             ("aerobee_in_sync_replicas_min", "minInSyncReplicas", config.min_in_sync_replicas),
         ):
@@ -35,11 +35,11 @@ def replication_families(parts: BrokerParts, state: ReplicationState, common: st
         return
     if following.master_end > 0:
         behind = max(0, following.master_end - state.log_end)
-        meaning = "Bytes of the master's log that this slave has not, as far as it knows"
+        meaning = "Bytes of the master's log that this slave lacks, as far as it knows"
         yield Family("aerobee_replication_behind_bytes", GAUGE, meaning, ((common, behind),))
     if following.last_read_s >= 0:
         silent_s = max(0.0, now_s - following.last_read_s)
-        meaning = "Since the last bytes from the master"
+        meaning = "Time since the last bytes from the master"
         yield Family("aerobee_replication_silent_seconds", GAUGE, meaning, ((common, silent_s),))
 
 
@@ -64,7 +64,7 @@ def _slaves(parts: BrokerParts, state: ReplicationState, common: str) -> Iterato
     yield Family(
         "aerobee_replica_behind_seconds",
         GAUGE,
-        "Since a slave last had the whole log; 0 while it has it",
+        "Time since a slave last had the whole log; 0 while it has it",
         (
             (text, 0.0 if each.acknowledged >= state.log_end else max(0.0, now_s - each.caught_up_at_s))
             for text, each in slaves
@@ -74,7 +74,8 @@ def _slaves(parts: BrokerParts, state: ReplicationState, common: str) -> Iterato
 
 
 def follow_trouble(state: ReplicationState, gap_max_bytes: int) -> str:
-    """Why a slave should serve no client; "" when it follows. A master, and a slave that acts for it, follow no broker."""
+    """Reason why a slave should serve no client; "" when it follows its master. A master and an acting master follow no
+    broker."""
     if state.role in (Role.MASTER, Role.ACTING, Role.FENCED):
         return ""
     following = state.following

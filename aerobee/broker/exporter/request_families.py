@@ -1,8 +1,8 @@
-"""Requests as families of /metrics: how long they took, by code and outcome, and how many are being worked on.
+"""Requests as families of /metrics: durations by code and outcome, and the number in progress.
 
-RocketMQ's watermark is the length of the queue before each of its thread pools. Here no request waits for a thread: the number
-is that of requests whose handler has not ended, which are those that RocketMQ would have in the pool of that name; `async_put`
-is, as there, that of stored messages whose answer waits for the disk or for replicas.
+RocketMQ's watermark is the queue length of each thread pool. Here no request waits for a thread: the value is the
+number of requests whose handler has not ended, grouped by RocketMQ's pools. `async_put` is, as in RocketMQ, the number
+of stored messages whose reply waits for the disk or for replicas.
 
 Source: RemotingMetricsManager, BrokerMetricsManager, BrokerController.registerProcessor (RocketMQ).
 """
@@ -59,14 +59,14 @@ _ENDS_MS = tuple(end_s * 1000 for end_s in ENDS_S)
 
 
 def request_families(requests: RequestStats, ack: AckPolicy, common: str) -> Iterator[Family]:
-    """What was answered, and what is being worked on."""
+    """Families of answered requests and of requests in progress."""
     meaning = "From the arrival of requests to their answers, ms"
     yield Family("rocketmq_rpc_latency", HISTOGRAM, meaning, _latencies(requests, common))
     running = Counter({ASYNC_PUT: ack.waiting_count})
     for code, count in requests.running.items():
         running[_PROCESSOR_OF.get(code, ADMIN)] += count
     samples = ((joined(common, label_text({"processor": name})), running[name]) for name in PROCESSORS)
-    meaning = "Requests that have come and whose handler has not ended; async_put: stored, not answered yet"
+    meaning = "Requests in progress (handler not ended); async_put: stored, not answered yet"
     yield Family("rocketmq_processor_watermark", GAUGE, meaning, samples)
 
 

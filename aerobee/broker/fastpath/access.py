@@ -1,4 +1,5 @@
-"""From the gate before the handlers (access/gate.py) to the guard of the fast path (guard.py): which frames it checks, and what a user may do."""
+"""From the gate before the handlers (access/gate.py) to the guard of the fast path (guard.py): the checked frames, and
+the permissions of a user."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Peer
 
-UNCHECKED_HOST = ""  # the host of a peer that the guard does not check
+UNCHECKED_HOST = ""  # host of a peer that the guard does not check
 
 # The fields that name what a request needs permission for (access/needs.py), by the codes that the fast path serves.
 _TOPIC_AND_GROUP = ("topic", "consumerGroup")
@@ -27,15 +28,15 @@ GUARDED_FIELDS: Mapping[int, tuple[str, ...]] = {
 
 
 class FrameAccess:
-    """The gate, as the fast path asks it."""
+    """The gate as the fast path uses it."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self.settings = GuardSettings(self._find_grant, GUARDED_FIELDS)
 
     def host_of(self, peer: Peer) -> str | None:
-        """The peer's host, UNCHECKED_HOST for one that the gate exempts; None for one of whom no address is known, such as a
-        peer that had reset the connection before it was accepted."""
+        """The peer's host, UNCHECKED_HOST for one that the gate exempts; None for a peer without a known address, such
+        as one that reset the connection before it was accepted."""
         return UNCHECKED_HOST if self._gate.exempts(peer) else peer.host_port[0] or None
 
     def on_change(self, callback: Callable[[], None]) -> None:
@@ -44,5 +45,5 @@ class FrameAccess:
 
     def _find_grant(self, code: int, fields: dict[str, str], host: str) -> Grant | None:
         if code == RequestCode.END_TRANSACTION and not fields.get("topic"):
-            return None  # clients before 5.3 name none: the handler goes by the half message's
+            return None  # clients before 5.3 send no topic: the handler uses the half message's
         return self._gate.grant(RemotingCommand(code, fields), host)

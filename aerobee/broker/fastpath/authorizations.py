@@ -1,4 +1,5 @@
-"""Who may pull over the fast path: the checks of pull/pull_service.py, asked once for many pulls (seam.Authorization)."""
+"""Authorization of pulls on the fast path: the checks of pull/pull_service.py, made once for many pulls
+(seam.Authorization)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from aerobee.remoting.body.subscription import EXPRESSION_CHARS_MAX, TYPE_SQL92,
 
 
 class Authorizations:
-    """Gives authorizations. What is refused here is refused, or served, by pull/pull_service.py."""
+    """Creates authorizations. For a pull without one, pull/pull_service.py serves or refuses it."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class Authorizations:
         """Return the authorization, or None for a pull that is not ordinary."""
         code, group_name, topic_name, text, _ = key
         if text is not None and len(text) > EXPRESSION_CHARS_MAX:
-            return None  # it is refused where it is said why
+            return None  # pull/pull_service.py refuses it with the reason
         config = self._live.value
         group, topic = self._groups.get(group_name), self._topics.get(topic_name)
         if group is None or topic is None:
@@ -71,7 +72,7 @@ class Authorizations:
             try:
                 expression = self._expressions.get(subscription.sub_string)
             except FilterSyntaxError:
-                return None  # pull/pull_service.py says where the fault is
+                return None  # pull/pull_service.py reports the error
             tag_codes, accept, program = expression.tag_codes, expression.test.record, expression.program
         may_move = config.slave_read_enable
         return Authorization(
@@ -88,7 +89,8 @@ class Authorizations:
         )
 
     def _subscription(self, key: AuthorizationKey, may_broadcast: bool) -> SubscriptionData | None:
-        """What the request says, or else what the group's heartbeats said; None when pull/pull_service.py has to look."""
+        """The subscription of the request, or else of the group's heartbeats; None when pull/pull_service.py must
+        decide."""
         _, group_name, topic_name, text, sub_version = key
         if text is not None and text.startswith(SQL_PREFIX):
             return SubscriptionData(topic_name, text.removeprefix(SQL_PREFIX), expression_type=TYPE_SQL92)
@@ -103,7 +105,7 @@ class Authorizations:
         return subscription
 
     def _awaits_reset(self, group: str, topic: str, queue_count: int) -> bool:
-        """Whether the group's next pull of one of these queues is to be answered OFFSET_RESET."""
+        """Whether the reply to the group's next pull of one of these queues is OFFSET_RESET."""
         offsets = self._offsets
         return offsets.has_resets and any(
             offsets.reset_pending(group, topic, queue_id) for queue_id in range(queue_count)

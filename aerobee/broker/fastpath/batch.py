@@ -98,7 +98,7 @@ class Batches:
         return queue, first, shared.message_ids(offsets), unique_key, waits, ""
 
     def forget_topics(self) -> None:
-        """It knows none."""
+        """It caches none."""
 
     def forget_authorizations(self) -> None:
-        """It knows none."""
+        """It caches none."""

@@ -1,9 +1,9 @@
 """Batches: cutting the body of SEND_BATCH_MESSAGE and laying its records out. A core, see batch.py.
 
-What parse_batch (send_header.py) is for the handlers, without an object a message: at 64 messages a batch each call
-that is saved counts. Most batches are Alike: bodies of one size, and the same properties but for UNIQ_KEY. One struct cuts
-all of their messages, their properties are read once, and the rest is done by column (64 x 128 B: 1.9 us a message instead
-of 3.0). Every other batch is Mixed. Both lay the same messages out to the same bytes.
+The counterpart of the handlers' parse_batch (send_header.py) without an object per message: with 64 messages per batch
+each saved call matters. Most batches are Alike: bodies of one size, and the same properties but for UNIQ_KEY. One
+struct cuts all of their messages, their properties are read once, and the rest is done by column (64 x 128 B: 1.9 us a
+message instead of 3.0). Every other batch is Mixed. Both produce the same bytes for the same messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aerobee.store.queue.consume_queue import ENTRY
 _SIZE = struct.Struct(">H")
 _HEAD_BYTES = BATCH_ENTRY_HEAD.size
 _UNIQUE_KEY, _WAITS = b"UNIQ_KEY\x01", b"\x02WAIT\x01true\x02"
-_PLAIN = slice(len(_UNIQUE_KEY), -len(_WAITS))  # of a properties text that has nothing but these
+_PLAIN = slice(len(_UNIQUE_KEY), -len(_WAITS))  # properties text that contains only these
 _LAYOUTS_KEPT = 64
 
 # flag, body, properties as the client wrote them, their tags code
@@ -38,7 +38,7 @@ LaidOut = tuple[bytes, bytes, Sequence[int]]
 
 
 class Layout(NamedTuple):
-    """What all records of a batch have in common."""
+    """Common fields of all records of a batch."""
 
     queue_id: int
     hosts: bytes  # from the sys flag to the prepared transaction's offset, packed
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 
 class Mixed(NamedTuple):
-    """A batch's messages, how many bytes their bodies and properties take, and all their index hashes in order."""
+    """A batch's messages, the total size of their bodies and properties, and all their index hashes in order."""
 
     messages: list[BatchMessage]
     byte_count: int
@@ -161,7 +161,7 @@ def cut_batch(body: bytes, topic: FastTopic) -> Alike | Mixed:
 
 
 def _cut_alike(body: bytes, topic: FastTopic) -> Alike | None:
-    """Cut a batch by what its first message looks like; None when the others look different."""
+    """Cut a batch by the layout of its first message; None when other messages differ."""
     if len(body) < BATCH_ENTRY_BYTES_MIN:
         return None
     size, _, _, _, body_size = BATCH_ENTRY_HEAD.unpack_from(body)
@@ -253,7 +253,7 @@ def cut_mixed(body: bytes, topic: FastTopic) -> Mixed:
         if number == FAST_BATCH_ENTRIES_MAX or len(hashes) > FAST_BATCH_HASHES_MAX:
             raise ValueError
         if raw.startswith(_UNIQUE_KEY) and raw.endswith(_WAITS) and raw[_PLAIN].isalnum():
-            # What a message without keys and tags says: half the cost of reading any text.
+            # The result for a message without keys and tags: half the cost of parsing a text.
             hashes.append(plain_key_hash(raw[_PLAIN]))
             hash_owners.append(number)
         else:

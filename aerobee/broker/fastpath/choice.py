@@ -1,8 +1,8 @@
-"""Which backend of the fast path serves: the native one (module aerobee_native, native/) or the Python one.
+"""Selects the backend of the fast path: native (module aerobee_native, native/) or Python.
 
-The native one is taken when it is installed and speaks this version of the seam. AEROBEE_FAST_PATH=python or =native
-forces one (AEROBEE_LANE, its former name, is still read); a forced native backend that is not there is an error, for the
-operator counts on its speed.
+The native backend is used when it is installed and has this version of the interface. AEROBEE_FAST_PATH=python or
+=native forces one (AEROBEE_LANE, its former name, is still read); a missing forced native backend is an error, because
+the operator relies on its speed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ class RawAppends(Protocol):
     """Appends the ordinary records at the start of a master's bytes: native code, which mirrors RawAppender.append of the store."""
 
     def append(self, physical_offset: int, data: bytearray, begin: int) -> int:
-        """Append what is whole and ordinary of `data[begin:]`; return how many bytes that were, 0 when the first record is
-        for the reference implementation, or not whole. Raises what that raises."""
+        """Append the leading whole, ordinary records of `data[begin:]`; return their number of bytes, 0 when the first
+        record is incomplete or needs the reference implementation. Raises the same errors as the reference
+        implementation."""
         ...
 
 
 class ReleasableRawAppends:
-    """RawAppends that can be released: native code is unknown to Python's garbage collection, and what it holds of a
-    broker that has stopped would never be freed."""
+    """RawAppends that can be released: Python's garbage collection does not see native references, so a stopped broker
+    would never be freed."""
 
     def __init__(self, native: RawAppends) -> None:
         self._native: RawAppends | None = native
@@ -64,7 +65,7 @@ class ReleasableRawAppends:
 
 
 class MakeBackend(Protocol):
-    """Makes a backend; with `delayed` and `transactions` it serves these kinds, too."""
+    """Creates a backend; with `delayed` and `transactions` it serves these kinds, too."""
 
     def __call__(
         self,
@@ -76,7 +77,7 @@ class MakeBackend(Protocol):
 
 
 class MakeDelivery(Protocol):
-    """Makes what delivers due messages."""
+    """Creates the delivery of due messages."""
 
     def __call__(
         self,
@@ -90,7 +91,7 @@ class MakeDelivery(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """`name` is "python" or "native", `why` says in a few words why it is that one."""
+    """`name` is "python" or "native", `why` is a short reason for the choice."""
 
     name: str
     why: str
@@ -104,12 +105,12 @@ class BackendChoice:
 
 
 def wanted_backend(environment: Mapping[str, str]) -> str:
-    """What the environment asks for; empty when it says nothing."""
+    """The backend requested by the environment; empty without a request."""
     return environment.get(VARIABLE, "") or environment.get(OLD_VARIABLE, "")
 
 
 def choose_backend(wanted: str = "") -> BackendChoice:
-    """Return the backend to use; `wanted` is as wanted_backend() says. Raises ConfigError for one that cannot be had."""
+    """Return the backend to use; `wanted` is as wanted_backend() says. Raises ConfigError for an unavailable one."""
     if wanted not in ("", PYTHON, NATIVE):
         raise ConfigError(f"{VARIABLE} is {wanted!r}: it must be {PYTHON}, {NATIVE} or empty")
     if wanted == PYTHON:
@@ -131,7 +132,7 @@ def choose_backend(wanted: str = "") -> BackendChoice:
 
 
 def _python(why: str) -> BackendChoice:
-    # Loaded when it serves: where native code serves it would cost memory and a slower start for nothing.
+    # Loaded only if it serves: with the native backend it would cost memory and start time without use.
     from aerobee.broker.fastpath.delivery import PythonDelivery
     from aerobee.broker.fastpath.python_backend import PythonBackend
 

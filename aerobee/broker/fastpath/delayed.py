@@ -1,9 +1,9 @@
 """Messages with a delay level or a time, as Java and Go send them (310, JSON header). A core.
 
-The outcome is that of send/send_service.py with the hooks of send/delay_level.py and timer/timer_hook.py: the message in its
-level's queue of SCHEDULE_TOPIC_XXXX, or in queue 0 of rmq_sys_wheel_timer with the handle by which it can be recalled in
-the reply. Whatever is not quite ordinary is left for the handlers: two delays, a number that is written otherwise than
-plainly, a time that has passed or lies too far ahead, a transaction.
+The outcome is that of send/send_service.py with the hooks of send/delay_level.py and timer/timer_hook.py: the message
+in its level's queue of SCHEDULE_TOPIC_XXXX, or in queue 0 of rmq_sys_wheel_timer with the handle by which it can be
+recalled in the reply. Messages that are not ordinary are left to the handlers: two delays, a number in an unusual form,
+a time in the past or too far ahead, a transaction.
 """
 
 from __future__ import annotations
@@ -47,15 +47,16 @@ _LOG = logging.getLogger("aerobee.broker.fastpath")
 
 
 class _Turn(NamedTuple):
-    """What holds for one burst."""
+    """State of one burst."""
 
     burst: int
     is_allowed: bool
     limits: tuple[int, int] | None
-    told: set[int]  # levels whose delivery knows of their messages, 0 for the timer
+    told: set[int]  # levels whose delivery was notified in this burst, 0 for the timer
 
 
-# When a message is due: its level, 0 for the timer; of a level the time in its queue entry; of the timer TIMER_OUT_MS.
+# Due time of a message: its level, 0 for the timer; for a level the time in its queue entry; for the timer
+# TIMER_OUT_MS.
 _Due = tuple[int, int, int]
 
 
@@ -76,7 +77,7 @@ class Delayed:
         self._turn = _Turn(-1, False, None, set())
 
     def forget_topics(self) -> None:
-        """Its queues are looked up each time."""
+        """Its queues are looked up for each burst."""
 
     def forget_authorizations(self) -> None:
         """It knows none."""
@@ -95,7 +96,7 @@ class Delayed:
             topic_name, queue_text, sys_flag, born_timestamp, flag, text, tries, batch = SHORT_NAMES(
                 request.ext
             )
-            # First what tells half messages apart: nothing else of them is read here.
+            # First the mark of half messages: nothing else of them is read here.
             if sys_flag == "0":
                 sys_flag = 0
             elif (sys_flag := number(sys_flag)) & ~ELIGIBLE_SYS_FLAG:
@@ -103,7 +104,7 @@ class Delayed:
             pairs = request.pairs
             if pairs is None:
                 pairs = request.pairs = read_pairs(text)
-            # No name twice, mostly: then they need not be looked for in the text again.
+            # Usually no name occurs twice: then the text need not be searched again.
             names = pairs if len(pairs) == text.count("\x01") else repeated_names(text)
             (delay,) = [name for name in names if name in _DELAYS]
             if not self._special_properties.isdisjoint(pairs) or batch not in NOT_BATCH:
@@ -150,14 +151,14 @@ class Delayed:
         return queue, queue_offset, shared.message_id(offset), unique_key, waits, recall
 
     def _turn_of_burst(self) -> _Turn:
-        """What holds for this burst, asked once in it."""
+        """State of this burst, read once per burst."""
         if self._turn.burst != self._shared.number:
             hooks = self._hooks
             self._turn = _Turn(self._shared.number, hooks.takes_delayed(), hooks.timer_limits(), set())
         return self._turn
 
     def _due(self, turn: _Turn, delay: str, text: str) -> _Due:
-        """When a message with such a property is due. Raises ValueError for what is not ordinary."""
+        """Due time of a message with such a property. Raises ValueError for one that is not ordinary."""
         if not turn.is_allowed or not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX:
             raise ValueError
         now_ms, value = self._shared.now_ms, int(text)
@@ -188,8 +189,8 @@ class Delayed:
         return known
 
     def _tell(self, due: _Due, queue_offset: int) -> None:
-        """Once in a burst is enough: messages of a level are all due at the same time. The message is stored whatever
-        becomes of it."""
+        """Once per burst suffices: all messages of a level in a burst are due at the same time. The message stays
+        stored if the notification fails."""
         level, entry_code, _ = due
         self._turn.told.add(level)
         try:
@@ -198,4 +199,4 @@ class Delayed:
             else:
                 self._hooks.timer_appended()
         except Exception:
-            _LOG.exception("telling the delivery failed after a message was stored")
+            _LOG.exception("notifying the delivery failed after a message was stored")

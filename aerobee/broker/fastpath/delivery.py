@@ -1,13 +1,13 @@
-"""Delivery of messages that waited, in runs: from the records of due messages to records under their real topics. A core.
+"""Delivery of due messages in runs: converts their records to records under their real topics. A core.
 
-PythonDelivery is the reference implementation of what the native backend (native/src/delivery.rs) does; seam.DeliveryBackend is the seam.
-What it writes is what Redelivery (delay/redelivery.py) writes, a message at a time: whatever is not quite ordinary is left
-for that one, which knows every error. Ordinary is a record with two IPv4 hosts, with properties that each have a name and a
-value, for a queue that exists.
+PythonDelivery is the reference implementation of what the native backend (native/src/delivery.rs) does;
+seam.DeliveryBackend is the seam. It writes the same bytes as Redelivery (delay/redelivery.py), which handles one
+message at a time, all other records and every error. An ordinary record has two IPv4 hosts, properties with names and
+values, and an existing queue.
 
-`sources` are physical offsets of records that are due, in the order of delivery; `stamp` is of timer messages, whose
-properties say when they entered and left the wheel. look() tells what the timer has to know of records of its topic
-(send/timer_properties.py explains the numbers), for as many of the sources as are ordinary.
+`sources` are physical offsets of records that are due, in the order of delivery; `stamp` is only for timer messages,
+whose properties contain the times at which they entered and left the wheel. look() returns the timer's data about
+records of its topic (send/timer_properties.py explains the values), up to the first one that is not ordinary.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from aerobee.remoting.request_stats import RequestStats
 from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.message_store import MessageStore
 
-BURST_BYTES_MAX = 1 << 20  # a run that has written more ends: others are to have their turn
+BURST_BYTES_MAX = 1 << 20  # a run that has written more ends, so that other requests are served
 _SIZE = struct.Struct(">I")
 _TEXTS = bytes(byte for byte in range(256) if byte not in (1, 2))  # all but the separators
 _ENQUEUE, _DEQUEUE = TIMER_ENQUEUE_MS.encode(), TIMER_DEQUEUE_MS.encode()
-_NO_HOST = bytes(8)  # of the length of those that records bring along
+_NO_HOST = bytes(8)  # maximum length of a record's own properties
 
 
 class PythonDelivery:
@@ -56,7 +56,7 @@ class PythonDelivery:
         store_host: bytes,
         waiting: Container[tuple[str, int]],
     ) -> None:
-        latency, requests = Latency(), RequestStats()  # no client waits for a delivery
+        latency, requests = Latency(), RequestStats()  # deliveries have no client that waits
         settings = BackendSettings(
             store=store,
             find_topic=find_topic,
@@ -146,7 +146,7 @@ class PythonDelivery:
         return len(record)
 
     def look(self, sources: Sequence[int], *, readable_end: int, precision_ms: int) -> list[Looked]:
-        """What the timer has to know of the sources, until one is not ordinary."""
+        """The timer's data about the sources, up to the first one that is not ordinary."""
         found: list[Looked] = []
         hashes: dict[str, int] = {}
         try:
@@ -165,7 +165,7 @@ class PythonDelivery:
         return found
 
     def _read(self, source: int, readable_end: int) -> tuple[bytes, bytes, dict[str, str], tuple[Any, ...]]:
-        """The record, its properties as text and taken apart, and the numbers of its head.
+        """The record, its properties as text and parsed, and the numbers of its head.
 
         Raises ValueError for what is not ordinary.
         """
@@ -198,7 +198,7 @@ class PythonDelivery:
         if text_at > total or total - text_at != int.from_bytes(record[text_at - 2 : text_at], "big"):
             raise ValueError
         text = record[text_at:]
-        # Separators in turn: only then are pieces between them names and values in turn.
+        # The separators alternate: only then the pieces alternate between names and values.
         separators = text.translate(None, _TEXTS)
         half = (len(separators) + 1) // 2
         if (

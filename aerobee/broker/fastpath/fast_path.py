@@ -1,9 +1,9 @@
-"""FastPath: what joins a backend (seam.py) to connections, watermarks, statistics and settings.
+"""FastPath: connects a backend (seam.py) to connections, watermarks, statistics and settings.
 
-RemotingServer gives each read to FastPath.burst first. Replies of a burst leave in one write; with sync flush those whose
-senders wait for the disk leave together when it has them. Sends and pulls have a gate each. While the broker may not take
-messages (a slave, overload, a store that refuses, a start time that lies ahead) sends are left to the handlers, which say
-why; pulls and released long polls continue, for they relieve the broker.
+RemotingServer gives each read to FastPath.burst first. The replies of a burst are sent in one write; with sync flush,
+replies that wait for the disk are sent together after the flush. Sends and pulls have separate gates. While the broker
+may not accept messages (a slave, overload, a refusing store, a start time in the future) sends are left to the
+handlers, which return the reason; pulls and released long polls continue, because they relieve the broker.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class FastPath:
-    """Joins a backend to the broker. Given to RemotingServer as its burst hook."""
+    """Connects a backend to the broker; the burst hook of RemotingServer."""
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class FastPath:
         pops: PopHooks | None = None,
         access: FrameAccess | None = None,
     ) -> None:
-        """`resume_pull` answers a pending pull that the fast path cannot answer. `delayed`, `transactions` and `pops`: these
-        kinds are served, too. `access`: access control is on and checks each frame."""
+        """`resume_pull` answers a pending pull that the fast path cannot answer. `delayed`, `transactions` and `pops`:
+        these kinds are served, too. `access`: access control, which checks each frame."""
         self.choice = choice or choose_backend()
         self._store = store
         self._appender = store.appender
@@ -105,7 +105,7 @@ class FastPath:
         self._pending_pulls = pending_pulls
         self._polls = LongPolls(store, pending_pulls, resume_pull)
         self._topics = topics
-        # Their queue ids are not those of the store: handlers translate (static_topic/).
+        # Their queue ids differ from the store's: handlers translate them (static_topic/).
         self._static = mappings or QueueMappings(file=None, clock=clock)
         self._offsets = offsets
         self._stats, self._requests = stats, requests
@@ -118,9 +118,9 @@ class FastPath:
         self._monotonic = clock.monotonic
         # None: native code reads the time.
         self._own_now_ms = None if type(clock) is SystemClock else clock.now_ms
-        self._backend_times = self.choice.name == NATIVE  # how long requests take
+        self._backend_times = self.choice.name == NATIVE  # durations of requests
         self._put_steps, self._get_steps = stats.put_latency.steps, stats.get_latency.steps
-        self._longest_turn_s = 0.0  # of the native turns since the last look, when it was long
+        self._longest_turn_s = 0.0  # of the native iterations since the last check, if long
         self._role = role
         self._watch = watch or LoopWatch(clock.monotonic)
         self._permits = Permits(role, ack)
@@ -151,7 +151,7 @@ class FastPath:
         role.on_change(self._role_changed)
 
     def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
-        """Serve what is ordinary in `data` from `position` on; return the first position that was not served."""
+        """Serve the ordinary frames of `data` from `position` on; return the position of the first other frame."""
         if data.startswith(POP_START, position + PREFIX_BYTES):
             return self._burst_of_pops(connection, data, position)
         born_host = connection.burst_note
@@ -188,7 +188,7 @@ class FastPath:
                 UNCHECKED_HOST if self._access is None else self._access.host_of(connection),
             )
         except Exception as error:
-            self._give_up(error)  # what it has stored is not where the store looks for it
+            self._give_up(error)  # its stored messages are not visible to the store
             raise
         stored_count = result.stored_count
         pulled = result.pulled
@@ -214,7 +214,8 @@ class FastPath:
         if result.replies:
             connection.write(result.replies)
         if result.fault is not None:
-            raise result.fault  # the frame that failed is stored, or half done: its sender must not count on either
+            # The failed frame may be stored or incomplete: its sender must not rely on either.
+            raise result.fault
         return result.used
 
     def _burst_of_pops(self, connection: Connection, data: bytes | bytearray, position: int) -> int:
@@ -231,15 +232,15 @@ class FastPath:
                 self._watch.note_burst(data, position, connection.address, elapsed_s)
 
     def host_of(self, connection: Connection) -> str | None:
-        """Whom a guard asks for what comes over this connection, for native sockets."""
+        """The host that a guard checks for this connection, for native sockets."""
         return UNCHECKED_HOST if self._access is None else self._access.host_of(connection)
 
     def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received:
-        """Serve all connections whose bytes are read natively, for as long as nothing is left for Python, and note what
-        that was; return what is for others."""
+        """Serve all connections with native sockets while no frame needs Python, and record the results; return the
+        frames for Python."""
         timeout_s, loop_ready, loop_timers = wait
         overload = self._overload
-        # A listener of each burst hears each turn; and what is sampled rarely is sampled often from now on.
+        # A burst listener is notified of each iteration, and overload is sampled often from now on.
         is_told = overload.is_idle or self._opens_ms or self._store.wants_each_burst
         turns = sockets.run(
             self._direct_backend,
@@ -263,14 +264,14 @@ class FastPath:
         if fault is not None:
             self._give_up(fault)
             for connection, _, _ in held:
-                connection.failed(fault)  # when they are durable is unknown, as the log's end is
+                connection.failed(fault)  # the end of the log is unknown, and with it the time of durability
             held = []
         if stored_count:
             try:
                 self._burst_done()
             except Exception:
-                # What was served stays served, and the connections await more than that.
-                _LOG.exception("turns of connections were not noted to their end")
+                # Served frames stay served, and the connections expect further work.
+                _LOG.exception("results of native connections were not recorded completely")
         for connection, frames, answers in held:
             try:
                 self._ack.hold(connection, self._store.log.end, frames, answers)
@@ -280,7 +281,7 @@ class FastPath:
             try:
                 self._note(results, connection)
             except Exception as error:
-                connection.failed(error)  # a pull of it that was to wait would never be answered
+                connection.failed(error)  # a pull of it that waits would never be answered
         for transport, rest in turns.unsent:
             try:
                 transport.on_unsent(rest)
@@ -293,7 +294,7 @@ class FastPath:
         return turn_count, turns.others, turns.events
 
     def _took(self, elapsed_s: float, stored_count: int, found: int) -> None:
-        """Count how long a burst of the Python backend took."""
+        """Record the duration of a burst of the Python backend."""
         codes = self._answered
         # As RequestStats.took() and Latency.add() count, inlined: their calls cost 8,200 of the 128,000 instructions of a burst
         # of one send (6 %).
@@ -319,7 +320,7 @@ class FastPath:
             self._stats.get_took(elapsed_s, found)
 
     def _put_took(self, elapsed_s: float, requests: int) -> None:
-        """What native code tells of turns that took long."""
+        """Long iterations reported by native code."""
         self._stats.put_took(elapsed_s, requests)
         self._longest_turn_s = max(self._longest_turn_s, elapsed_s)
 
@@ -328,8 +329,9 @@ class FastPath:
         self._longest_turn_s = max(self._longest_turn_s, elapsed_s)
 
     def _give_up(self, fault: BaseException) -> None:
-        """Messages are in the log, answered perhaps, and the store's numbers do not say so: nothing may follow them."""
-        _LOG.error("messages were stored, but not noted to their end", exc_info=fault)
+        """Messages are in the log, possibly acknowledged, but not in the store's counters: nothing may be appended
+        after them."""
+        _LOG.error("messages were stored, but not recorded completely", exc_info=fault)
         self._appender.give_up(fault)
 
     def _turn_held(
@@ -338,10 +340,11 @@ class FastPath:
         pulled: Sequence[tuple[Connection, Sequence[PullResult]]],
         elapsed_s: float,
     ) -> None:
-        """Say what blocked the event loop: the largest part of a turn. Native code does not say from where sends came."""
+        """Log what blocked the event loop: the largest part of an iteration. Native code does not report the senders."""
         peer, results = max(pulled, key=lambda each: len(each[1]), default=(None, ()))
         if peer is None or stored_count > len(results):
-            # Of the turn itself the backend says a number only; its totals reach back to the last look, a second at most.
+            # For the iteration itself the backend reports only a number; its totals reach back to the last
+            # check, at most a second.
             stored, handed_out = self._backend.take_totals()
             self._stats.count_totals(stored, handed_out)
             topics = {topic for topic, *_ in stored}
@@ -351,20 +354,20 @@ class FastPath:
             self._watch.note_turn(f"a turn with {plural(len(results), 'pull')}", peer.address, elapsed_s)
 
     def answer(self, pulls: list[PendingPull]) -> list[PendingPull]:
-        """Answer pulls that a message has released, as PullCalls.resume does; return those that are not ordinary."""
+        """Answer pulls that a message has released, like PullCalls.resume; return those that are not ordinary."""
         if not pulls or not self._role.serves_reads:
             return pulls
         backend, now_ms = self._backend, self._store.store_time_now()
 
         def burst(data: bytes, position: int) -> BurstResult:
-            # The guard checked its peer when it came.
+            # The guard checked its peer at its arrival.
             return backend.burst(data, position, _NO_HOST, now_ms, False, True, UNCHECKED_HOST)
 
         started = self._monotonic()
         answered, others = answer_released(burst, pulls)
         replies: dict[Peer, list[bytes]] = {}
-        self._answered.clear()  # the burst is the end of them: what they took are waits
-        if answered:  # what the reads of them took is counted, as PullService does
+        self._answered.clear()  # the burst ends them: their duration is waiting time
+        if answered:  # the duration of their reads is counted, as in PullService
             self._stats.get_took(self._monotonic() - started, len(answered))
         for pull, result, reply in answered:
             self._pending_pulls.answered(pull, ResponseCode.SUCCESS)
@@ -376,7 +379,7 @@ class FastPath:
         return others
 
     def _takes_sends(self, overload_reason: str) -> bool:
-        """Whether messages can be taken; while not, send/send_service.py says why."""
+        """Whether messages can be accepted; otherwise send/send_service.py returns the reason."""
         return not (
             self._permits.numbers[FENCE]
             or overload_reason
@@ -386,7 +389,8 @@ class FastPath:
         )
 
     def _note(self, results: Sequence[PullResult], peer: Peer) -> int:
-        """Note what pulls change, as PullCalls does, and hold those that wait. Returns how many have found messages."""
+        """Record the effects of pulls, as PullCalls does, and keep those that wait. Returns the number of pulls that
+        found messages."""
         found = 0
         for result in results:
             authorization, queue_id, next_offset = result.authorization, result.queue_id, result.next_offset
@@ -402,7 +406,7 @@ class FastPath:
         return found
 
     def _is_closed(self) -> bool:
-        """Whether startAcceptSendRequestTimeStamp lies ahead."""
+        """Whether startAcceptSendRequestTimeStamp is in the future."""
         if self._clock.now_ms() >= self._opens_ms:
             self._opens_ms = 0
         return self._opens_ms != 0
@@ -439,15 +443,15 @@ class FastPath:
     def close(self) -> None:
         """Serve nothing more, and release the broker.
 
-        What it has counted is counted before. The native backend is unknown to Python's garbage collection: as long as it is
-        held here, nothing of a broker that has stopped is freed.
+        Its counts are collected first. Python's garbage collection does not see native references: while one exists, a
+        stopped broker is not freed.
         """
         self._stats.count_noted()
         self._backend, self._direct_backend = _ClosedBackend(), None
         self._delayed = self._transactions = self._pops = None
 
     def _access_changed(self) -> None:
-        """Users or permissions are others now; from the thread that changed them."""
+        """Users or permissions have changed; called in the thread of the change."""
         self._backend.forget_grants()
         if self._pops is not None:
             self._pops.forget_grants()
@@ -457,7 +461,7 @@ class FastPath:
 
     def _settings_changed(self) -> None:
         if not isinstance(self._backend, _ClosedBackend):
-            self._stats.count_noted()  # what the one before has counted goes with it
+            self._stats.count_noted()  # the previous backend's counts would be lost with it
             self._backend = self._direct_backend = self._make_backend()
 
     def _find_eligible(self, name: str) -> TopicConfig | None:
@@ -471,7 +475,7 @@ class FastPath:
 
 
 class _ClosedBackend:
-    """The backend of a fast path that is closed."""
+    """The backend of a closed fast path."""
 
     def burst(
         self,
@@ -501,7 +505,7 @@ class _ClosedBackend:
         """It gives none."""
 
     def forget_grants(self) -> None:
-        """It has no grants."""
+        """It caches no grants."""
 
 
 def _ascii_json(text: str) -> str:

@@ -1,10 +1,11 @@
-"""What each frame has to show where access control is on: the signature of a user who may do this. A core.
+"""Access control of the fast path: each frame must carry the signature of a permitted user. A core.
 
-Asked once, and remembered until users or permissions change: whether who signs with this access key may send to this topic, or
-pull this topic for this group, from this host (Gate.grant). Verified for each frame: the signature, HMAC-SHA1 over the values
-of all its fields and its body, for that is what the protocol signs: one frame's says nothing of another. So a request that the
-handlers' gate would refuse is served by no fast path; whatever is unusual is left to them, and they answer why. What a user
-may do is looked up and remembered only behind a valid signature: a peer without one fills no memory and costs no look-up.
+Permissions are looked up once and cached until users or permissions change: whether the owner of this access key may
+send to this topic, or pull this topic for this group, from this host (Gate.grant). The signature is verified for each
+frame: HMAC-SHA1 over the values of all its fields and its body, as the protocol defines. So the fast path serves no
+request that the handlers' gate would refuse; unusual frames are left to the handlers, which return the reason.
+Permissions are looked up and cached only after a valid signature: an unauthenticated peer fills no memory and causes no
+look-up.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from aerobee.broker.fastpath.request import Request
 from aerobee.broker.fastpath.seam import FrameGrant, GuardSettings
 from aerobee.remoting.signature import ACCESS_KEY, SIGNATURE, UNIQUE_KEY_QUERY, signature
 
-REMEMBERED_MAX = 10_000  # grants; then all are forgotten
-_UNDECODABLE = "\ufffd"  # what stands for bytes that are not UTF-8
+REMEMBERED_MAX = 10_000  # maximum number of cached grants; at the limit all are dropped
+_UNDECODABLE = "\ufffd"  # replacement for bytes that are not UTF-8
 
 
 class Guard:
-    """Lets frames through, one by one."""
+    """Checks frames one by one."""
 
     def __init__(self, settings: GuardSettings) -> None:
         self._find_grant = settings.find_grant
@@ -31,11 +32,11 @@ class Guard:
         self._forgets = False
 
     def forget(self) -> None:
-        """Users or permissions have changed: ask again. From any thread."""
+        """Users or permissions have changed: drop the cached grants. Callable from any thread."""
         self._forgets = True
 
     def lets(self, request: Request, host: str | None) -> bool:
-        """As admits(), for the request that a backend has at hand."""
+        """As admits(), for a backend's present request."""
         if host == "":
             return True  # without a copy of the body
         is_binary = request.command is not None
@@ -50,8 +51,8 @@ class Guard:
         *,
         is_binary: bool = False,
     ) -> bool:
-        """Whether this frame may be served here. `host` is the peer's, "" for one that is not checked, None for one
-        that is not known."""
+        """Whether this frame may be served here. `host` is the peer's host, "" for a peer that is not checked, None if
+        unknown."""
         if host == "":
             return True
         names = self._fields.get(code)
@@ -62,7 +63,7 @@ class Guard:
         if is_binary and any(_UNDECODABLE in name or _UNDECODABLE in ext[name] for name in ext):
             return False
         if self._forgets:
-            self._forgets = False  # first: what changes from now on is forgotten with the next frame
+            self._forgets = False  # first, so that a later change takes effect with the next frame
             self._granted.clear()
         access_key = ext.get(ACCESS_KEY, "")
         named = tuple([ext.get(name, "") for name in names])

@@ -1,11 +1,11 @@
-"""Long polls on the fast path: pulls that found nothing are held, and answered when a message has released them.
+"""Long polls on the fast path: pulls without a message stay pending, and are answered when a message releases them.
 
-A backend reports a pull that has to wait as a PullResult with a PendingFrame; `LongPolls.hold` holds it as PullCalls does, where
-both kinds wait side by side (pull/pending_pulls.py). A released pull is the same frame once more: many of them are one burst,
-whose replies are cut apart again. What is not ordinary any more is for PullCalls.resume.
+A backend reports a pull that must wait as a PullResult with a PendingFrame; `LongPolls.hold` adds it to the table that
+PullCalls uses, too (pull/pending_pulls.py). A released pull is processed as the same frame again: many released pulls
+form one burst, whose replies are then separated. Pulls that are no longer ordinary go to PullCalls.resume.
 
-What always holds: the offset in a pull's header is committed when the pull comes in, never when it is released. A message
-of the burst in which the pull came in wakes it, too, although its arrival was announced before the pull was held.
+Invariants: the offset in a pull's header is committed when the pull arrives, never when it is released. A message in
+the same burst as the pull releases it, too, although its arrival was announced before the pull was pending.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from aerobee.words import plural
 
 _LOG = logging.getLogger(__name__)
 
-FRAME_BYTES_MAX = 64 << 10  # of one pull in a burst of released ones; a larger one is for PullCalls
+# Maximum size of one pull in a burst of released ones; PullCalls serves larger ones.
+FRAME_BYTES_MAX = 64 << 10
 
 PullBurst = Callable[[bytes, int], BurstResult]  # as Backend.burst, of (data, position)
 Answered = tuple[PendingPull, PullResult, bytes]  # and its encoded reply
 
 
 class LongPolls:
-    """Holds what the backend leaves waiting."""
+    """Pending pulls of the backend."""
 
     def __init__(
         self, store: MessageStore, pending_pulls: PendingPulls, resume: Callable[[PendingPull], None]
@@ -40,7 +41,8 @@ class LongPolls:
     def hold(
         self, peer: Peer, authorization: Authorization, queue_id: int, offset: int, waits: PendingFrame
     ) -> None:
-        """Hold a pull for a message at its offset; with no space for it, or while the broker stops, answer it immediately."""
+        """Keep a pull pending for a message at its offset; answer it immediately when the table is full or the broker
+        stops."""
         held, topic = self._pending_pulls, authorization.topic
         frame, hold_ms, code = waits
         pull = PendingPull(
@@ -69,9 +71,9 @@ class LongPolls:
 
 
 def answer_released(burst: PullBurst, pulls: list[PendingPull]) -> tuple[list[Answered], list[PendingPull]]:
-    """Serve released pulls in bursts: those that found messages, and those that are for PullCalls.resume.
+    """Serve released pulls in bursts; return those that found messages, and those for PullCalls.resume.
 
-    From the first that fails on they are all for PullCalls.resume; those before it are counted, and so are answered.
+    From the first failure on all pulls go to PullCalls.resume; the earlier ones are counted, and so answered.
     """
     answered: list[Answered] = []
     others = [pull for pull in pulls if len(pull.frame) > FRAME_BYTES_MAX]
@@ -111,4 +113,6 @@ def answer_released(burst: PullBurst, pulls: list[PendingPull]) -> tuple[list[An
 
 
 def _failed(fault: BaseException, pulls: list[PendingPull]) -> None:
-    _LOG.error("the fast path could not answer %s that waited", plural(len(pulls), "pull"), exc_info=fault)
+    _LOG.error(
+        "the fast path could not answer %s that were pending", plural(len(pulls), "pull"), exc_info=fault
+    )

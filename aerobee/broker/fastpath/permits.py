@@ -1,8 +1,9 @@
-"""What the backends ask before each burst, as two numbers in one flat buffer: told when the role or the policy changes.
+"""Permissions that backends check before each burst: numbers in one flat buffer, updated when the role or the ack
+policy changes.
 
-    0 FENCE  0: messages may be appended here. Else they are for the handlers, which say why
+    0 FENCE 0: messages may be appended here. Else the handlers refuse them with the reason
     1 HOLDS  1: senders that want to wait are answered when the append is safe (ack.py): on the disk, at the replicas
-             2: and those that do not want to are for the handlers, which look once more whether this broker may still answer
+             2: and for those that do not wait, the handlers check again whether this broker may still answer
 
 The native backend reads the buffer itself, before each turn, so that a broker that is fenced appends nothing more.
 """
@@ -19,7 +20,7 @@ _COUNT = 2
 
 
 class Permits:
-    """Keeps the numbers as `role` and `ack` have them. `numbers` is never replaced."""
+    """Updates the numbers from `role` and `ack`. `numbers` is never replaced."""
 
     def __init__(self, role: RoleState, ack: AckPolicy) -> None:
         self._role = role
@@ -35,5 +36,5 @@ class Permits:
 
 
 def open_permits() -> array[int]:
-    """Numbers that permit everything and hold nothing."""
+    """Numbers that permit everything and defer no reply."""
     return array("q", bytes(8 * _COUNT))

@@ -1,9 +1,9 @@
 """Bursts of POP's requests with JSON headers: POP_MESSAGE (200050) and ACK_MESSAGE (200051).
 
-Unlike a family of a backend these ask who their peer is: a pop belongs to its consumer and may wait, and an acknowledgement
-is answered when the records of the whole pass of the event loop are written. So FastPath gives their reads here, with the
-connection.
-What is not quite ordinary is left for the handlers, before anything has changed: no request is refused here.
+Unlike a frame handler of a backend these need their peer: a pop belongs to its consumer and may wait, and an
+acknowledgement is answered when the records of the whole event loop iteration are written. So FastPath passes their
+reads here, with the connection. Requests that are not ordinary are left to the handlers before any change: no request
+is refused here.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _DONE = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'
 
 
 class PopHooks(Protocol):
-    """What serves one request, by its fields as they stand in the header. `opaque` is the request's number, for its reply.
+    """Serves one request, given its header fields. `opaque` is the request's number, for its reply.
 
-    Returns the encoded reply, b"" when it leaves later. Raises FallBackToHandler, and has changed nothing then; any other exception
-    is a fault, and the peer is disconnected.
+    Returns the encoded reply, b"" when it is sent later. Raises FallBackToHandler without any change; any other
+    exception is a fault, and the peer is disconnected.
     """
 
     def pop(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes: ...
@@ -67,7 +67,7 @@ class PopRecords(Protocol):
 
 
 class MakePopRecords(Protocol):
-    """Makes them. `codes` are those of the tags ck, ack and bAck; both hosts are packed IPv4."""
+    """Creates a backend's writer. `codes` are the hashes of the tags ck, ack and bAck; both hosts are packed IPv4."""
 
     def __call__(
         self,
@@ -83,7 +83,7 @@ class MakePopRecords(Protocol):
 
 
 class PopBursts:
-    """Cuts reads into requests, and gives each to its hook."""
+    """Cuts reads into requests, and passes each to its hook."""
 
     def __init__(self, hooks: PopHooks, guard: GuardSettings | None = None) -> None:
         self._serve = {_POP: hooks.pop, _ACK: hooks.ack}
@@ -109,7 +109,7 @@ class PopBursts:
             while size - at >= PREFIX.size and written < REPLY_BYTES_MAX:
                 length, header_length = unpack(data, at)
                 end = at + 4 + length
-                # Neither has a body, and a header of another type has its number in the upper byte.
+                # Neither request has a body, and the upper byte of the header length is the header type.
                 if end > size or length != header_length + 4 or length > HEADER_BYTES_MAX:
                     break
                 try:
@@ -130,14 +130,14 @@ class PopBursts:
                     replies.append(reply)
                     written += len(reply)
         finally:
-            # What was served before a fault has its answer.
+            # Requests that were served before a fault are answered.
             if replies:
                 peer.write(b"".join(replies))
         return at
 
 
 def empty_reply(opaque: int) -> bytes:
-    """The reply that says yes and nothing else, as encode_frame writes it."""
+    """The reply SUCCESS without fields, as encode_frame writes it."""
     header = f'{{"code":0,"flag":1,"language":"PYTHON","opaque":{opaque}{_DONE}'.encode()
     return PREFIX.pack(len(header) + 4, len(header)) + header
 

@@ -1,13 +1,13 @@
 """Pulls: PULL_MESSAGE 11 and LITE_PULL_MESSAGE 361 that find messages in memory. A core.
 
-An ordinary pull comes from a group that may read the topic, asks for an offset that is there, and finds at least one
-message without waiting for the disk; or it asks for the next message of a queue that has had some, and may be suspended.
-Its filter may be an SQL92 expression. pull/pull_service.py is the reference implementation of what a pull does, the fast path serves the
-ordinary ones with the same outcome; every other one, and every refusal, is left for it.
+An ordinary pull comes from a group that may read the topic, requests an existing offset, and finds at least one message
+without waiting for the disk; or it requests the next message of a queue that had messages, and may be suspended. Its
+filter may be an SQL92 expression. pull/pull_service.py is the reference implementation of what a pull does, the fast
+path serves the ordinary ones with the same outcome; every other one, and every refusal, is left for it.
 
-Whether a client may pull is looked up once: `find_authorization` answers with an Authorization, which holds until something changes of
-topics, groups, subscriptions or settings. What a pull changes (offsets, statistics) is handed back as a PullResult, for the
-shell to note after the burst; a pull that has to wait is handed back so, too, and has no reply yet.
+The permission to pull is looked up once: `find_authorization` returns an Authorization, which is valid until topics,
+groups, subscriptions or settings change. The effects of a pull (offsets, statistics) are returned as a PullResult,
+which the I/O layer records after the burst; a pull that must wait is returned in the same way, without a reply.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from aerobee.remoting.protocol import (
 from aerobee.store.log.stored_message import GetStatus
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
-AUTHORIZATIONS_MAX = 4096  # beyond it all are looked up again: their keys hold texts of peers
+# Maximum number of cached authorizations, whose keys contain texts of peers; at the limit all are dropped.
+AUTHORIZATIONS_MAX = 4096
 SQL_PREFIX = "\x00"  # in front of a request's expression of SQL92 in an AuthorizationKey
 _TAG_EXPRESSIONS = ("TAG", "")
 
@@ -56,7 +57,7 @@ class Pulls:
         self._authorizations.clear()
 
     def forget_authorizations(self) -> None:
-        """Who may pull has changed: ask again."""
+        """Permissions to pull have changed: drop the cached authorizations."""
         self._authorizations.clear()
 
     @property
@@ -85,7 +86,7 @@ class Pulls:
         shared.pulled_bytes += len(reply)
 
     def _pull(self, request: Request) -> tuple[bytes, PullResult]:
-        """Return the encoded reply, b"" when it waits, and what is to be noted.
+        """Return the encoded reply, b"" when it waits, and the effects to record.
 
         Raises one of UNREADABLE for a pull that is not ordinary; nothing has changed then.
         """
@@ -100,7 +101,8 @@ class Pulls:
         if not 0 <= queue_id < authorization.queue_count or type(queue) is not ConsumeQueue:
             raise ValueError
         low, high = queue.min_offset, queue.readable_max
-        # One whose expression has no program is for the handler here, because it is so in the native backend.
+        # The handler serves pulls whose expression has no program, because the native backend cannot evaluate
+        # it.
         has_filter = authorization.accept is None or authorization.program is not None
         if self._supports_long_poll and flags & PULL_SUSPEND and has_filter and offset == high > 0:
             hold_ms = min(max(0, number(ext.get("suspendTimeoutMillis", 0))), HOLD_MS_MAX)
@@ -130,7 +132,7 @@ class Pulls:
         return reply, _result(authorization, queue_id, next_offset, commit, None)
 
     def _authorization(self, code: int, ext: dict[str, Any], flags: int) -> Authorization:
-        """Who pulls what; found by everything that the answer depends on."""
+        """The key of an authorization: all values that it depends on."""
         expression_type = ext.get("expressionType", "TAG")
         is_sql = expression_type == TYPE_SQL92
         if not is_sql and expression_type not in _TAG_EXPRESSIONS:
@@ -185,7 +187,7 @@ def _reply(
     high: int,
     body: bytes,
 ) -> bytes:
-    """The encoded reply. Raises ValueError for one that no frame can hold."""
+    """The encoded reply. Raises ValueError for one that exceeds a frame."""
     if request.command is not None:
         ext = {
             "suggestWhichBrokerId": str(suggested),

@@ -3,13 +3,14 @@
 The handlers are the reference; this backend and the native one (native/) serve the same common requests; seam.py
 explains the seam. FastPath (fast_path.py) is the I/O layer that joins either of them to connections, watermarks and statistics.
 
-An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the oneway form of them, in either header
-type, to an existing topic and queue, within all limits, without a property that asks for more than storing it (transaction,
-LMQs); or a pull (pull.py), a message for later (delayed.py), a half message or its end (transaction.py). Each kind is
-a handler, which registers for its request codes; what one leaves is offered to the next, and no two take the same frame:
-so the handler that took the last one comes first. Whatever none takes is left for the handlers, which know every error: no frame is refused here. Numbers stand as JSON integers or as text of digits,
-and are what they are in both backends: nothing that only Python would read as a number is ordinary. Nothing is changed
-before a message is known to be ordinary; what fails after its first byte is a fault, and no handler serves the frame again.
+An ordinary frame is SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) or the oneway form of them, in either header type,
+to an existing topic and queue, within all limits, without a property that requires more than storing it (transaction,
+LMQs); or a pull (pull.py), a message for later (delayed.py), a half message or its end (transaction.py). Each kind has
+a frame handler, which registers for its request codes; a frame that one leaves is offered to the next, and no two serve
+the same frame, so the frame handler of the last frame comes first. All other frames are left to the request handlers,
+which handle every error: no frame is refused here. Numbers are JSON integers or texts of digits, with the same meaning
+in both backends: a form that only Python accepts is not ordinary. Nothing changes before a message is known to be
+ordinary; a failure after its first byte is a fault, and no handler serves the frame again.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class PythonBackend:
         self._permits = settings.permits
         self._request = Request()
         self._handlers: list[FrameHandler] = []
-        # By which gates are open (1 sends, 2 pulls): by request code, how its handlers serve.
+        # By open gates (1 sends, 2 pulls) and request code: the serving functions.
         self._serves: dict[int, dict[Any, tuple[Serve, ...]]] = {gates: {} for gates in range(4)}
         self._guard: Guard | None = None
         if settings.guard is not None:
@@ -125,7 +126,7 @@ class PythonBackend:
         shared, request, guard, is_slow = self._shared, self._request, self._guard, False
         shared.begin(born_host, now_ms)
         request.data = data
-        at, size, last = position, len(data), len(data) - 8  # where a frame can begin
+        at, size, last = position, len(data), len(data) - 8  # position of the last possible frame start
         serves_of = self._serves[(takes_sends and not self._permits[FENCE]) + 2 * takes_pulls]
         try:
             while at <= last and shared.pulled_bytes < REPLY_BYTES_MAX:
@@ -168,7 +169,7 @@ class PythonBackend:
                     break
                 if is_slow:
                     break
-                if serve is not serves[0]:  # the next frame is of the same kind, mostly
+                if serve is not serves[0]:  # the next frame is usually of the same kind
                     serves_of[code] = (serve, *(other for other in serves if other is not serve))
                 if answer is not None and not flag:
                     queue, queue_offset, message_ids, unique_key, waits, recall_handle = answer
@@ -193,7 +194,7 @@ class PythonBackend:
         return self._end(at, is_slow, None)
 
     def _end(self, used: int, is_slow: bool, fault: Exception | None) -> BurstResult:
-        """Write and tell what a burst leaves to its end."""
+        """Write records and send notices that a burst leaves to its end."""
         shared = self._shared
         self._request.data = b""
         frames = deferred_frames = b""

@@ -1,4 +1,4 @@
-"""One request of a burst, its header read, and what is read of it alike by all families. A core."""
+"""One request of a burst with its parsed header, and parsers shared by all frame handlers. A core."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, StoreFull
 from aerobee.message import PROPERTY_SEPARATOR
 from aerobee.remoting.command import RemotingCommand
 
-REPLY_BYTES_MAX = 1 << 20  # a burst that answered more ends there, for the peer must take it first
-# What reading a frame that is not ordinary raises.
+REPLY_BYTES_MAX = 1 << 20  # a burst with more reply bytes ends, because the peer must read them first
+# Exceptions from parsing a frame that is not ordinary.
 UNREADABLE = (
     KeyError, ValueError, TypeError, AttributeError, struct.error, OverflowError, WireError, MalformedRecord,
     StoreError,
 )  # fmt: skip
-# What an append raises before its first byte is written; whatever else it raises is a fault.
+# Exceptions of an append before its first byte is written; any other exception is a fault.
 NO_ROOM = (StoreFull, StoreNotWritable, RecordInvalid, struct.error, OverflowError)
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _NO_VALUE = "\x01\x02"
@@ -26,11 +26,11 @@ _split_pair: Callable[[str], list[str]] = methodcaller("split", "\x01")  # into 
 
 
 class FallBackToHandler(Exception):
-    """The frame is for another family, or for the handlers. Nothing was written."""
+    """The frame belongs to another frame handler, or to the request handlers. Nothing was written."""
 
 
 def read_pairs(text: str) -> dict[str, str]:
-    """Take a properties text apart; of equal names the last counts.
+    """Parse a properties text; the last of equal names counts.
 
     Raises ValueError for a text in which pairs do not have their separators in turn: its pieces would be taken for names
     and values that the message does not have, as `WAIT` in `A^Ab^AWAIT^Bfalse^Ax^B`. Likewise for an empty value: `WAIT^A^B` is
@@ -47,12 +47,12 @@ def read_pairs(text: str) -> dict[str, str]:
 
 
 def repeated_names(text: str) -> list[str]:
-    """The names of a properties text that read_pairs() takes, in their order, each as often as it stands there."""
+    """The names of a properties text that read_pairs() accepts, in order and with repetitions."""
     return [piece.partition("\x01")[0] for piece in text.removesuffix("\x02").split("\x02")]
 
 
 class Request:
-    """The frame that is served; one object serves for all frames of a backend."""
+    """The present frame; a backend reuses one object for all frames."""
 
     __slots__ = (
         "body_at",
@@ -89,9 +89,7 @@ class Request:
 def number(value: object) -> int:
     """Read a header's number: a JSON integer, or text of at most 20 characters. Raises ValueError beyond 64 bits."""
     if type(value) is str:
-        if (
-            len(value) < 19 and value.isdigit() and value.isascii()
-        ):  # nearly all: in range without a look at it
+        if len(value) < 19 and value.isdigit() and value.isascii():  # nearly all: in range without a check
             return int(value)
         if not (len(value) <= NUMBER_CHARS_MAX and value.isascii() and value.removeprefix("-").isdigit()):
             raise ValueError

@@ -1,4 +1,4 @@
-"""What the Python backend hands out: the classes behind the protocols of seam.py, whose docstrings say what the fields are."""
+"""Results of the Python backend: the classes behind the protocols of seam.py, whose docstrings describe the fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aerobee.remoting.request_stats import Answers
 
 
 class AppendedFields(NamedTuple):
-    """Names for seam.Appended, for those who read one: `AppendedFields._make(appended).topic`."""
+    """Field names for seam.Appended, for readers: `AppendedFields._make(appended).topic`."""
 
     topic: str
     message_count: int
@@ -21,7 +21,8 @@ class AppendedFields(NamedTuple):
 
 
 class PullResult:
-    """seam.PullResult. Made without arguments, its fields are set: a constructor that takes them costs twice as much."""
+    """seam.PullResult. Created without arguments, then the fields are set: a constructor with arguments costs twice as
+    much."""
 
     __slots__ = (
         "authorization", "commit_offset", "held", "next_offset", "queue_id",
@@ -35,7 +36,7 @@ class PullResult:
 
 
 class BurstResult:
-    """seam.BurstResult. Made as PullResult."""
+    """seam.BurstResult. Created like PullResult."""
 
     __slots__ = (
         "deferred_answers",

@@ -1,5 +1,6 @@
-"""The seam of the fast path: what its two backends take and give. PythonBackend (python_backend.py) and
-`aerobee_native` (native/, aerobee_native.pyi). The handlers are the reference; a differential fuzz compares both backends with them.
+"""Interface of the fast path's two backends: arguments and results. PythonBackend (python_backend.py) and
+`aerobee_native` (native/, aerobee_native.pyi). The handlers are the reference; a differential fuzz compares both
+backends with them.
 
 A backend takes bytes, the sender's address, the time and writable buffers, does no IO and owns no memory.
 """
@@ -17,7 +18,8 @@ from aerobee.remoting.request_stats import Answers
 from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.queue_table import AnyQueue
 
-# Changes with the seam and with whatever a burst may answer or write: a native backend of another version is not used.
+# Changes with this interface and with the replies or records of a burst: a native backend of another version
+# is not used.
 FAST_PATH_VERSION = 24
 
 # request code, group, topic, subscription of the request (SQL92: with SQL_PREFIX in front) or None for the group's, its version
@@ -26,29 +28,29 @@ AuthorizationKey = tuple[int, str, str, str | None, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Authorization:
-    """One way to pull that is allowed. `tag_codes` None takes every message.
+    """Authorization of a kind of pull. `tag_codes` None matches every message.
 
-    With `accept`, a test of whole records, those that it refuses are left out; `program` is the same test for the native
-    backend (filter/program.py). A pull that has the one and not the other is left to the handlers.
+    With `accept`, a test of whole records, those that it refuses are left out; `program` is the same test for the
+    native backend (filter/program.py). A pull with only one of them is left to the handlers.
     """
 
     group: str
     topic: str
     queue_count: int
     tag_codes: frozenset[int] | None
-    broker_id: int  # suggested for the next pull
-    slow_broker_id: int  # suggested when the requested data is beyond the memory share
+    broker_id: int  # broker id suggested for the next pull
+    slow_broker_id: int  # broker id suggested when the requested data exceeds the memory share
     topic_sys_flag: int
     group_sys_flag: int
     accept: Callable[[bytes], bool] | None = None
     program: Program | None = None
 
 
-# What was stored of one topic: topic, messages, bytes of their records, requests, and how many records are larger than
-# each of metrics.SIZE_ENDS and no larger than the next; empty when none is.
+# Stored messages of one topic: topic, messages, bytes of their records, requests, and the number of records
+# in each size bucket above metrics.SIZE_ENDS; empty when all are in the first bucket.
 Appended = tuple[str, int, int, int, Sequence[int]]
 
-# What was handed out by one authorization: messages, bytes of their records, pulls.
+# Delivered messages of one authorization: messages, bytes of their records, pulls.
 HandedOut = tuple[Authorization, int, int, int]
 
 # The frame of a pull that waits for the next message of its queue, for how many ms it may be held, and its code.
@@ -56,7 +58,8 @@ PendingFrame = tuple[bytes, int, int]
 
 
 class PullResult(Protocol):
-    """Where one pull has come to, for the shell to note, or several of one consumer after another; or that it waits.
+    """Effects of one pull, or of several successive pulls of one consumer, for the I/O layer to record; or a waiting
+    pull.
 
     results.py has the classes of this and what follows; the native backend has its own. In both the fields are plain members,
     which costs less than properties.
@@ -70,7 +73,7 @@ class PullResult(Protocol):
     def next_offset(self) -> int: ...
     @property
     def commit_offset(self) -> int | None:
-        """What the consumer asks to be committed."""
+        """The offset to commit for the consumer."""
         ...
 
     @property
@@ -80,7 +83,7 @@ class PullResult(Protocol):
 
 
 class BurstResult(Protocol):
-    """What became of a burst."""
+    """Result of a burst."""
 
     @property
     def replies(self) -> bytes:
@@ -94,7 +97,7 @@ class BurstResult(Protocol):
 
     @property
     def is_slow(self) -> bool:
-        """Whether a whole frame stands there that is for the handlers."""
+        """Whether that position starts a whole frame for the handlers."""
         ...
 
     @property
@@ -109,7 +112,7 @@ class BurstResult(Protocol):
 
     @property
     def stored_count(self) -> int:
-        """How many requests have stored something; of what, take_totals() says. 1 for none but the one that failed."""
+        """Number of requests that stored messages; take_totals() has the details. 1 when only a failed request did."""
         ...
 
     @property
@@ -119,15 +122,16 @@ class BurstResult(Protocol):
 
     @property
     def fault(self) -> BaseException | None:
-        """What failed after a frame's bytes were written: it counts as used, has no reply, and no handler may serve it again."""
+        """The failure after a frame's bytes were written: the frame counts as served, has no reply, and no handler may
+        serve it again."""
         ...
 
 
 class DelayHooks(Protocol):
-    """What the handler of delayed messages reads and reports. Each value is read once per burst."""
+    """Values and notices of the frame handler of delayed messages. Each value is read once per burst."""
 
     def takes_delayed(self) -> bool:
-        """Whether such messages are taken as they come."""
+        """Whether such messages are accepted without further checks."""
         ...
 
     def timer_limits(self) -> tuple[int, int] | None:
@@ -144,7 +148,7 @@ class DelayHooks(Protocol):
 
 
 class Transaction(Protocol):
-    """What an end of an open transaction is checked by."""
+    """Fields of an open transaction that its end is checked against."""
 
     @property
     def topic(self) -> str: ...
@@ -158,12 +162,13 @@ class Transaction(Protocol):
     def immunity_ms(self) -> int | None: ...
     @property
     def keys_and_tag(self) -> tuple[str, str] | None:
-        """Keys and tag of its message; None for one that came another way: from a start, a check, the handlers."""
+        """Keys and tag of its message; None for a transaction from another source: start-up, a check, the handlers."""
         ...
 
 
 class TransactionHooks(Protocol):
-    """What the family of transactions asks and tells. A failure of began(), committed() or rolled_back() is a fault."""
+    """Queries and notices of the transaction frame handler. A failure of began(), committed() or rolled_back() is a
+    fault."""
 
     def takes_halves(self) -> bool: ...
     def half_queue(self) -> AnyQueue: ...
@@ -203,16 +208,17 @@ class FrameGrant(Protocol):
     def signing_key(self) -> str | None: ...
 
     def allows(self) -> bool:
-        """Whether who signed may do this. Asked once, behind the first right signature."""
+        """Whether the signing user has the permission. Looked up once, after the first valid signature."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """Access control is on: what each frame has to show before it is served (guard.py).
+    """Access control: the check of each frame before it is served (guard.py).
 
-    `find_grant` takes a request's code, its access key and the fields that name what it needs permission for, and the peer's
-    host; it returns None for what is to be refused. `fields` are the names of those fields, by the codes that are served.
+    `find_grant` takes a request's code, its access key and the fields that name what it needs permission for, and the
+    peer's host; it returns None for a refused request. `fields` are the names of those fields, by the codes that are
+    served.
     """
 
     find_grant: Callable[[int, dict[str, str], str], FrameGrant | None]
@@ -221,7 +227,7 @@ class GuardSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendSettings:
-    """What a backend is made of."""
+    """Dependencies of a backend."""
 
     store: MessageStore
     find_topic: Callable[[str], TopicConfig | None]  # the config of a topic that is ordinary, else None
@@ -230,9 +236,9 @@ class BackendSettings:
     own_properties: str  # the end of each stored text
     reply_fields: str  # of each reply in JSON, between message id and queue offset
     reply_ext: dict[str, str]  # the same for the binary header
-    waiting: Container[tuple[str, int]]  # queues at which a consumer waits
-    special_properties: frozenset[str]  # what makes a message more than one to be stored
-    supports_long_poll: bool  # a pull that finds nothing may wait as long as it says
+    waiting: Container[tuple[str, int]]  # queues with a waiting consumer
+    special_properties: frozenset[str]  # properties that require more than storing a message
+    supports_long_poll: bool  # a pull without a message may wait for its requested time
     permits: array[int]  # permits.py
     # Where the native backend counts how long sends and pulls took: steps of metrics.Latency, and what takes the rest.
     put_steps: array[int]
@@ -248,7 +254,7 @@ class BackendSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelaySettings:
-    """What the family of messages for later needs. The topics are those where such messages wait."""
+    """Dependencies of the frame handler of delayed messages. The topics are those that store pending messages."""
 
     hooks: DelayHooks
     schedule_topic: TopicConfig
@@ -259,7 +265,7 @@ class DelaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """What the family of transactions needs."""
+    """Dependencies of the frame handler of transactions."""
 
     hooks: TransactionHooks
     half_topic: TopicConfig
@@ -280,24 +286,24 @@ class Backend(Protocol):
     ) -> BurstResult:
         """Serve ordinary frames from `position` on, until the data ends or a frame is not ordinary.
 
-        `born_host` is packed, `now_ms` the store's time. Frames of a closed gate are not ordinary. `host` is whom a guard checks:
-        the peer's address, "" for one that is not checked; None is not let in where there is a guard. Raises what fails
-        at the burst's end: nothing of it may be answered then.
+        `born_host` is packed, `now_ms` the store's time. Frames of a closed gate are not ordinary. `host` is whom a
+        guard checks: the peer's address, "" for one that is not checked; None is not let in where there is a guard.
+        Raises a failure at the burst's end: then no frame of the burst may be answered.
         """
         ...
 
     def take_totals(self) -> tuple[Sequence[Appended], Sequence[HandedOut]]:
-        """What was stored and handed out since the last call. A topic may be there twice, when it has changed in between.
+        """Messages stored and delivered since the last call. A topic that changed in between may occur twice.
 
-        Read between bursts: what one has stored is there when it has ended."""
+        Call it between bursts: the totals of a burst are complete at its end."""
         ...
 
     def forget_topics(self) -> None:
-        """Topics have changed: look everything up again."""
+        """Topics have changed: drop all cached topics."""
         ...
 
     def forget_authorizations(self) -> None:
-        """Groups, subscriptions or offsets have changed: ask again who may pull."""
+        """Groups, subscriptions or offsets have changed: drop cached authorizations."""
         ...
 
     def forget_grants(self) -> None:
@@ -310,18 +316,18 @@ Looked = tuple[int, int, bool, str, int]  # TIMER_OUT_MS, due ms, cancels others
 
 
 class DeliveryResult(Protocol):
-    """What became of a run of due messages."""
+    """Result of a run of due messages."""
 
     @property
     def delivered_count(self) -> int:
-        """How many of the sources were delivered, from the first one on."""
+        """Number of delivered sources, from the first one on."""
         ...
 
     @property
     def appended(self) -> Sequence[Appended]: ...
     @property
     def fault(self) -> BaseException | None:
-        """What failed otherwise than a message can; those counted are delivered even so."""
+        """A failure that is not the message's; counted messages are delivered nevertheless."""
         ...
 
 

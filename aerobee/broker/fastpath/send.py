@@ -1,7 +1,7 @@
-"""Sends of one message (10, 310) that are no more than to be stored. A core.
+"""Sends of one message (10, 310) that only need storing. A core.
 
-Records and replies are what send/send_service.py makes. A stored text is the client's own text with the broker's properties at
-its end; RocketMQ writes it again in the order of a hash map, which has no meaning.
+Records and replies are the same as those of send/send_service.py. A stored text is the client's own text with the
+broker's properties at its end; RocketMQ writes it again in the order of a hash map, which has no meaning.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Sends:
             )
             if batch not in NOT_BATCH:
                 raise ValueError
-            # First what tells half messages apart: nothing else of them is read here.
+            # First the mark of half messages: nothing else of them is read here.
             if sys_flag == "0":
                 sys_flag = 0
             elif (sys_flag := number(sys_flag)) & ~ELIGIBLE_SYS_FLAG:

@@ -1,4 +1,4 @@
-"""What all families share: the burst, finding topics and queues, storing, and the replies to sends. A core."""
+"""Shared by all frame handlers: the burst, look-up of topics and queues, storing, and replies to sends. A core."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Shared:
         self.holds_replies = False  # senders that want to wait are answered when the append is safe
         self.holds_all = False  # and the others by the handlers
         self._holds = 0  # the number that says both
-        self.number = 0  # tells bursts apart: what a family has looked up for one is not good for the next
+        self.number = 0  # number of the burst: values cached for one burst are invalid in the next
         self.replies: list[str] = []  # to sends, as Latin-1 text
         self.parts: list[bytes] = []  # replies to pulls, and to the sends before them
         self.held: list[str] = []
@@ -53,7 +53,7 @@ class Shared:
         self.pulled_bytes = 0
         self.has_stored = False
         self.stored_count = 0  # requests that have stored something
-        self.at_end: list[Callable[[], None]] = []  # what families still do when it has ended
+        self.at_end: list[Callable[[], None]] = []  # work of frame handlers at the end of the burst
         # Since totals were taken.
         self.touched: list[FastTopic] = []  # topics in which something was stored
         self.handed_out: dict[Authorization, list[int]] = {}  # messages, bytes, pulls
@@ -75,20 +75,21 @@ class Shared:
             origin.enter(born_host)
 
     def waits(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message's answer is held. Raises FallBackToHandler when it is not, and may not leave from here."""
+        """Whether a message's reply is deferred. Raises FallBackToHandler when it is not, but must not be sent from
+        here."""
         waits = self.holds_replies and wants_to_wait(properties)
         if self.holds_all and not waits:
             raise FallBackToHandler
         return waits
 
     def end(self) -> int:
-        """Write what a burst that stored something leaves to its end; return how many requests that were, at least 1."""
+        """Write the deferred data of a burst that stored messages; return the number of these requests, at least 1."""
         count, self.stored_count, self.has_stored = self.stored_count or 1, 0, False
         self.appender.end_burst(self.now_ms)
         return count
 
     def take_stored(self) -> list[Appended]:
-        """What was stored since the last call, by topic."""
+        """Messages stored since the last call, by topic."""
         appended: list[Appended] = []
         for topic in self.touched:
             if count := topic.count:
@@ -102,7 +103,7 @@ class Shared:
         return appended
 
     def take_handed_out(self) -> list[HandedOut]:
-        """What was handed out since the last call, by authorization."""
+        """Messages delivered since the last call, by authorization."""
         handed_out = [
             (authorization, messages, size, pulls)
             for authorization, (messages, size, pulls) in self.handed_out.items()
@@ -110,7 +111,7 @@ class Shared:
         self.handed_out.clear()
         return handed_out
 
-    # --- what is looked up once
+    # --- cached look-ups
 
     def find(self, name: str, queue_text: object) -> tuple[FastTopic, FastQueue]:
         """The topic and the queue that a send names. Raises one of UNREADABLE for what is not ordinary."""
@@ -192,7 +193,7 @@ class Shared:
         topic.byte_count += byte_count
 
     def count_for(self, stored: FastTopic, topic: FastTopic, size: int) -> None:
-        """What was just stored in one topic counts for the topic that it was sent to."""
+        """Count the last stored message for the topic that it was sent to."""
         stored.count -= 1
         stored.byte_count -= size
         if size > SMALL_BYTES:
@@ -202,7 +203,7 @@ class Shared:
         self.count_request(topic)
 
     def count_request(self, topic: FastTopic) -> None:
-        """A request has stored something that counts for a topic."""
+        """Count a request that stored messages for a topic."""
         topic.request_count += 1
         self.stored_count += 1
 

@@ -1,4 +1,4 @@
-"""What the fast path looks up once: topics, their queues, and the hashes of index keys. A core, see python_backend.py."""
+"""Cached look-ups of the fast path: topics, their queues, and the hashes of index keys. A core, see python_backend.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FastQueue:
 
 
 class FastTopic:
-    """What is known of one ordinary topic. Dropped when the topic's config changes."""
+    """Cached data of one ordinary topic. Dropped when the topic's config changes."""
 
     __slots__ = (
         "byte_count",

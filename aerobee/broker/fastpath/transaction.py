@@ -1,9 +1,9 @@
 """Transactions: half messages (310) and one-way END_TRANSACTION (37) as Java and Go send them (JSON header). A core.
 
-The outcome is that of send/send_service.py with the half message hook, and of transaction/end.py; whatever is not quite ordinary
-is left for them. What makes it cheap: the committed record is cut out of the half record's bytes, for a half text of ours
-ends with REAL_TOPIC and REAL_QID. Which transactions are open is known to the hooks; they learn of each that a frame
-begins or decides as soon as its record is in the log, so that the next frame of the burst finds it.
+The outcome is that of send/send_service.py with the half message hook, and of transaction/end.py; other frames are left
+to them. It is cheap because the committed record is cut out of the half record's bytes: a half message's text ends with
+REAL_TOPIC and REAL_QID. The hooks keep the open transactions; they are notified of each start and decision as soon as
+its record is in the log, so that the next frame of the burst finds it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PREPARED, _COMMIT = str(TRANSACTION_PREPARED), str(TRANSACTION_COMMIT)
 
 
 class _Turn(NamedTuple):
-    """What holds for one burst."""
+    """State of one burst."""
 
     burst: int
     takes_halves: bool
@@ -83,7 +83,7 @@ class Transactions:
         self._is_changed = False
 
     def _end(self) -> None:
-        """A burst has ended: tell it once."""
+        """Notify the end of a burst once."""
         self._is_changed = False
         self._hooks.burst_done()
 
@@ -107,7 +107,7 @@ class Transactions:
         }
 
     def _turn_of_burst(self) -> _Turn:
-        """What holds for this burst, asked once in it."""
+        """State of this burst, read once per burst."""
         number_of_burst = self._shared.number
         if self._turn.burst != number_of_burst:
             hooks, half = self._hooks, self._half_topic
@@ -181,7 +181,7 @@ class Transactions:
     # --- its end
 
     def _end_one(self, request: Request) -> None:
-        """Carry out one decision about a transaction that is open and named right."""
+        """Apply one decision to an open transaction with matching fields."""
         if request.command is not None or request.flag != FLAG_ONEWAY:
             raise FallBackToHandler
         try:
@@ -202,7 +202,7 @@ class Transactions:
                     and transaction.physical_offset != number(offset_text)
                 )
                 or transaction.immunity_ms is not None
-                # Access control let this frame in by the topic that it names.
+                # Access control admitted this frame by the topic in its header.
                 or ext.get("topic", transaction.topic) != transaction.topic
             ):
                 raise ValueError
@@ -248,7 +248,7 @@ class Transactions:
                 or record[body_end : text_at - 2] != _HALF_FIELD
                 or int.from_bytes(record[text_at - 2 : text_at], "big") != total - text_at
             ):
-                raise ValueError  # bytes that we did not write
+                raise ValueError  # bytes that another program wrote
             topic = shared.topics.get(transaction.topic) or shared.admit(transaction.topic)
             # Ours ends with where it belongs: `\x02 REAL_TOPIC \x01 topic \x02 REAL_QID \x01 queue \x02`.
             queue_at = record.rindex(b"\x01", text_at) + 1
