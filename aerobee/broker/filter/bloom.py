@@ -1,8 +1,9 @@
 """The Bloom filter of the extended queue entry: which groups' SQL92 filters took a message, in 14 bytes.
 
-Follows BloomFilter, BloomFilterData and BitsArray of RocketMQ. A group that subscribes to a topic by SQL92 has
-`k` bits of `m`; for each of them that takes a message these bits are set in the message's entry. A pull then skips
-entries without its bits and needs not read their records; bits that are all set may be others', so those are read.
+Follows BloomFilter, BloomFilterData and BitsArray of RocketMQ. A group that subscribes to a topic by SQL92 has `k` bits
+of `m`; for each of them that takes a message these bits are set in the message's entry. A pull then skips entries
+without its bits and needs not read their records; if all bits are set they may belong to other groups, so the record is
+read.
 
     k = ceil(log2(1/f)), m = ceil(n * log2(1/f) * log2(e)) rounded up to 8, for error rate f and n groups
     h = low 64 bits of MurmurHash3_x64_128(group "#" topic); bit i = h1 + i * h2 as a Java int, made positive, mod m

@@ -18,10 +18,10 @@ TAGS = "TAGS"
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """`test.record` tells whether a whole stored record matches.
+    """`test.record` evaluates a whole stored record.
 
-    `tag_codes`: the expression asks for one of some tags, and these are their hashes, as queue entries have them, so
-    that others need not be read. None: it does not. `program`: the same for the native backend, None where it has none.
+    `tag_codes`: hashes of the tags that the expression requires, as in queue entries, so that records with other tags
+    need not be read. None: it requires no tag. `program`: the same for the native backend, None where it has none.
     """
 
     compiled: Sql92Filter
@@ -33,7 +33,7 @@ class Expression:
 class Expressions:
     """A bounded table of compiled expressions; the least recently used one goes first.
 
-    Texts that do not compile are remembered too: a client asks with the same one again and again.
+    Invalid texts are cached too, because a client repeats them.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Expressions:
 
 
 def _tag_codes(root: Node) -> frozenset[int] | None:
-    """Hashes of the tags without which the expression cannot be TRUE; None when it says nothing of the tag.
+    """Hashes of the tags without which the expression cannot be TRUE; None when it does not depend on the tag.
 
     `TAGS = 'A'` and `TAGS IN ('A', 'B')`, alone or as a side of the outermost AND.
     """

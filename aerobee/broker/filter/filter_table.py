@@ -1,4 +1,4 @@
-"""Which groups filter which topics by SQL92, kept in config/consumerFilter.json, and the bits of their filters.
+"""SQL92 filters by group and topic, stored in config/consumerFilter.json, and the bits of each filter.
 
 Source: ConsumerFilterManager, ConsumerFilterData, CommitLogDispatcherCalcBitMap (RocketMQ). The file:
 
@@ -7,10 +7,10 @@ Source: ConsumerFilterManager, ConsumerFilterData, CommitLogDispatcherCalcBitMap
         "consumerGroup":group,"dead":false,"deadTime":0,"expression":"a > 5","expressionType":"SQL92",
         "topic":topic}},"topic":topic}}}
 
-A filter is born when its group subscribes or changes its expression, dead when the group goes away, and forgotten a
-day later (filterDataCleanTimeSpan). With enableCalcFilterBitMap each message's queue entry gets the bits of all
-filters of its topic that take it, dead ones too: a group that comes back skips what was stored meanwhile. Bits say
-nothing about messages stored before the filter was born, so those are read.
+A filter is created when its group subscribes or changes its expression, dead when the group has no members, and removed
+a day later (filterDataCleanTimeSpan). With enableCalcFilterBitMap each message's queue entry gets the bits of all
+filters of its topic that take it, dead ones too: a returning group skips messages that its filter does not match. Bits
+say nothing about messages stored before the filter was born, so those are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from aerobee.remoting.body.subscription import SubscriptionData
 
 log = logging.getLogger(__name__)
 
-DEAD_BEFORE_LOAD_MS = 30_000  # a broker that was down does not know when its consumers went
+DEAD_BEFORE_LOAD_MS = 30_000  # a broker that was down does not know when its consumers left
 
 
 @dataclass(slots=True)
@@ -101,12 +101,12 @@ class FilterTable:
         self.bloom = BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
 
     def _now_ms(self) -> int:
-        """The time by which filters are born and die: that which the next message gets at least. Store times never go back, so they are
-        ahead of a clock that was corrected, and what came before a filter must not look as if it came behind it."""
+        """The time of a filter's creation or death: the minimum store time of the next message. Store times never go
+        back, so they may be ahead of a corrected clock, and messages before a filter must not appear to be after it."""
         return max(self._clock.now_ms(), self._last_stored_ms())
 
     def find(self, group: str, topic: str) -> GroupFilter | None:
-        """The filter of a group's subscription by expression; None for another kind, or none."""
+        """The filter of a group's SQL92 subscription; None for another kind, or none."""
         return self._topics.get(topic, {}).get(group)
 
     def bitmap(self, topic: str, properties: bytes) -> bytes:
@@ -121,7 +121,7 @@ class FilterTable:
         return mask.to_bytes(self.bloom.bit_count // 8, "little")
 
     def subscribed(self, group: str, subscriptions: Iterable[SubscriptionData] | None) -> None:
-        """A heartbeat of a group came in; None: its last member is gone."""
+        """A heartbeat of a group arrived; None: its last member left."""
         named: set[str] = set()
         for item in subscriptions or ():
             if not item.is_tag_filter:
@@ -149,7 +149,7 @@ class FilterTable:
         try:
             test = self._expressions.get(item.sub_string).test.text
         except FilterSyntaxError:
-            return  # refused to the client; there is nothing to keep
+            return  # the client was refused; there is no filter to store
         positions = self.bloom.positions(group, item.topic)
         self._topics.setdefault(item.topic, {})[group] = GroupFilter(
             item.topic,
@@ -167,12 +167,12 @@ class FilterTable:
         self._dirty = True
 
     def _revive(self, each: GroupFilter) -> None:
-        # Its bits were set all the time, so it covers what was stored since it died, too.
+        # Its bits were set all the time, so it also covers messages stored since its death.
         each.dead_ms = 0
         self._dirty = True
 
     def clean(self) -> None:
-        """Forget filters that died a day ago (filterDataCleanTimeSpan)."""
+        """Remove filters that died more than a day ago (filterDataCleanTimeSpan)."""
         bound_ms = self._now_ms() - self._live.value.filter_data_clean_time_span
         for topic, filters in list(self._topics.items()):
             for group in [
@@ -186,10 +186,10 @@ class FilterTable:
     # --- at a slave
 
     def copy_from(self, fields: json_fields.Fields) -> None:
-        """Have the filters of a master (its to_dict()) that are new here, or newer. Raises MalformedFrame.
+        """Apply the new or newer filters of a master (its to_dict()). Raises MalformedFrame.
 
-        Each is born now: entries that came before it was known here have no bits of it, whatever they have at the master. What is
-        dead there, or not there any more, is dead here, and is forgotten in a day.
+        The creation time of each is now: earlier local entries have no bits of it, even if the master's have. Filters
+        that are dead or unknown at the master are dead here, and removed after a day.
         """
         now_ms = self._now_ms()
         living: set[tuple[str, str]] = set()
@@ -220,8 +220,8 @@ class FilterTable:
     # --- persistence
 
     def load(self) -> None:
-        """Read the file. All groups count as dead until they come. A file that is broken begins again: consumers send their filters
-        with each heartbeat, and until then messages are tested one by one."""
+        """Read the file. All groups count as dead until their first heartbeat. A damaged file is replaced: consumers
+        send their filters with each heartbeat, and until then messages are tested one by one."""
         fields = self._file.read_statistics()
         if fields is None:
             return
@@ -232,7 +232,9 @@ class FilterTable:
                     item = {**item, "deadTime": max(born_ms, self._now_ms() - DEAD_BEFORE_LOAD_MS)}
                 self._load_one(topic, group, item)
         except MalformedFrame as error:
-            log.warning("config/consumerFilter.json is not a filter table: %s; it begins again", error)
+            log.warning(
+                "config/consumerFilter.json is not a filter table: %s; starting with an empty one", error
+            )
             self._topics.clear()
         self._dirty = False
 
@@ -244,7 +246,7 @@ class FilterTable:
         ]
         if (json_fields.integer(bloom, "bitNum", 0), stored) != (self.bloom.bit_count, list(positions)):
             log.warning(
-                "consumerFilter.json: the filter of %s on %s has other bits; it is begun again", group, topic
+                "consumerFilter.json: the filter of %s on %s has other bits; it is recreated", group, topic
             )
             return
         expression = json_fields.text(item, "expression")

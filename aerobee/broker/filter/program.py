@@ -1,6 +1,6 @@
-"""A compiled SQL92 expression as plain tuples, which the native backend evaluates over a stored record's bytes (native/src/
-pull/filter.rs). What it says is what record_test.py says; an expression that does not fit has no program, and is
-evaluated in Python.
+"""A compiled SQL92 expression as plain tuples, which the native backend evaluates over a stored record's bytes
+(native/src/ pull/filter.rs). It has the same result as record_test.py; an expression that does not fit has no program,
+and is evaluated in Python.
 
     (names, root)       names: the properties as bytes; a property is its number in them
     ("or", [nodes])  ("and", [nodes])  ("not", node)  ("constant", True, False or None)

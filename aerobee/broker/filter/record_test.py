@@ -3,10 +3,10 @@
 A pull through a filter looks at every message between two that match, so the test must not decode a record: it finds
 the properties text (layout in aerobee/message.py), looks for the names that the expression uses, and compares bytes.
 
-Only TRUE matters, so three-valued logic needs no third value: each condition is written once, either as
-"this is TRUE" or as "this is FALSE", and NOT turns one into the other. `TRUE(a AND b) = TRUE(a) and TRUE(b)`,
-`FALSE(a AND b) = FALSE(a) or FALSE(b)`. What does not fit that (a condition compared with another one, as in
-`(a > 1) = TRUE`, or a very long text) is evaluated by sql92.py on decoded properties, with the same outcome.
+Only TRUE matters, so three-valued logic needs no third value: each condition is written once, either as "this is TRUE"
+or as "this is FALSE", and NOT turns one into the other. `TRUE(a AND b) = TRUE(a) and TRUE(b)`, `FALSE(a AND b) =
+FALSE(a) or FALSE(b)`. Other expressions (a condition compared with another one, as in `(a > 1) = TRUE`, or a very long
+text) are evaluated by sql92.py on decoded properties, with the same result.
 
 The expression's own names and texts never become source: they are constants, given by number (K0, K1, ...).
 """
@@ -28,7 +28,7 @@ from aerobee.message import (
 )
 from aerobee.record_head import HEAD_V4, field_at, field_end, head_struct
 
-SOURCE_CHARS_MAX = 4096  # of an expression; a longer one costs more to compile than it saves
+SOURCE_CHARS_MAX = 4096  # maximum length of an expression; compiling a longer one costs more than it saves
 _BODY_SIZE = head_struct("body_size")
 
 RecordTest = Callable[[bytes], bool]
@@ -173,7 +173,7 @@ class _Writer:
         return self._variables.setdefault(node.value, f"v{len(self._variables)}")
 
     def _number(self, value: str, kind: str) -> str:
-        """Source that reads a property, which is not None, as a number: None for what is none."""
+        """Source that reads a property, which is not None, as a number: None for an invalid number."""
         if kind == "integer":
             return f"(int({value}) if {value}.isdigit() and len({value}) < 19 else integer({value}))"
         return f"floating({value})"
@@ -304,7 +304,7 @@ def _get(record: bytes, at: int, name: bytes) -> bytes | None:
         value = text[at:end] if end >= 0 else text[at:]
         if value:
             return value
-        stop = start + 1  # an empty value is none at all, so one before it counts
+        stop = start + 1  # an empty value counts as missing, so an earlier pair counts
     return None
 
 

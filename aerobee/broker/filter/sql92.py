@@ -12,12 +12,12 @@ Follows RocketMQ's filter module (SelectorParser and its expressions). Grammar, 
     unary       ("NOT" | "+" | "-") unary | primary
     primary     literal | property | "(" or ")"
 
-Every property is text. Against an integer literal the property is read as an integer, against a floating literal as
-a floating number, against TRUE and FALSE as a boolean; what cannot be read so never matches. Two texts compare with
-`=` and `<>` as text, with `<` and `>` as numbers. A missing property is NULL, and logic is three-valued: only an
-expression that is TRUE lets a message through.
+Every property is text. Against an integer literal the property is read as an integer, against a floating literal as a
+floating number, against TRUE and FALSE as a boolean; other texts never match. Two texts compare with `=` and `<>` as
+text, with `<` and `>` as numbers. A missing property is NULL, and logic is three-valued: a message matches only if the
+expression is TRUE.
 
-Difference from RocketMQ: the literal 0.0 is accepted (there a range check refuses it).
+Difference from RocketMQ: the literal 0.0 is accepted (RocketMQ's range check refuses it).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Node:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number that is written there; true and false are none."""
+        """Whether it is a number literal, not true or false."""
         return (
             self.kind == "literal"
             and isinstance(self.value, (int, float))

@@ -1,1 +1,1 @@
-"""Clients that come and go (heartbeats), and the broker's registration with NameServers."""
+"""Membership of clients (heartbeats), and the broker's registration with NameServers."""

@@ -1,9 +1,10 @@
-"""Clients come, stay and go: HEART_BEAT 34, UNREGISTER_CLIENT 35, GET_CONSUMER_LIST_BY_GROUP 38, CHECK_CLIENT_CONFIG 46.
+"""Heartbeats and membership of clients: HEART_BEAT 34, UNREGISTER_CLIENT 35, GET_CONSUMER_LIST_BY_GROUP 38,
+CHECK_CLIENT_CONFIG 46.
 
-Source: ClientManageProcessor, ConsumerManageProcessor (RocketMQ). A heartbeat makes, in this order: the group's settings
-(if they may be made), the topic %RETRY%group, registered at the nameservers, the group's membership and subscriptions,
-the notice to the other members, the reply. So a client that has its reply finds itself in the consumer list and its
-retry topic in the route.
+Source: ClientManageProcessor, ConsumerManageProcessor (RocketMQ). A heartbeat has these effects, in this order: it
+creates the group's settings (if allowed), creates the topic %RETRY%group and registers it at the NameServers, updates
+membership and subscriptions, and notifies the other members; then the reply is sent. So a client with a reply finds
+itself in the consumer list and its retry topic in the route.
 
 Heartbeat V2: a client sends its subscriptions once with a fingerprint of them, later only the fingerprint
 (`withoutSub`). IS_SUB_CHANGE=true asks it to send everything again.
@@ -42,11 +43,11 @@ from aerobee.system_names import SYSTEM_GROUP_PREFIX
 log = logging.getLogger(__name__)
 
 REGISTRATION_WAIT_S = (
-    1.0  # clients give a heartbeat 3 s; a nameserver that is down must not cost them the broker
+    1.0  # clients wait 3 s for a heartbeat's reply; a NameServer that is down must not make it time out
 )
-GROUPS_PER_TURN = 50  # of one heartbeat, before others get their turn
+GROUPS_PER_TURN = 50  # groups of one heartbeat before other requests are served
 FILTER_CHARS_PER_TURN = 2_048  # of SQL92 expressions that are not compiled yet: some 5 ms
-COMPILE_ROUNDS_MAX = 3  # others may push expressions out of the table meanwhile
+COMPILE_ROUNDS_MAX = 3  # other clients may evict expressions from the table meanwhile
 CLIENT_ID_CHARS_MAX = 1_024
 TOPIC_CHARS_MAX = 512  # longer than any: %RETRY%, a group and a topic
 
@@ -54,10 +55,10 @@ Registered = Callable[[], Awaitable[None]]
 
 
 class _Joining:
-    """What the groups of one heartbeat add up to."""
+    """Totals of the groups of one heartbeat."""
 
     def __init__(self, data: HeartbeatData, principal: str) -> None:
-        """`principal`: who signed it; the peer's next request may be another's."""
+        """`principal`: the user that signed the heartbeat; the peer's next request may be of another user."""
         self.data = data
         self.principal = principal
         self.code: int = ResponseCode.SUCCESS
@@ -168,7 +169,7 @@ class HeartbeatCalls:
                     bounds.require("groupMembersMax", size, f"members of group {name[:80]}", peer.address)
 
     def _retry_topic(self, consumer: ConsumerData, config: SubscriptionGroupConfig) -> TopicConfig | None:
-        """What %RETRY%group has to become; None when it exists with as many queues as the group's settings say."""
+        """The required config of %RETRY%group; None when it exists with the queues of the group's settings."""
         if config.retry_queue_nums <= 0:
             return None
         wanted = self._topics.retry_topic(
@@ -184,7 +185,7 @@ class HeartbeatCalls:
         accepted: list[ConsumerData],
         retry_topics: list[TopicConfig],
     ) -> RemotingCommand | None:
-        """Join when the retry topics are made and the nameservers know them, or had time for it."""
+        """Join after the retry topics are created and the NameServers know them, or had time for it."""
         await self._topics.put_async(retry_topics, must_save=False)
         if self._registered is not None:
             try:
@@ -198,8 +199,8 @@ class HeartbeatCalls:
     async def _join_in_turns(
         self, peer: Peer, request: RemotingCommand, joining: _Joining, accepted: list[ConsumerData]
     ) -> RemotingCommand | None:
-        """As _join(), with a turn for others after each GROUPS_PER_TURN groups, or each FILTER_CHARS_PER_TURN of filters. None when
-        the client has gone."""
+        """As _join(), yielding after GROUPS_PER_TURN groups, or FILTER_CHARS_PER_TURN of filters. None when the client
+        has disconnected."""
         producers = joining.data.producer_data_set
         compiles = self._compiles_much(accepted)
         step = 1 if compiles else GROUPS_PER_TURN
@@ -226,12 +227,13 @@ class HeartbeatCalls:
         }
 
     def _compiles_much(self, consumers: Sequence[ConsumerData]) -> bool:
-        """Whether their expressions that are not known yet are more than one turn's work."""
+        """Whether their expressions that are not compiled yet exceed the work of one slice."""
         new = (text for text in self._filters(consumers) if not self._expressions.knows(text))
         return sum(map(len, new)) > FILTER_CHARS_PER_TURN
 
     async def _compile_in_turns(self, consumers: Sequence[ConsumerData]) -> None:
-        """Compile what is not known yet, so that joining does not; faults are said when they join. Raises RemoteError."""
+        """Compile new expressions in advance, so that joining does not; errors are reported at the join. Raises
+        RemoteError."""
         texts = self._filters(consumers)
         if len(texts) > EXPRESSIONS_MAX:
             raise RemoteError(
@@ -265,7 +267,7 @@ class HeartbeatCalls:
         accepted: Sequence[ConsumerData],
         producers: Sequence[ProducerData],
     ) -> None:
-        """Register groups of the client. A group that is refused does not keep out the others."""
+        """Register groups of the client. A refused group does not prevent the others."""
         data = joining.data
         for consumer in accepted:
             if self._live.value.subscription_conflict_policy == REFUSE:
@@ -278,7 +280,7 @@ class HeartbeatCalls:
                     continue
             fault = self._fault_of(consumer)
             if fault is not None:
-                joining.remark = fault  # as RocketMQ no refusal: 46 was one, and so are the pulls
+                joining.remark = fault  # as in RocketMQ not refused here: 46 refuses it, and so do pulls
             if data.without_sub and self._consumers.group(consumer.group_name) is None:
                 joining.subscriptions_wanted = True
             self._consumers.register(
@@ -304,7 +306,7 @@ class HeartbeatCalls:
             )
 
     def _fault_of(self, consumer: ConsumerData) -> str | None:
-        """What is wrong with the first SQL92 expression that does not parse. Its member joins; its pulls are refused."""
+        """The error of the first invalid SQL92 expression. Its member joins; its pulls are refused."""
         if not self._live.value.enable_property_filter:
             return None
         for subscription in consumer.subscription_data_set:
@@ -317,7 +319,8 @@ class HeartbeatCalls:
         return None
 
     def unregister(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """35: leave a producer group, a consumer group or both. C++ sends empty names for what it does not mean."""
+        """35: leave a producer group, a consumer group or both. C++ sends empty names for groups that it does not
+        leave."""
         request.text("clientID")
         if producer_group := request.field("producerGroup"):
             self._producers.unregister(producer_group, peer)

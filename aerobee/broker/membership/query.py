@@ -1,8 +1,8 @@
 """QUERY_MESSAGE 12 and VIEW_MESSAGE_BY_ID 33: messages by key and by offset in the log.
 
 Source: QueryMessageProcessor (RocketMQ). The index holds hashes of `topic#key`, so an answer may contain messages of
-other keys, though of no other topic; the client compares the keys itself. A query by unique key takes the broker's own limit, whatever the
-client asks for.
+other keys, though of no other topic; the client compares the keys itself. A query by unique key uses the broker's limit
+instead of the client's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class QueryCalls:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
 
     def query(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """12: records under a key, stored in the requested time; QUERY_NOT_FOUND when there is none."""
+        """12: records with a key, stored in the requested time range; QUERY_NOT_FOUND without any."""
         config = self._store.config
         count = min(max(1, request.integer("maxNum")), config.max_msgs_num_batch)
         if request.boolean(UNIQUE_KEY_QUERY, False):
@@ -53,7 +53,8 @@ class QueryCalls:
     def view(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """33: the record at a physical offset, if its own topic may be read."""
         offset = request.integer("offset")
-        # Where permissions count, only what a queue entry leads to is a record. Repairs of a store read all others, too.
+        # With access control only offsets of queue entries are records. Repairs of a store may read any
+        # offset.
         sees_all = self._records.sees_all(peer)
         record = self._store.read_record(offset) if sees_all else self._store.named_record(offset)
         if record is None or not self._records.may_view(peer, request, record):

@@ -1,12 +1,13 @@
-"""What a broker tells every nameserver: that it lives, where, and which topics it has (BrokerOuterAPI of RocketMQ).
+"""Registration of a broker at every NameServer: heartbeats, addresses and topics (BrokerOuterAPI of RocketMQ).
 
-One task a nameserver, so that one that is down delays no other. Each sends REGISTER_BROKER (103) in full at the start,
-each registerNameServerPeriod, and immediately when the connection is new; a changed topic goes out immediately in a body that
-holds it alone, with the new data version. With forceRegister=false QUERY_DATA_VERSION (322) goes first and the
-registration only if the nameserver's version differs. A large table goes out in parts (registration_parts.py). The connection stays open: a nameserver forgets a broker when
-its connection closes. On a clean stop UNREGISTER_BROKER (104).
+One task per NameServer, so that an unreachable one delays no other. Each sends REGISTER_BROKER (103) in full at the
+start, each registerNameServerPeriod, and immediately when the connection is new; a changed topic goes out immediately
+in a body that holds it alone, with the new data version. With forceRegister=false QUERY_DATA_VERSION (322) goes first
+and the registration only if the nameserver's version differs. A large table goes out in parts (registration_parts.py).
+The connection stays open: a NameServer removes a broker when its connection closes. On a clean stop UNREGISTER_BROKER
+(104).
 
-A nameserver's order-topic configuration comes back in the reply's body, a slave's master in its fields.
+The reply's body contains the NameServer's order-topic configuration, its fields a slave's master.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MasterCallback = Callable[[str, str], None]
 
 
 class _NameserverLink:
-    """The conversation with one nameserver."""
+    """Registration at one NameServer."""
 
     def __init__(self, owner: Registration, address: str) -> None:
         self.address = address
@@ -101,7 +102,7 @@ class _NameserverLink:
                     log.warning("registration at nameserver %s failed: %s; trying again", self.address, error)
                 self._needs_full = True
             except Exception as error:
-                # The task's outermost edge: a broker that silently never registered again would serve no client.
+                # Boundary of the task: a broker that silently stopped registering would serve no client.
                 self.failure = str(error) or type(error).__name__
                 log.exception("registration at nameserver %s failed; trying again", self.address)
                 self._needs_full = True
@@ -109,7 +110,8 @@ class _NameserverLink:
                 self._is_busy = False
             self._tell_waiters()
             if self.failure:
-                # Changes do not shorten the pause while the nameserver is down: they go with the next full one.
+                # Changes do not shorten the pause while the NameServer is down: the next full registration
+                # includes them.
                 await owner.clock.sleep(RETRY_S)
                 continue
             timer = owner.clock.call_later(owner.period_s, self.register_now)
@@ -126,7 +128,7 @@ class _NameserverLink:
                 waiter.set_result(None)
 
     async def _exchange(self) -> None:
-        """Send what is due. What comes in meanwhile is due the next time."""
+        """Send the due registrations. Changes that arrive meanwhile are due the next time."""
         owner = self._owner
         while self._needs_full or self._changes:
             changes, self._changes = self._changes, {}
@@ -148,8 +150,8 @@ class _NameserverLink:
                 if not table:
                     continue
             parts = parts_of(table, version, owner.part_topics_max)
-            # Changes alone are no whole table either: two of them would make a nameserver forget all other topics
-            # where it deletes what a registration lacks (deleteTopicWithBrokerRegistration).
+            # Several changes in one registration are not a whole table either: a NameServer with
+            # deleteTopicWithBrokerRegistration would delete all other topics.
             is_whole = full and len(parts) == 1
             for part, part_version in parts:
                 await self._register(part, part_version, is_whole=is_whole)
@@ -158,7 +160,7 @@ class _NameserverLink:
             self._watch()
 
     def _well_formed(self, table: Mapping[str, TopicConfig]) -> Mapping[str, TopicConfig]:
-        """Without topics that no nameserver takes: one of them must not cost the broker its whole registration."""
+        """Without topics that NameServers refuse: one of them must not make the whole registration fail."""
         table, left_out = well_formed(table)
         if left_out and left_out != self._left_out:
             log.warning(
@@ -171,7 +173,7 @@ class _NameserverLink:
         return table
 
     async def _is_stale(self, version: DataVersion) -> bool:
-        """Ask whether the nameserver's version of our topics differs."""
+        """Query whether the NameServer has another version of this broker's topics."""
         request = RemotingCommand(
             RequestCode.QUERY_DATA_VERSION, self._owner.identity_fields(), version.encode()
         )
@@ -179,7 +181,8 @@ class _NameserverLink:
         return reply.code != 0 or (reply.ext or {}).get("changed", "true") != "false"
 
     async def _register_topic(self, config: TopicConfig) -> None:
-        """Tell one topic alone. The nameserver keeps the version of the last registration, so the next one is taken in."""
+        """Register a single topic. The NameServer keeps the version of the last registration, so it accepts the next
+        one."""
         owner = self._owner
         queues = QueueData(
             owner.identity.name,
@@ -225,7 +228,7 @@ class _NameserverLink:
         owner.take_reply(checked(reply, address=self.address, request="REGISTER_BROKER"))
 
     def _watch(self) -> None:
-        """Register again immediately when the connection is lost: the nameserver forgot us with it."""
+        """Register again immediately when the connection is lost: the NameServer removed this broker with it."""
         connection = self._owner.client.connection_to(self.address)
         if connection is not None and connection is not self._watched:
             self._watched = connection
@@ -261,7 +264,7 @@ class Registration:
         on_master: MasterCallback | None = None,
         broker_id: Callable[[], int] | None = None,
     ) -> None:
-        """`broker_id` is called at each request; without it the request carries the identity's."""
+        """`broker_id` is called for each request; without it the request contains the identity's id."""
         self.client = client
         self.topics = topics
         self.mappings = mappings
@@ -279,7 +282,7 @@ class Registration:
         topics.on_change(self._topics_changed)
         live.on_change(self._settings_changed)
 
-    # What the links read, so that a change of the configuration counts immediately.
+    # Read by the links, so that a change of the configuration takes effect immediately.
     @property
     def period_s(self) -> float:
         """Seconds between two registrations."""
@@ -287,7 +290,7 @@ class Registration:
 
     @property
     def timeout_s(self) -> float:
-        """How long a nameserver may take to answer, in seconds."""
+        """Time-out of a NameServer's reply, in seconds."""
         return self._live.value.register_broker_timeout_mills / 1000
 
     @property
@@ -302,7 +305,7 @@ class Registration:
 
     @property
     def part_topics_max(self) -> int:
-        """Topics in one registration, where it is cut into several."""
+        """Number of topics per registration when the table is split."""
         config = self._live.value
         return config.split_registration_size if config.enable_split_registration else PART_TOPICS_MAX
 
@@ -318,7 +321,7 @@ class Registration:
 
     @property
     def not_active_ms(self) -> int:
-        """After so long without a heartbeat a nameserver takes this broker for gone."""
+        """Time without a heartbeat after which a NameServer removes this broker, in seconds."""
         return self._live.value.broker_not_active_timeout_millis
 
     @property
@@ -328,7 +331,7 @@ class Registration:
 
     @property
     def nameservers(self) -> tuple[str, ...]:
-        """Their addresses, as the settings say now."""
+        """The configured addresses of the NameServers."""
         return tuple(self._links)
 
     @property
@@ -347,7 +350,7 @@ class Registration:
         }
 
     def visible(self, table: Mapping[str, TopicConfig]) -> Mapping[str, TopicConfig]:
-        """The topics as clients shall see them: a broker that may not be written or read takes that from each."""
+        """The topics as advertised to clients: without the write or read permission that this broker lacks."""
         allowed = self._live.value.broker_permission
         if allowed & RW == RW:
             return table
@@ -363,7 +366,7 @@ class Registration:
             await self.settled(wait_s)
 
     def set_nameservers(self, nameservers: Iterable[str]) -> None:
-        """Register at these and no others. Those that are dropped forget the broker in their own time."""
+        """Register at these NameServers only. Dropped ones remove the broker after their time-out."""
         wanted = tuple(dict.fromkeys(nameservers))
         for address in set(self._links) - set(wanted):
             del self._links[address]
@@ -388,7 +391,7 @@ class Registration:
             await asyncio.wait(waiters, timeout=timeout_s)
 
     async def stop(self, *, unregister: bool = True) -> None:
-        """End the tasks; tell the nameservers that the broker goes, unless it is being killed."""
+        """End the tasks; unregister at the NameServers, unless the broker is being killed."""
         self._started = False
         tasks = list(self._tasks.values())
         self._tasks.clear()
@@ -399,7 +402,7 @@ class Registration:
             await asyncio.gather(*(link.unregister() for link in self._links.values() if not link.failure))
 
     def take_reply(self, reply: RemotingCommand) -> None:
-        """Use what a nameserver's reply to the registration carries."""
+        """Apply the contents of a NameServer's reply to the registration."""
         if reply.body:
             try:
                 self.topics.set_order_topics(KVTable.decode(reply.body).table)

@@ -1,12 +1,12 @@
 """A topic table in parts that each fit a request of registration. Core.
 
-Follows enableSplitRegistration and splitRegistrationSize (RocketMQ): each part is a separate registration, with a separate data
-version, for a nameserver passes over topics that come with a version it has. Here a table is split whether
-that is set or not when it has more than PART_TOPICS_MAX topics or PART_BYTES_MAX bytes: a registration larger than a
-frame is refused whole, and after two minutes the broker's topics are gone.
+Follows enableSplitRegistration and splitRegistrationSize (RocketMQ): each part is a separate registration, with a
+separate data version, because a NameServer ignores topics with a known version. Here a table is split whether that is
+set or not when it has more than PART_TOPICS_MAX topics or PART_BYTES_MAX bytes: a registration larger than a frame is
+refused whole, and after two minutes the broker's topics are gone.
 
-What always holds: the last part has the table's own version, so that a question for the version (322) finds it; the
-first part has two topics or more when the table has, for a nameserver refuses a first registration of one.
+Invariants: the last part has the table's own version, so that a query for the version (322) finds it; the first part
+has at least two topics if the table has, because a NameServer refuses a first registration with one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from aerobee.remoting.body.topic_config import TopicConfig
 
 PART_TOPICS_MAX = 2_000  # some 20 ms of a nameserver's loop
 PART_BYTES_MAX = 4 * 1024 * 1024  # a quarter of the largest frame
-_TOPIC_BYTES = 192  # of a topic's JSON besides its name, written twice, and its attributes
+_TOPIC_BYTES = 192  # size of a topic's JSON without its name, which occurs twice, and its attributes
 
 
 def well_formed(table: Mapping[str, TopicConfig]) -> tuple[Mapping[str, TopicConfig], list[str]]:
-    """Return the topics that a nameserver takes, and why others are left out."""
+    """Return the topics that a NameServer accepts, and the reasons for leaving out others."""
     left_out = []
     for config in table.values():
         try:

@@ -1,1 +1,1 @@
-"""What a broker counts, with types, units and meanings."""
+"""Metrics of a broker, with types, units and descriptions."""

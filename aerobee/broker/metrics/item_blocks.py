@@ -1,7 +1,7 @@
-"""A table's items in blocks of some hundred, so that whoever shows 100,000 of them looks at those blocks again that have changed. Core.
+"""A table's items in blocks of some hundred, so that a reader of 100,000 items rereads only changed blocks. Core.
 
-An item belongs to one block from its first day to its last, and keeps its index in it: when an item goes, another one takes that index,
-so that no item ever moves. Whoever changes an item says so: `item.block.version += 1`.
+An item belongs to one block for its whole lifetime and keeps its index: a removed item's index is reused, so that items
+never move. Code that changes an item must increment `item.block.version`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ Item = TypeVar("Item")
 
 
 class Block(Generic[Item]):
-    """Some items. `version` grows when something in the block changes, `items_version` when it is which items there are."""
+    """A block of items. `version` grows with every change in the block, `items_version` when items are added or
+    removed."""
 
     __slots__ = ("items", "items_version", "version")
 

@@ -1,7 +1,7 @@
-"""Typed numbers of the broker and the one registry that lists them: counters, gauges, latencies. Core.
+"""Metrics of the broker and their registry: counters, gauges, latencies. Core.
 
-Whoever counts owns its numbers and adds them to the registry with a kind, a unit and a sentence. Requests 28 and 315 read
-them through their owner (stats.py); whoever shows all of them, as a metrics endpoint does, reads `Registry.samples()`.
+The counting code owns its values and adds them to the registry with a kind, a unit and a description. Requests 28 and
+315 read them through their owner (stats.py); a metrics endpoint reads all of them from `Registry.samples()`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from math import frexp
 
 WINDOW_S = 60.0
-_PARTS = 8  # buckets of one doubling: a percentile is off by an eighth at most
+_PARTS = 8  # buckets per power of two: the error of a percentile is at most an eighth
 _EXPONENT_MIN, _EXPONENT_MAX = -24, 12  # from 30 ns to 34 min
 _BUCKET_COUNT = (_EXPONENT_MAX - _EXPONENT_MIN) * _PARTS
 _SHORTEST_S, _LONGEST_S = 2.0 ** (_EXPONENT_MIN - 1), 2.0 ** (_EXPONENT_MAX - 1)
@@ -25,8 +25,8 @@ EXACT_S, STEPPED_S = 2.0**-21, _STEPS / STEPS_A_S
 _NO_STEPS = array("q", bytes(8 * _STEPS))
 
 
-# Sizes of records, bytes: those of RocketMQ's rocketmq_message_size. What is no larger than the first has no counter:
-# most are, and their number is the rest.
+# Sizes of records, bytes: those of RocketMQ's rocketmq_message_size. Sizes up to the first bound have no
+# counter: most records are that small, and their number is the remainder.
 SIZE_ENDS = (1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20)
 
 
@@ -45,8 +45,8 @@ def larger_of(sizes: Iterable[int]) -> list[int]:
 
 
 class Kind(Enum):
-    """How a number behaves: a counter only grows, a gauge moves both ways, a latency is many durations, sizes are many sizes,
-    a spread is many numbers of which only is known between which ends they lie."""
+    """Kind of a metric: a counter only grows, a gauge goes up and down, a latency is a histogram of durations, sizes of
+    record sizes, a spread of other values."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -58,8 +58,8 @@ class Kind(Enum):
 class Latency:
     """Durations in buckets: cumulative for ever, and percentiles of the last one to two minutes.
 
-    add() is cheap enough for every burst of the fast path: what is short only counts up one of many equal steps, and those
-    are sorted into the buckets at a read.
+    add() is cheap enough for every burst of the fast path: a short duration only increments one of many equal steps,
+    which are sorted into the buckets at a read.
     """
 
     __slots__ = ("_before", "_counts", "_last", "_max_s", "_sum_s", "_turned_at", "steps")
@@ -73,11 +73,11 @@ class Latency:
         self._max_s = 0.0
         self._last = self._before = tuple(
             self._counts
-        )  # counts at the beginning of this window and the one before
+        )  # counts at the start of the present and the previous window
         self._turned_at = 0.0
 
     def add(self, elapsed_s: float, times: int = 1) -> None:
-        """`times` things took that long each."""
+        """Count `times` events with this duration."""
         if EXACT_S <= elapsed_s < STEPPED_S:
             self.steps[int(elapsed_s * STEPS_A_S)] += times
         else:
@@ -85,24 +85,24 @@ class Latency:
 
     @property
     def counts(self) -> list[int]:
-        """How many there were in each bucket."""
+        """Counts of the buckets."""
         self._sort_steps()
         return self._counts
 
     @property
     def count(self) -> int:
-        """How many were measured since the start."""
+        """Number of durations since the start."""
         return sum(self.counts)
 
     @property
     def sum_s(self) -> float:
-        """Short ones are known to a 30th of a microsecond."""
+        """Sum of the durations; the error of a short one is at most 1/30 microsecond."""
         self._sort_steps()
         return self._sum_s
 
     @property
     def max_s(self) -> float:
-        """The longest. A short one is known to a 15th of a microsecond."""
+        """The longest duration; the error of a short one is at most 1/15 microsecond."""
         self._sort_steps()
         return self._max_s
 
@@ -124,7 +124,7 @@ class Latency:
                     self._sort((step + 0.5) / STEPS_A_S, times)
 
     def turn(self, monotonic_s: float) -> None:
-        """Begin a new window when this one has ended. Called now and then."""
+        """Start a new window when the present one has ended. Called periodically."""
         if monotonic_s - self._turned_at >= WINDOW_S:
             self._before, self._last = self._last, tuple(self.counts)
             self._turned_at = monotonic_s
@@ -178,19 +178,17 @@ class Sizes:
 
 
 class Spread:
-    """Rare numbers in a few buckets, those of a histogram of RocketMQ's."""
+    """Histogram of rare values with the buckets of a RocketMQ histogram."""
 
     __slots__ = ("counts", "ends", "sum")
 
     def __init__(self, ends: tuple[float, ...]) -> None:
         self.ends = ends
-        self.counts = [0] * (
-            len(ends) + 1
-        )  # no larger than each end and larger than the one before; the rest
+        self.counts = [0] * (len(ends) + 1)  # counts per bucket; the last one is unbounded
         self.sum = 0.0
 
     def add(self, value: float) -> None:
-        """One more."""
+        """Count one value."""
         self.counts[bisect_left(self.ends, value)] += 1
         self.sum += value
 
@@ -204,7 +202,7 @@ Read = Callable[[], Iterable[tuple[Labels, Value]]]
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """Some samples of a metric: `labels` and `values` give one for each. Which block it is says `place`.
+    """Some samples of a metric: `labels` and `values` contain one entry per sample. `place` is the number of the block.
 
     The samples are the same as long as `token` is, their labels as long as `labels_token` is.
     """
@@ -221,9 +219,9 @@ Blocks = Callable[[], Iterable[SampleBlock]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number, or one for each value of its labels, such as a topic. `read` gives what they are now.
+    """One metric, or one per value of its labels, such as a topic. `read` returns the present values.
 
-    `blocks`, where there are many: the same samples in blocks, of which only those need be read that have changed.
+    `blocks`, for many samples: the samples in blocks, of which a reader rereads only changed ones.
     """
 
     name: str
@@ -236,7 +234,7 @@ class Metric:
 
 
 class Registry:
-    """Every number of one broker, by name."""
+    """All metrics of one broker, by name."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
@@ -251,11 +249,11 @@ class Registry:
         unit: str = "messages",
         blocks: Blocks | None = None,
     ) -> None:
-        """A number that only grows. Names are unique: a second one raises ValueError."""
+        """Add a counter. Names are unique: a second one raises ValueError."""
         self._add(Metric(name, Kind.COUNTER, unit, meaning, labels, read, blocks))
 
     def gauge(self, name: str, meaning: str, read: Callable[[], float], *, unit: str = "") -> None:
-        """A number that is what it is when it is read."""
+        """Add a gauge, which is read on demand."""
         self._add(Metric(name, Kind.GAUGE, unit, meaning, (), lambda: [((), read())]))
 
     def gauges(
@@ -268,7 +266,7 @@ class Registry:
         unit: str = "messages",
         blocks: Blocks | None = None,
     ) -> None:
-        """The same with one number for each value of its labels."""
+        """The same with one value per label value."""
         self._add(Metric(name, Kind.GAUGE, unit, meaning, labels, read, blocks))
 
     def sizes(
@@ -292,11 +290,11 @@ class Registry:
         labels: tuple[str, ...] = (),
         unit: str,
     ) -> None:
-        """Numbers in buckets: `read` gives a Spread for each value of the labels."""
+        """Add a histogram: `read` returns a Spread per label value."""
         self._add(Metric(name, Kind.SPREAD, unit, meaning, labels, read))
 
     def latency(self, name: str, meaning: str) -> Latency:
-        """Durations; whoever measures them adds to what this returns."""
+        """Add a latency; the measuring code adds durations to the returned object."""
         latency = Latency()
         self._add(Metric(name, Kind.LATENCY, "seconds", meaning, (), lambda: [((), latency)]))
         return latency
@@ -306,7 +304,7 @@ class Registry:
         return iter(self._metrics.values())
 
     def samples(self) -> Iterator[tuple[Metric, Labels, Value]]:
-        """What they all are now."""
+        """The present values of all metrics."""
         for metric in self._metrics.values():
             for labels, value in metric.read():
                 yield metric, labels, value

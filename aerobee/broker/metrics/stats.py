@@ -1,7 +1,7 @@
-"""What a broker counts: messages in and out by topic and group, and the rates of the last 10, 60 and 600 seconds.
+"""Statistics of a broker: messages in and out by topic and group, and the rates of the last 10, 60 and 600 seconds.
 
-Source: BrokerStatsManager, StatsItem, BrokerStats and StoreStatsService (RocketMQ). Each item counts a value and how
-often it was added to. Snapshots of both make three windows:
+Source: BrokerStatsManager, StatsItem, BrokerStats and StoreStatsService (RocketMQ). Each item has a value and its
+number of additions. Snapshots of both make three windows:
 
     minute   a snapshot every 10 s, 7 kept
     hour     a snapshot each 10 min, 7 kept
@@ -44,11 +44,12 @@ HOUR_STEP_S, HOUR_KEPT = 600, 7
 DAY_STEP_S, DAY_KEPT = 3_600, 25
 RATE_STEP_S, RATE_KEPT = 1, 601
 RATE_WINDOWS_S = (10, 60, 600)
-_SLACK_S = 0.05  # a timer is a little early or late
+_SLACK_S = 0.05  # tolerance for timers that are slightly early or late
 SLICE_ITEMS = (
     1_000  # of which a snapshot is taken without a pause: of 100,000 it blocked the event loop for 80 ms
 )
-ITEMS_MAX = 200_000  # further keys are not counted: names come from peers and must not fill the memory
+# Further keys are not counted, because peers choose the names and must not fill the memory.
+ITEMS_MAX = 200_000
 
 # Upper ends, in ms, of the buckets of putMessageDistributeTime, and what StoreStatsService calls them.
 _BUCKET_ENDS_MS = (0, 10, 50, 100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
@@ -72,7 +73,7 @@ class Counter:
     count: int = 0
     size: int = 0
     times: int = 0
-    larger: list[int] | None = None  # of records beyond the smallest of SIZE_ENDS; None: there were none
+    larger: list[int] | None = None  # counts of records larger than the first of SIZE_ENDS; None: none
 
     def note_larger(self, larger: Sequence[int]) -> None:
         """Add what larger_of() says."""
@@ -98,7 +99,7 @@ class WindowStats:
 
 
 class Reader(Protocol):
-    """Whom messages are handed out to."""
+    """Receiver of messages: group and topic."""
 
     @property
     def group(self) -> str: ...
@@ -108,15 +109,15 @@ class Reader(Protocol):
 
 
 Stored = tuple[str, int, int, int, Sequence[int]]  # topic, messages, bytes, requests, as larger_of() says
-HandedOut = tuple[Reader, int, int, int]  # to whom, messages, bytes, pulls
-# What was stored and handed out since the last call.
+# Receiver, messages, bytes, pulls. Totals stored and delivered since the last call.
+HandedOut = tuple[Reader, int, int, int]
 TakeTotals = Callable[[], tuple[Sequence[Stored], Sequence[HandedOut]]]
 _Snapshot = tuple[float, int, int, int]  # monotonic seconds, count, size, times
 
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    labels: tuple[str, ...] = ()  # topic, or topic and group, of what is counted by them
+    labels: tuple[str, ...] = ()  # topic, or topic and group, of items counted by them
     counter: Counter = field(default_factory=Counter)
     minute: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=MINUTE_KEPT))
     hour: deque[_Snapshot] = field(default_factory=lambda: deque(maxlen=HOUR_KEPT))
@@ -129,7 +130,7 @@ class _Shown(TypedDict):
     blocks: Blocks
 
 
-_COUNT, _SIZE = attrgetter("counter.count"), attrgetter("counter.size")  # they take no step of Python's
+_COUNT, _SIZE = attrgetter("counter.count"), attrgetter("counter.size")  # reading them runs no Python code
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +156,22 @@ class BrokerStats:
         self._get_blocks: ItemBlocks[_Item] = ItemBlocks()
         self._others: dict[str, dict[str, _Item]] = {}  # name -> key -> item
         self._all_put, self._all_get = _Item(), _Item()
-        self._lost = _Item()  # counts for keys beyond ITEMS_MAX
+        self._lost = _Item()  # counts keys beyond ITEMS_MAX, which are dropped
         self._all_found = self._miss = 0
         self._sources: list[TakeTotals] = []
         self._put_failed = 0
         self.registry = Registry()
         self.put_latency = self.registry.latency(
-            "put_latency", "From the reading of a send to its reply, or to where it waits for the disk"
+            "put_latency", "Duration from reading a send to its reply, or to its wait for the disk"
         )
         self.get_latency = self.registry.latency(
-            "get_latency", "From the reading of a pull to the reply with what it found"
+            "get_latency", "Duration from reading a pull to the reply with messages"
         )
         self._register()
         self._slow_puts = [0] * len(_BUCKET_NAMES)  # from 1 ms on
         self._rates: deque[_Totals] = deque(maxlen=RATE_KEPT)
         self._timer: Timer | None = None
-        self._slices: Iterator[bool] = iter(())  # what is left of the snapshots that were due
+        self._slices: Iterator[bool] = iter(())  # the remaining due snapshots
         self._slice_timer: Timer | None = None
         now = clock.monotonic()
         self._minute_due = now + MINUTE_STEP_S
@@ -222,11 +223,11 @@ class BrokerStats:
         self._all_found += pulls
 
     def count_from(self, take_totals: TakeTotals) -> None:
-        """Count what that gives, too. It is called in the loop's thread, before anything is read."""
+        """Include the totals of this function. It is called in the event loop's thread before each read."""
         self._sources.append(take_totals)
 
     def count_noted(self) -> None:
-        """Count what was stored and handed out elsewhere since the last call."""
+        """Add the totals stored and delivered elsewhere since the last call."""
         for take_totals in self._sources:
             self.count_totals(*take_totals())
 
@@ -242,7 +243,7 @@ class BrokerStats:
         self._miss += count
 
     def put_took(self, elapsed_s: float, requests: int = 1) -> None:
-        """`requests` sends were served in that time together; each of them waited for the whole."""
+        """`requests` sends were served together in that time; the whole time counts for each."""
         self.put_latency.add(elapsed_s, requests)
         if elapsed_s >= 0.001:
             self._slow_puts[bisect.bisect_left(_BUCKET_ENDS_MS, int(elapsed_s * 1000))] += requests
@@ -347,14 +348,14 @@ class BrokerStats:
     # --- forgetting
 
     def remove_topic(self, topic: str) -> None:
-        """Drop the items of a topic that was deleted."""
+        """Drop the items of a deleted topic."""
         item = self._puts.pop(topic, None)
         if item is not None:
             self._put_blocks.remove(item, item.block)
         self._drop(lambda parts: topic in parts)
 
     def remove_group(self, group: str) -> None:
-        """Drop the items of a group that was deleted."""
+        """Drop the items of a deleted group."""
         self._drop(lambda parts: parts[-1] == group and len(parts) > 1)
 
     # --- sampling
@@ -373,7 +374,7 @@ class BrokerStats:
     def _tick(self) -> None:
         now = self._clock.monotonic()
         self._sample_totals(now)
-        if self._slice_timer is None:  # else the last snapshots are still being taken
+        if self._slice_timer is None:  # otherwise the last snapshots are not finished
             self._slices = self._snapshots(now)
             self._take_slice()
         self._timer = self._clock.call_later(in_step(self._clock, RATE_STEP_S), self._tick)
@@ -399,7 +400,7 @@ class BrokerStats:
             )
 
     def _snapshots(self, now: float) -> Iterator[bool]:
-        """Take the snapshots of all items that are due now; gives True between slices."""
+        """Take the snapshots of all items that are due now; yields True between slices."""
         minute, hour, day = (now >= due for due in (self._minute_due, self._hour_due, self._day_due))
         if minute:
             self._minute_due = now + MINUTE_STEP_S
@@ -420,7 +421,7 @@ class BrokerStats:
                 if day:
                     _snapshot(item.day, item.counter, at, DAY_STEP_S)
 
-    # --- what is read: with all that was noted
+    # --- reading, with all recorded totals
 
     @property
     def _puts(self) -> dict[str, _Item]:
@@ -564,7 +565,7 @@ def windows_json(windows: Mapping[str, WindowStats]) -> dict[str, Any]:
 
 def _snapshot(window: deque[_Snapshot], counter: Counter, now: float, step_s: int) -> None:
     if not window:
-        window.append((now - step_s, 0, 0, 0))  # what came before the first sample counts too
+        window.append((now - step_s, 0, 0, 0))  # counts before the first sample are included
     window.append((now, counter.count, counter.size, counter.times))
 
 

@@ -1,4 +1,4 @@
-"""The shared parts of one broker: what request families and features are made from (call_parts.py, features.py)."""
+"""The shared parts of one broker, from which request handlers and features are created (call_parts.py, features.py)."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ MaySend = Callable[[str, Peer, str], bool]  # principal, the peer, a topic
 
 
 def any_client_may_send(principal: str, peer: Peer, topic: str) -> bool:
-    """What holds without access control."""
+    """The check without access control: everything is allowed."""
     return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerParts:
-    """The shared parts of one broker. A Feature takes from here what it needs and keeps nothing else."""
+    """The shared parts of one broker. A Feature takes its dependencies from here and keeps nothing else."""
 
     store: MessageStore
-    bounds: Bounds  # what peers may ask and occupy
+    bounds: Bounds  # bounds on requests and memory of peers
     writer: MessageWriter
     lmqs: LmqEntries | None  # None: no LMQs here
     topics: TopicTable
@@ -66,24 +66,24 @@ class BrokerParts:
     locks: LockTable
     stats: BrokerStats
     schedule: Schedule
-    escaped: EscapedDeliveries  # what an acting master has delivered
+    escaped: EscapedDeliveries  # deliveries of an acting master
     deliveries: DeliveryRuns  # of due messages
     pending_pulls: PendingPulls
-    ack: AckPolicy  # when appends are answered
+    ack: AckPolicy  # decides when appends are acknowledged
     overload: Overload
     unique_keys: UniqueKeys
     duplicates: SendDuplicates
-    unserved: UnservedKinds  # what this master cannot serve now
-    expressions: Expressions  # SQL92, compiled once for all who ask
+    unserved: UnservedKinds  # features that this master cannot serve now
+    expressions: Expressions  # compiled SQL92 expressions, shared by all users
     filters: FilterTable
     live: LiveConfig
     identity: BrokerIdentity
-    role: RoleState  # what this broker may do now
-    client: RemotingClient  # towards nameservers and other brokers
+    role: RoleState  # the present role of this broker
+    client: RemotingClient  # client of NameServers and other brokers
     brokers: PeerBrokers  # other brokers by their names
     clock: Clock
     disk: Disk
-    config_file: Callable[[str], ConfigFile]  # by its name in the store's config directory
+    config_file: Callable[[str], ConfigFile]  # a file of the store's config directory, by name
     run_blocking: Callable[
         [Callable[[], None]], None
     ]  # in a thread, one after the other, failures are logged

@@ -1,1 +1,2 @@
-"""POP: messages handed out for a time, acknowledged one by one, and handed out again when that time runs out."""
+"""POP: messages are delivered for an invisible time, acknowledged individually, and redelivered when that time
+expires."""

@@ -29,13 +29,13 @@ from aerobee.remoting.command import FLAG_RESPONSE, RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 
-BITS_BYTES_MAX = 64  # of one entry of a batch: 512 messages
-BATCH_MAX = 4_096  # entries of one batch
-_KNOWN_CHARS_MAX = HANDLE_CHARS_MAX - 24  # of a handle without its last token, a number
+BITS_BYTES_MAX = 64  # maximum size of one entry's bits: 512 messages
+BATCH_MAX = 4_096  # maximum number of entries of one batch
+_KNOWN_CHARS_MAX = HANDLE_CHARS_MAX - 24  # maximum length of a handle without its last token, a number
 
 
 class _Target(NamedTuple):
-    """What the ordinary acknowledgements of one handle and pass have in common."""
+    """Common data of the ordinary acknowledgements of one handle in one iteration."""
 
     entry: InFlight
     offsets: dict[str, tuple[int, int]]  # text of the offset -> offset, its bit
@@ -53,9 +53,11 @@ class AckCalls:
         self._checks = checks
         self._ack = ack
         self._broker_name = broker_name
-        self._opaques: dict[Peer, list[int]] = {}  # of ordinary ones that wait for the append
+        # Replies of ordinary acknowledgements that wait for the append.
+        self._opaques: dict[Peer, list[int]] = {}
         self._targets: dict[tuple[str, str, str, str], _Target] = {}
-        # Of this pass: (group, topic, queue id, r) -> where such messages lie, the queue's first and last offset.
+        # Of this iteration: (group, topic, queue id, r) -> topic that stores the messages, the queue's first
+        # and last offset.
         self._checked: dict[tuple[str, str, int, str], tuple[str, int, int]] = {}
 
     def handlers(self) -> dict[int, Handler]:
@@ -83,7 +85,7 @@ class AckCalls:
         return None
 
     def batch_ack(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """Acknowledge messages of many handles; those that cannot be are left out."""
+        """Acknowledge messages of many handles; invalid ones are skipped."""
         fields = fastjson.loads_object(
             request.body, "BatchAckMessageRequestBody", fastjson.REQUEST_DIALECT_BYTES_MAX
         )
@@ -127,7 +129,7 @@ class AckCalls:
         )
 
     def change_invisible(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """Have a message come back at another time; answered with what its new handle is made of."""
+        """Change the time of a message's redelivery; the reply contains the parts of its new handle."""
         asked = ChangeRequest(
             group=request.text("consumerGroup"),
             topic=request.text("topic"),
@@ -167,9 +169,9 @@ class AckCalls:
     # --- ordinary acknowledgements
 
     def ack_fast(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
-        """ack() of a message that is handed out, by the fields of its request (PopHooks.ack).
+        """ack() of a delivered message, by the fields of its request (PopHooks.ack).
 
-        What the handles of one check point have in common is looked up one time per pass.
+        The common data of one check point's handles is looked up once per iteration.
         """
         try:
             handle, offset_text = fields["extraInfo"], fields["offset"]

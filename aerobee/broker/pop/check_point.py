@@ -1,12 +1,12 @@
-"""Check points and acknowledgements of POP, as they lie in the revive topic (PopCheckPoint, AckMsg, BatchAckMsg).
+"""Check points and acknowledgements of POP, as stored in the revive topic (PopCheckPoint, AckMsg, BatchAckMsg).
 
-One check point (CK) says which messages of one queue went out with one pop, and until when they are invisible:
+One check point (CK) records the messages of one queue that one pop delivered, and their invisible time:
 
     {"bm":0,"bn":broker,"c":group,"d":[0,1],"it":60000,"n":2,"pt":pop time,"q":queue id,"reviveTime":pt+it,
      "ro":0,"so":start offset,"sp":false,"t":topic}
 
-`d` are the offsets of the messages, relative to `so`; where an old broker left it out, message i has offset so + i. Bit i of
-`bm` says that message i is acknowledged. "rp" counts how often the check point was put again.
+`d` are the offsets of the messages, relative to `so`; if an old broker omitted it, message i has offset so + i. Bit i
+of `bm` says that message i is acknowledged. "rp" counts how often the check point was stored again.
 
     {"ao":ack offset,"bn","c","pt","q","so","t"}          one acknowledgement
     {"ao":0,"aol":[offsets],"bn","c","pt","q","so","t"}   several of one check point
@@ -25,9 +25,9 @@ from aerobee.remoting import fastjson
 from aerobee.remoting.body import json_fields
 
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
-CLOCK_SLACK_MS = 1_000  # a pop time further ahead is one of a clock that was set back since
+CLOCK_SLACK_MS = 1_000  # a pop time further in the future means that the clock was set back since
 CK_LEAD_MS = 1_000  # a check point reaches the revive queue so long before its acknowledgements
-MESSAGES_MAX = 32  # of one check point: the bits of `bm` (a Java int)
+MESSAGES_MAX = 32  # messages per check point: the bits of `bm` (a Java int)
 OFFSET_DISTANCE_MAX = (1 << 31) - 1  # `d` holds Java ints
 
 CheckPointKey = tuple[str, str, int, int, int]  # topic, group, queue id, start offset, pop time
@@ -35,7 +35,7 @@ CheckPointKey = tuple[str, str, int, int, int]  # topic, group, queue id, start 
 
 @dataclass(slots=True, kw_only=True)
 class CheckPoint:
-    """Messages of one queue handed out by one pop. Times in ms."""
+    """Messages of one queue delivered by one pop. Times in ms."""
 
     topic: str
     group: str
@@ -46,18 +46,18 @@ class CheckPoint:
     invisible_ms: int
     broker_name: str
     bit_map: int = 0
-    suspend: bool = False  # handed back without counting a try
+    suspend: bool = False  # redelivered without counting a try
     re_put_times: int = 0
     revive_offset: int = field(default=-1, compare=False)  # its offset in the revive queue
 
     @property
     def revive_time(self) -> int:
-        """When what is not acknowledged goes back, ms."""
+        """Time at which unacknowledged messages are redelivered, ms."""
         return self.pop_time + self.invisible_ms
 
     @property
     def key(self) -> CheckPointKey:
-        """What names it among those that are in flight."""
+        """Key of the check point in the in-flight table."""
         return (self.topic, self.group, self.queue_id, self.start_offset, self.pop_time)
 
     @property
@@ -76,14 +76,14 @@ class CheckPoint:
         return tuple(offset for i, offset in enumerate(self.offsets) if not self.bit_map >> i & 1)
 
     def is_unacked(self, offset: int) -> bool:
-        """Whether an offset was handed out with this check point and is not acknowledged."""
+        """Whether an offset was delivered with this check point and is not acknowledged."""
         try:
             return not self.bit_map >> self.offsets.index(offset) & 1
         except ValueError:
             return False
 
     def ack(self, offset: int) -> bool:
-        """Note an acknowledgement. False: this offset was not handed out with this check point."""
+        """Record an acknowledgement. False: this offset was not delivered with this check point."""
         try:
             self.bit_map |= 1 << self.offsets.index(offset)
         except ValueError:
@@ -171,7 +171,7 @@ class Acks:
 
 
 def decode_check_point(body: bytes) -> CheckPoint:
-    """Raises MalformedFrame for what is not a check point."""
+    """Raises MalformedFrame unless the body is a check point."""
     fields = fastjson.loads_object(body, "a POP check point")
     start, count = json_fields.integer(fields, "so"), json_fields.integer(fields, "n", 0)
     distances = _integers(fields.get("d"))

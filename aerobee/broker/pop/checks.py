@@ -27,7 +27,7 @@ PRIORITY_TYPE = "PRIORITY"
 
 @dataclass(frozen=True, slots=True)
 class PopGrant:
-    """What the checks found for one group and topic; good while the four settings are the same objects, and the role."""
+    """Result of the checks for one group and topic; valid while the role and the four settings objects are the same."""
 
     config: BrokerConfig
     topic: TopicConfig
@@ -88,7 +88,7 @@ class PopChecks:
     def may_consume(
         self, group_name: str, topic_name: str, queue_id: int
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
-        """For requests that hand messages out, and those that ask whether there are any."""
+        """Check requests that deliver messages, and those that query whether there are any."""
         if not self._live.value.broker_permission & PERM_READ:
             raise Refused(Reason.FORBIDDEN, f"the broker[{self._identity.address}] pop message is forbidden")
         self.require_master()
@@ -178,7 +178,7 @@ class PopChecks:
         )
 
     def retry_topics(self, group: str, topic: str) -> tuple[tuple[str, str], ...]:
-        """Where messages of a topic that were not acknowledged in time may lie: (topic, r)."""
+        """Topics that may store unacknowledged messages of a topic: (topic, r)."""
         if topic.startswith("%RETRY%"):
             return ()
         config = self._live.value

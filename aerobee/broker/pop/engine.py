@@ -1,9 +1,10 @@
-"""Taking, acknowledging and putting off messages by POP: the rules, without connections (PopMessageProcessor,
+"""Pop, acknowledgement and change of invisible time: the rules, without connections (PopMessageProcessor,
 AckMessageProcessor, ChangeInvisibleTimeProcessor of RocketMQ).
 
-A pop reads each queue from the group's offset on, writes one check point a queue, moves the offset, and only then hands the
-messages out: what is handed out can come back. The group's offset means "popped", not "consumed". An ordered pop
-writes no check point and moves no offset: the block is kept in OrderInfo, and acknowledgements move the offset.
+A pop reads each queue from the group's offset on, writes one check point per queue, advances the offset, and only then
+delivers the messages, so that each delivered message can be redelivered. The group's offset means "popped", not
+"consumed". An ordered pop writes no check point and moves no offset: the block is kept in OrderInfo, and
+acknowledgements move the offset.
 
 Differences from RocketMQ: the log's record of a check point and the offset are settled together (ConsumerOffsets never
 runs ahead of the log, and after a crash the offsets are raised to what the check points say); an acknowledgement for
@@ -57,7 +58,7 @@ _MOVED = frozenset(
 
 
 class PopStore(Protocol):
-    """What POP needs of the store to read."""
+    """The part of the store that POP reads from."""
 
     def get_messages(
         self,
@@ -79,9 +80,9 @@ class PopStore(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class PopWant:
-    """A pop after its checks. `queue_count` are the topic's readable queues; `retries` its retry topics as
-    ((topic, r, readable queues), ...), none for an ordered pop. `young_from_zero`: a new group that begins at the end gets
-    what a queue holds when its first message is still in memory (initPopOffsetByCheckMsgInMem)."""
+    """A pop after its checks. `queue_count` are the topic's readable queues; `retries` its retry topics as ((topic, r,
+    readable queues), ...), none for an ordered pop. `young_from_zero`: a new group that starts at the end receives a
+    queue's messages if its first one is still in memory (initPopOffsetByCheckMsgInMem)."""
 
     topic: str
     group: str
@@ -97,14 +98,14 @@ class PopWant:
     young_from_zero: bool = True
     retries: tuple[tuple[str, str, int], ...] = ()
     retry_first: bool = False
-    start: int = 0  # the queue that is looked at first when any will do
-    highest_first: bool = False  # a PRIORITY topic: the queue's number is the priority of what lies in it
+    start: int = 0  # the first queue to read in a pop of any queue
+    highest_first: bool = False  # a PRIORITY topic: the queue id is the priority of its messages
     consumer: str = ""
 
 
 @dataclass(slots=True)
 class Taken:
-    """What a pop got. `end`: durable when the log is flushed up to it; 0 when nothing was written."""
+    """Result of a pop. `end`: durable when the log is flushed up to it; 0 when nothing was written."""
 
     pop_time: int
     revive_queue_id: int
@@ -113,10 +114,10 @@ class Taken:
     sizes: list[int] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     order_counts: list[str] = field(default_factory=list)
-    rest: int = 0  # messages left in the queues that were looked at
+    rest: int = 0  # number of remaining messages in the queues that were read
     end: int = 0
     count: int = 0
-    blocked_until: int = 0  # ordered: when the first of the blocked queues is free
+    blocked_until: int = 0  # ordered: time at which the first blocked queue becomes free
     status: GetStatus = GetStatus.NO_MESSAGE_IN_QUEUE
 
 
@@ -150,7 +151,7 @@ class PopEngine:
     # --- taking
 
     def sources(self, want: PopWant) -> Iterator[tuple[str, int, str]]:
-        """(topic, queue id, r) in the order in which this pop looks at them."""
+        """(topic, queue id, r) in the order in which this pop reads them."""
         if want.retry_first:
             yield from self._retry_sources(want)
         if want.queue_id != ANY_QUEUE:
@@ -167,7 +168,7 @@ class PopEngine:
                 yield topic, queue_id, retry
 
     def has_messages(self, want: PopWant, now_ms: int) -> bool:
-        """Whether a pop would look at messages now (it may find that the filter refuses them)."""
+        """Whether a pop would read messages now (the filter may exclude them)."""
         for topic, queue_id, _ in self.sources(want):
             at = self.position(want, topic, queue_id, keep=False)
             if self._store.max_offset(topic, queue_id) > at and not (
@@ -190,8 +191,8 @@ class PopEngine:
     def take(
         self, want: PopWant, now_ms: int, is_cold: Callable[[str, int, int], bool] | None = None
     ) -> Taken:
-        """Hand out up to `count_max` messages. Raises StoreError when the check points cannot be written: nothing is
-        handed out then. `is_cold`, for a pop that is not ordered, is called before each read; raises ColdData."""
+        """Deliver up to `count_max` messages. Raises StoreError when the check points cannot be written: nothing is
+        delivered then. `is_cold`, for a pop that is not ordered, is called before each read; raises ColdData."""
         taken = Taken(now_ms, ORDERED_REVIVE_QUEUE if want.ordered else self._next_revive_queue())
         moves: list[tuple[str, int, int]] = []
         for topic, queue_id, retry in self.sources(want):
@@ -202,7 +203,8 @@ class PopEngine:
             self._write_points(want, taken, moves)
         buffer = self.buffer
         for topic, queue_id, offset in moves:
-            # Behind check points that are only in memory the offset waits for them, also where nothing was handed out.
+            # The offset waits for earlier check points that are only in memory, even if nothing was
+            # delivered.
             if buffer is None or not buffer.keep_offset(topic, want.group, queue_id, offset):
                 self._offsets.commit(want.group, topic, queue_id, offset)
         return taken
@@ -259,7 +261,7 @@ class PopEngine:
         )
 
     def position(self, want: PopWant, topic: str, queue_id: int, *, keep: bool = True) -> int:
-        """Where the group's next pop of a queue begins; a new group's offset is stored immediately, to `keep` it."""
+        """Start of the group's next pop of a queue; a new group's offset is stored immediately, to `keep` it."""
         group = want.group
         if self._offsets.has_resets:
             moved = self._offsets.take_reset(group, topic, queue_id)
@@ -283,7 +285,7 @@ class PopEngine:
         return offset
 
     def _end(self, topic: str, queue_id: int, low: int, *, young_from_zero: bool) -> int:
-        """Where a new group begins that does not ask for everything: at the last message, but a new queue is read whole."""
+        """Start offset of a new group that does not request all messages: the last message, but 0 in a new queue."""
         end = self._store.max_offset(topic, queue_id)
         if young_from_zero and low <= 0 < end and not self._store.is_cold(topic, queue_id, 0):
             return 0
@@ -340,7 +342,7 @@ class PopEngine:
         taken.order_counts += [
             f"{share.retry} qo{share.queue_id}%{offset} {times}" for offset, times in consumed.items()
         ]
-        # For clients that know one count a queue only: the smallest of the block.
+        # For clients that support only one count per queue: the smallest of the block.
         least = min(consumed.values()) if len(consumed) == len(share.offsets) else 0
         taken.order_counts.append(f"{share.retry} {share.queue_id} {least}")
 
@@ -385,7 +387,7 @@ class PopEngine:
     # --- acknowledging
 
     def check_ack(self, topic: str, group: str, handle: Handle, offset: int) -> bool:
-        """Whether an acknowledgement has to be written; False: it is known already.
+        """Whether an acknowledgement must be written; False: it is known already.
 
         Raises Refused NOT_HELD when the message was not handed out with this handle, or was handed out again.
         """
@@ -400,13 +402,15 @@ class PopEngine:
                 return True
             raise Refused(
                 Reason.NOT_HELD,
-                f"no message of {topic} queue {handle.queue_id} is handed out with this handle: its {handle.invisible_ms} ms "
+                f"no message of {topic} queue {handle.queue_id} is delivered with this handle: "
+                f"its {handle.invisible_ms} ms "
                 "have expired, or another broker issued it",
             )
         if offset not in entry.point.offsets:
             raise Refused(
                 Reason.NOT_HELD,
-                f"message {offset} of {topic} queue {handle.queue_id} was not handed out with this handle: it has "
+                f"message {offset} of {topic} queue {handle.queue_id} was not delivered with "
+                "this handle, which has "
                 f"{', '.join(map(str, entry.point.offsets))}",
             )
         if not entry.point.is_unacked(offset):
@@ -415,14 +419,14 @@ class PopEngine:
             raise Refused(
                 Reason.NOT_HELD,
                 f"message {offset} of {topic} queue {handle.queue_id} was not acknowledged within its "
-                f"{handle.invisible_ms} ms and was handed out again; a longer invisible time prevents this",
+                f"{handle.invisible_ms} ms and was redelivered; a longer invisible time prevents this",
             )
         return True
 
     def write_acks(self, acks: Sequence[tuple[Acks, int, int]], now_ms: int) -> int:
         """Write acknowledgements (each with revive queue id and revive time); return the end of the last record.
 
-        Raises StoreError; the messages are handed out again then.
+        Raises StoreError; the messages are then redelivered.
         """
         acks = [
             (
@@ -449,8 +453,8 @@ class PopEngine:
         suspend: bool = False,
         consumer: str = "",
     ) -> tuple[int, int]:
-        """Let a message stay away for `invisible_ms` from now on: a separate check point, then the old one's
-        acknowledgement. Returns (pop time of the new handle, end of the records).
+        """Keep a message invisible for `invisible_ms` from now: write a new check point, then acknowledge the old one.
+        Returns (pop time of the new handle, end of the records).
 
         Raises Refused NOT_HELD as check_ack(), also for a message that is acknowledged; StoreError.
         """
@@ -487,7 +491,8 @@ class PopEngine:
             broker_name=self._broker_name,
             offsets=(offset,),
         )
-        # The new check point first: if only one of the two is kept, the message comes back once too often.
+        # The new check point first: if a crash keeps only one of the two, the message is redelivered once
+        # more than needed.
         acks = [] if buffer is not None else [(ack, handle.revive_queue_id, revive_ms)]
         end = self.log.append(now_ms, [(point, handle.revive_queue_id)], acks)
         self.in_flight.ack(ack.key, offset)
@@ -499,7 +504,8 @@ class PopEngine:
     # --- the buffer
 
     def scan_buffer(self, now_ms: int, *, everything: bool = False) -> None:
-        """Write what has been in the buffer long enough and commit what may be committed. Raises StoreError."""
+        """Write check points that have been in the buffer long enough, and commit the possible offsets. Raises
+        StoreError."""
         if self.buffer is None:
             return
         actions = self.buffer.scan(now_ms, everything=everything)
@@ -509,17 +515,17 @@ class PopEngine:
             self._offsets.commit(group, topic, queue_id, offset)
 
     def use_buffer(self, buffer: MergeBuffer | None) -> None:
-        """Keep check points there from now on; what is in the one before is its owner's."""
+        """Use this buffer from now on; the owner handles the contents of the previous one."""
         self.buffer = buffer
 
     def end_buffer(self, now_ms: int) -> None:
-        """Write everything that is only in memory, and keep nothing there any more. Raises StoreError."""
+        """Write everything that is only in memory, and stop buffering. Raises StoreError."""
         self.scan_buffer(now_ms, everything=True)
         self.buffer = None
 
 
 def _in_turn(want: PopWant, queue_count: int) -> Iterable[int]:
-    """Queue numbers in the order in which a pop of any queue looks at them."""
+    """Queue ids in the order in which a pop of any queue reads them."""
     if want.highest_first:
         return reversed(range(queue_count))
     start = want.start % queue_count if queue_count else 0

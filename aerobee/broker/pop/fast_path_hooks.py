@@ -1,4 +1,4 @@
-"""What serves POP's ordinary requests before the handlers do."""
+"""Fast path hooks of POP: serve ordinary requests before the handlers."""
 
 from __future__ import annotations
 

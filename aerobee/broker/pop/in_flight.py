@@ -1,13 +1,12 @@
-"""What is invisible now: every check point of this process that is not over, with the bits of its acknowledgements.
+"""In-flight table: every active check point of this process, with the bits of its acknowledgements.
 
-The truth is in the log (check_point.py). This table is what the log says, kept in memory, for three uses: revive knows
-which acknowledgements were given; a check point that is acknowledged whole, and its acknowledgements, need not go to the
-revive topic at all (RocketMQ stores and reads each of them twice); operators see which messages are handed out, until when, to which client. After a
-restart it is filled from the timer's topic; a check point that is not in it is served all the same. Core.
+The log is authoritative (check_point.py). This table is its copy in memory, for three uses: revive knows the
+acknowledgements; a completely acknowledged check point and its acknowledgements need not go to the revive topic at all
+(RocketMQ stores and reads each of them twice); operators see invisible messages, their time and their client. After a
+restart it is filled from the timer's topic; check points outside the table are served, too. Core.
 
-States of an entry: OUT (invisible), REVIVED (its time ran out, what was not acknowledged was handed out again), DROPPED
-(acknowledged whole and kept out of the revive topic). The latter two are remembered for a while, so that a late
-acknowledgement gets that answer.
+States of an entry: OUT (invisible), REVIVED (expired, unacknowledged messages were redelivered), DROPPED (completely
+acknowledged and left out of the revive topic). The latter two are kept for a while to answer late acknowledgements.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from enum import Enum, auto
 from aerobee.broker.pop.check_point import CheckPoint, CheckPointKey
 
 ENTRIES_MAX = (
-    500_000  # beyond it check points are not remembered: they take the whole way through the revive topic
+    500_000  # at the limit further check points are not recorded: they pass through the revive topic
 )
 ENTRIES_PER_STEP = 1_024
-MEMORY_MS = 60_000  # how long ended check points are remembered
+MEMORY_MS = 60_000  # how long ended check points are kept
 
 
 class State(Enum):
@@ -50,7 +49,7 @@ class InFlightTable:
         self._ends: list[tuple[int, CheckPointKey]] = []
         self._counts: Counter[tuple[str, str]] = Counter()  # (topic, group) -> messages in state OUT
         self.known_since_ms = (
-            0  # a check point popped since then that is not here ended long ago, or never was
+            0  # a check point that was popped since then and is missing here ended long ago, or never existed
         )
 
     def __len__(self) -> int:
@@ -58,15 +57,15 @@ class InFlightTable:
 
     @property
     def message_count(self) -> int:
-        """Messages that are invisible at all groups together."""
+        """Number of invisible messages of all groups."""
         return sum(self._counts.values())
 
     def count(self, group: str, topic: str) -> int:
-        """Messages of a topic that a group holds."""
+        """Number of a topic's messages that are invisible to a group."""
         return self._counts[(topic, group)]
 
     def add(self, point: CheckPoint, consumer: str) -> None:
-        """A check point was written: its messages are with `consumer` now. Not noted beyond ENTRIES_MAX."""
+        """A check point was written: `consumer` has its messages now. Not recorded beyond ENTRIES_MAX."""
         if len(self._entries) >= ENTRIES_MAX:
             self.known_since_ms = max(self.known_since_ms, point.pop_time + 1)
             return
@@ -76,16 +75,16 @@ class InFlightTable:
         self._counts[key[:2]] += len(point.offsets) - point.bit_map.bit_count()
 
     def get(self, key: CheckPointKey) -> InFlight | None:
-        """What is known of a check point; None when it is unknown, or done long ago."""
+        """The entry of a check point; None when it is unknown, or ended long ago."""
         return self._entries.get(key)
 
     def bits(self, key: CheckPointKey) -> int | None:
-        """The acknowledged bits of a check point; None when it is not known from its beginning."""
+        """The acknowledged bits of a check point; None when the table does not contain all its acknowledgements."""
         entry = self._entries.get(key)
         return None if entry is None else entry.point.bit_map
 
     def ack(self, key: CheckPointKey, *offsets: int) -> None:
-        """Note acknowledgements that are in the log."""
+        """Record acknowledgements that are in the log."""
         entry = self._entries.get(key)
         if entry is None:
             return
@@ -98,7 +97,8 @@ class InFlightTable:
             self._less(entry, acked_count)
 
     def drop(self, key: CheckPointKey) -> bool:
-        """Whether a check point that the timer has due may be left out of the revive topic: it is acknowledged whole."""
+        """Whether a due check point of the timer may be left out of the revive topic because it is completely
+        acknowledged."""
         entry = self._entries.get(key)
         if entry is None or entry.state is State.REVIVED or not entry.point.is_acked:
             return False
@@ -106,7 +106,7 @@ class InFlightTable:
         return True
 
     def is_dropped(self, key: CheckPointKey) -> bool:
-        """Whether this check point was left out, so that its acknowledgements are of no use either."""
+        """Whether this check point was left out, so that its acknowledgements are not needed either."""
         entry = self._entries.get(key)
         return entry is not None and entry.state is State.DROPPED
 
@@ -118,7 +118,7 @@ class InFlightTable:
             entry.state = State.REVIVED
 
     def clear(self) -> None:
-        """Forget everything: another broker hands messages out from here on."""
+        """Drop everything: another broker delivers messages from now on."""
         self._entries.clear()
         self._ends.clear()
         self._counts.clear()
@@ -149,7 +149,7 @@ class InFlightTable:
                 newest[key] = newer
 
     def forget_old(self, now_ms: int) -> None:
-        """Forget what ended more than MEMORY_MS ago. One in state OUT stays: its revival is still to come."""
+        """Drop entries that ended more than MEMORY_MS ago. Entries in state OUT stay: they are not revived yet."""
         kept: list[tuple[int, CheckPointKey]] = []
         while self._ends and self._ends[0][0] + MEMORY_MS <= now_ms:
             end_ms, key = heapq.heappop(self._ends)
@@ -164,11 +164,11 @@ class InFlightTable:
             heapq.heappush(self._ends, item)
 
     def entries(self) -> list[InFlight]:
-        """All that is remembered, in no order, also ended check points: for callers that look at them in slices."""
+        """All entries, unordered, including ended check points: for callers that process them in slices."""
         return list(self._entries.values())
 
     def out(self, group: str | None = None, topic: str | None = None) -> list[InFlight]:
-        """What is invisible, of one group or topic or all, in the order in which it comes back."""
+        """Invisible messages of one group or topic, or all, in the order of their redelivery."""
         found = [
             entry
             for entry in self._entries.values()

@@ -1,4 +1,5 @@
-"""AEROBEE_LIST_POPS: what is invisible at a group, until when, at whom. A call of Aerobee's own, for operators.
+"""AEROBEE_LIST_POPS: a group's invisible messages, their time and their consumer. An Aerobee-specific call, for
+operators.
 
 Request `consumerGroup`, `topic` (optional), `countMax` (1 to 1,000). Answer:
 
@@ -35,7 +36,7 @@ class InvisibleCalls:
         return {RequestCode.AEROBEE_LIST_POPS: self.list_pops}
 
     def list_pops(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """Aerobee's own: what of a group is handed out and not acknowledged, as JSON."""
+        """Aerobee-specific: a group's delivered, unacknowledged messages as JSON."""
         group = request.text("consumerGroup")
         topic = request.field("topic") or None
         count_max = request.integer("countMax", 100)

@@ -1,10 +1,10 @@
 """Check points that are kept in memory for a few seconds (PopBufferMergeService; enablePopBufferMerge, default off).
 
 A check point whose messages are all acknowledged within STAY_MS is never written, which saves the log most of POP's
-records; the price is that a killed broker hands those messages out again, acknowledged ones too. The others are written
-when they have been here for STAY_MS, or STAY_BEFORE_END_MS before they end, with an acknowledgement record for the bits
-that are set. The group's offset follows in the order of the pops: it never passes a check point that is only in memory, so
-that a crash repeats and never loses. Core.
+records; but after a crash those messages are redelivered, acknowledged ones too. Other check points are written after
+STAY_MS, or STAY_BEFORE_END_MS before they end, with an acknowledgement record for the set bits. The group's offset
+follows in the order of the pops: it never passes a check point that is only in memory, so that a crash causes
+redeliveries but no loss. Core.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QueueKey = tuple[str, str, int]  # topic, group, queue id
 
 @dataclass(slots=True)
 class _Buffered:
-    point: CheckPoint | None  # None: written already; only its rank in the order counts
+    point: CheckPoint | None  # None: written already; only its position in the order matters
     revive_queue_id: int
     next_offset: int
     since_ms: int
@@ -31,7 +31,7 @@ class _Buffered:
 
 @dataclass(slots=True)
 class BufferActions:
-    """What a scan asks for: write `points` and `acks`; then commit the offsets with stored()."""
+    """Result of a scan: write `points` and `acks`; then commit the offsets with stored()."""
 
     points: list[tuple[CheckPoint, int]] = field(default_factory=list)
     acks: list[tuple[Acks, int, int]] = field(default_factory=list)
@@ -48,17 +48,17 @@ class MergeBuffer:
         return len(self._entries)
 
     def forget_all(self) -> None:
-        """Forget everything: another broker hands messages out from here on."""
+        """Drop everything: another broker delivers messages from now on."""
         self._entries.clear()
         self._queues.clear()
 
     @property
     def offset_count(self) -> int:
-        """Offsets that wait until those before them may be committed."""
+        """Number of offsets that wait until earlier ones may be committed."""
         return sum(map(len, self._queues.values()))
 
     def next_offset(self, topic: str, group: str, queue_id: int) -> int | None:
-        """Where the next pop of a queue begins; None when nothing of it is here."""
+        """Start of the next pop of a queue; None without an entry of the queue."""
         queue = self._queues.get((topic, group, queue_id))
         return queue[-1].next_offset if queue else None
 
@@ -76,7 +76,7 @@ class MergeBuffer:
         return True
 
     def keep_offset(self, topic: str, group: str, queue_id: int, next_offset: int) -> bool:
-        """A pop of this queue is in the log; the offset waits for those before it. False: nothing is before it."""
+        """A pop of this queue is in the log; its offset waits for earlier ones. False: there is no earlier one."""
         queue = self._queues.get((topic, group, queue_id))
         if not queue:
             return False
@@ -84,7 +84,7 @@ class MergeBuffer:
         return True
 
     def ack(self, key: CheckPointKey, offset: int) -> bool:
-        """Note an acknowledgement. False: the check point is not here, the log must have it."""
+        """Record an acknowledgement. False: the check point is not in the buffer, so the log must contain it."""
         entry = self._entries.get(key)
         return entry is not None and entry.point is not None and entry.point.ack(offset)
 
@@ -144,7 +144,7 @@ class MergeBuffer:
         return [each.point for each in self._entries.values() if each.point is not None]
 
     def drop_from(self, point: CheckPoint) -> list[CheckPoint]:
-        """Forget a check point and those of its queue behind it: the next pop begins where it did. Returns them."""
+        """Remove a check point and the later ones of its queue: the next pop starts at its offset. Returns them."""
         queue = self._queues.get((point.topic, point.group, point.queue_id), deque())
         dropped: list[CheckPoint] = []
         while any(each.point is point for each in queue):
@@ -157,7 +157,7 @@ class MergeBuffer:
         return dropped
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
-        """The group's offset was reset: what was popped before does not move it any more."""
+        """The group's offset was reset: earlier pops no longer advance it."""
         for entry in self._queues.pop((topic, group, queue_id), ()):
             if entry.point is not None:
                 self._entries.pop(entry.point.key, None)
