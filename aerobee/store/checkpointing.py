@@ -1,4 +1,4 @@
-"""When a checkpoint is made and what it says: after the sync that it speaks of, what is durable then.
+"""Writes checkpoints: after a sync, a checkpoint records the bounds that are durable then.
 
 Follows the StoreCheckpoint of RocketMQ and its flush by FlushConsumeQueueService.
 """
@@ -44,7 +44,7 @@ class Checkpointing:
         self._bounds = BoundsKeeper(boot_id=disk.boot_id, file_sizes=config.file_sizes)
 
     def next(self, queues_bound: int, *, is_closed: bool = False) -> Checkpoint:
-        """What is durable now; `queues_bound`: the queue and index entries of every record before it are."""
+        """The durable bounds; `queues_bound`: the queue and index entries of every record before it are."""
         files, appender = self._files, self._appender
         return next_checkpoint(
             files.checkpoints.current,
@@ -62,7 +62,7 @@ class Checkpointing:
         )
 
     def forget_queues(self, queues: Iterable[AnyQueue]) -> None:
-        """The queues are deleted, or begin again: nothing is said of what they had."""
+        """The queues were deleted or restarted: remove their bounds from the checkpoint."""
         self._bounds.forget([(queue.topic, queue.queue_id) for queue in queues])
 
     def sync_all(self) -> int:
@@ -74,7 +74,7 @@ class Checkpointing:
         return bound
 
     def sync_cut(self) -> None:
-        """As sync_all(), after the end of the log was cut off: what was said of it before must not stand. Raises OSError."""
+        """As sync_all(), after the end of the log was truncated: the previous bounds must be replaced. Raises OSError."""
         flusher = self._files.queue_flusher
         flusher.sync_all()
         self._files.checkpoints.must_write(self.next(flusher.bound(self._files.log.end)))
@@ -89,7 +89,7 @@ class Checkpointing:
     def flush_queues_now(self) -> None:
         """Sync queues and index and write the checkpoint, in this thread. Raises StoreError."""
         if self._writability.failure is not None:
-            raise self._writability.failure  # what a second sync says is worth nothing
+            raise self._writability.failure  # the result of a second sync is meaningless
         try:
             bound = self._files.queue_flusher.sync_all_below(self._files.log.end)
             self._files.checkpoints.write(self.next(bound))

@@ -2,12 +2,7 @@
 
 DefaultMessageStore of RocketMQ. Each part has one job and gets what it needs in its constructor:
 
-    store_files.py    what lies on the disk: lock, log, queues, index; opened with recovery
-    writability.py    whether messages are taken, and why not
-    log_appender.py   what is stored: the only writer of the log
-    durability.py     what is on the disk, who waits for that, what consumers may see
-    store_reads.py    what readers ask, by topic and queue; key_query.py by key
-    checkpointing.py  what the checkpoint says and when it is written
+    store_files.py files on disk: lock, log, queues, index; opened with recovery writability.py whether messages are accepted, and the reason if not log_appender.py appends: the only writer of the log durability.py durable end, callbacks that wait for it, visibility to consumers store_reads.py reads by topic and queue; key_query.py by key checkpointing.py content and time of checkpoints
     queue_upkeep.py, log_cleaner.py   the tasks: queues to the disk, files ahead; retention
 """
 
@@ -53,7 +48,7 @@ _QUEUES_PER_TURN = 16  # of a deletion, some milliseconds
 class MessageStore(StoreParts):
     """Single writer: every method belongs to the event loop's thread, but load(), which blocks and runs before.
 
-    What appends many records of a burst uses `appender` (log_appender.py) itself, and at the end calls its
+    Code that appends many records of a burst uses `appender` (log_appender.py) directly, and at the end calls its
     end_burst() and burst_done().
     """
 
@@ -67,9 +62,9 @@ class MessageStore(StoreParts):
         store_host: Callable[[], bytes] = lambda: _DEFAULT_HOST,
         needs_confirmation: bool = False,
     ) -> None:
-        """`store_host` gives the address that records name, packed; asked with each, for the port is known later than the
-        store. Blocking work runs in `executor`, else in threads of the store's own. `needs_confirmation`: consumers
-        see the log up to confirm()'s offset, and nothing that another master may not have."""
+        """`store_host` returns the packed address for records; called for each record, because the port is known later
+        than the store. Blocking work runs in `executor`, else in threads of the store's own. `needs_confirmation`:
+        consumers see the log up to confirm()'s offset, and nothing that another master may not have."""
         self.config, self._on_reconfigured = config, list[Callable[[], None]]()
         self._own_executor = None if executor is not None else ThreadPoolExecutor(_THREADS, "aerobee-store")
         self._executor: Executor | None = executor or self._own_executor
@@ -259,7 +254,7 @@ class MessageStore(StoreParts):
             cut = self._files.cut(physical_offset)
             assert self.log.end == physical_offset, "the log ends where it was cut"
             self.durability.cut(physical_offset)
-            assert self.flushed.value <= physical_offset, "what was cut off counts as durable"
+            assert self.flushed.value <= physical_offset, "the truncation counts as durable"
             self._settle_cut()
         except RecordInvalid:
             raise  # before anything changed
@@ -285,12 +280,12 @@ class MessageStore(StoreParts):
 
     @property
     def pending_cut(self) -> int | None:
-        """Where the log was cut, also by an earlier run, as long as the other steps of the cut are not done; else None."""
+        """Offset of a pending cut of the log, also of an earlier run, until all its steps are done; else None."""
         intent = self._files.cut_intent.current
         return intent.offset if intent is not None else None
 
     def cut_finished(self) -> None:
-        """What belongs to the cut is done, and durable. Raises OSError."""
+        """All steps of the cut are done and durable. Raises OSError."""
         self._files.cut_intent.finished()
 
     def _finish(self) -> None:

@@ -28,7 +28,7 @@ from aerobee.store.upkeep.queue_flush import QueueFlusher
 
 
 class StoreFiles:
-    """What a store has on the disk. lock() and recover() block and run before anything else."""
+    """Files of a store. lock() and recover() block and run before anything else."""
 
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self.log = CommitLog(config, disk)
@@ -63,8 +63,9 @@ class StoreFiles:
         """
         was_clean = not was_aborted(self._disk, self._root)
         if not was_clean:
-            # What is read now and not written again counts as durable from here on, also where a start that was refused has cut
-            # an entry: else a loss of power brings that entry back, and another record is where it points to.
+            # Sync all data that was read, which counts as durable from now on, even after a refused start
+            # removed an entry: otherwise a power loss could restore that entry, which would point to another
+            # record.
             self._disk.sync_all(self._root)
         checkpoint = self.checkpoints.read()
         sizes = written_sizes(checkpoint.queue_bounds)
@@ -84,7 +85,8 @@ class StoreFiles:
         ).run()
         report.notes[:0] = notes
         write_abort_file(self._disk, self._root, os.getpid())
-        # What a killed process left may be in the system's cache only: from here on it counts as durable.
+        # Data of a killed process may be only in the page cache: sync it, because it counts as durable from
+        # now on.
         start = max(self.log.min_offset, min(checkpoint.log_flushed, self.log.end))
         if not report.was_clean:
             self.log.rewrite(start, self.log.end)
@@ -115,8 +117,8 @@ class StoreFiles:
         return self._cut(start)
 
     def finish_cut(self) -> LogCut | None:
-        """As cut(), for one that a kill left unfinished; None when none is, or the log is no longer what was to be cut. What
-        belongs to the log is not finished by that. Raises OSError."""
+        """As cut(), for one that a kill left unfinished; None without a pending cut, or when the log no longer contains
+        the part to cut. This does not complete the dependent steps. Raises OSError."""
         self.cut_intent.read(self.log)
         intent = self.cut_intent.current
         if intent is None or intent.is_log_cut or intent.offset >= self.log.end:

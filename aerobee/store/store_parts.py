@@ -85,7 +85,7 @@ class StoreParts:
 
     @property
     def last_record_offset(self) -> int:
-        """Where the newest record begins; -1 when there is none."""
+        """Physical offset of the newest record; -1 without one."""
         return self.appender.last_record_offset
 
     # -- queues

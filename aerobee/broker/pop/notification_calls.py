@@ -42,7 +42,7 @@ class NotificationCalls:
         return None if notice is None else _reply(request, notice)
 
     def polling_info(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """How many pops of the group wait at the topic, or at one of its queues."""
+        """Number of the group's pending pops for the topic, or for one of its queues."""
         topic, group = request.text("topic"), request.text("consumerGroup")
         queue_id = request.integer("queueId", -1)
         try:

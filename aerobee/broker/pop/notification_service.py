@@ -59,8 +59,8 @@ class NotificationService:
         clock: Clock,
         when_free: Callable[[str, str, int], None],
     ) -> None:
-        """`pops` are the pops that wait, `waiting` holds the notifications: these take nothing, so one message wakes
-        one of each. `when_free(topic, group, time ms)` wakes them when an ordered group's queue is free."""
+        """`pops` contains the pending pops, `waiting` the pending notifications: these take no message, so one message
+        wakes one of each. `when_free(topic, group, time ms)` wakes them when an ordered group's queue is free."""
         self._engine = engine
         self._checks = checks
         self._pops = pops
@@ -70,7 +70,7 @@ class NotificationService:
         self._may_hold = True
 
     def hold_no_more(self) -> None:
-        """The broker stops: calls that find nothing are answered immediately."""
+        """The broker stops: calls without a message are answered immediately."""
         self._may_hold = False
 
     def notify(self, asked: NotificationRequest, call: NotificationCall) -> Notice | None:
@@ -86,14 +86,15 @@ class NotificationService:
         self._waiting.drop(call)
 
     def waiting_pops(self, group: str, topic: str, queue_id: int = ANY_QUEUE) -> int:
-        """How many pops of the group wait at the topic, or at one of its queues. Raises Refused, RemoteError at a bound."""
+        """Number of the group's pending pops for the topic, or for one of its queues. Raises Refused, RemoteError at a
+        bound."""
         self._checks.may_consume(group, topic, queue_id)
         return self._pops.waiting(topic, group, queue_id)
 
     def _resume(
         self, asked: NotificationRequest, call: NotificationCall, pending: PendingPop, timed_out: bool
     ) -> None:
-        """A message came or the wait ended. The message may lie behind a lock: then the call waits on."""
+        """A message arrived or the wait ended. If the message's queue is blocked, the call continues to wait."""
         try:
             notice = self._serve(asked, call, self._want(asked), 0 if timed_out else pending.until_ms)
         except AerobeeError as error:

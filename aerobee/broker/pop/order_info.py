@@ -1,9 +1,9 @@
-"""Ordered POP: which block of a queue a group holds, and what of it is acknowledged (ConsumerOrderInfoManager).
+"""Ordered POP: the delivered block of each queue and group, and its acknowledgements (ConsumerOrderInfoManager).
 
-One block a queue and group. While a message of it is neither acknowledged nor visible again, the queue gives nothing to the
-group, except to the same attempt (a client that repeats a request whose answer it lost gets the same block). The
-group's offset moves only over what is acknowledged from the block's start on; what is not is popped again before
-later ones, so order is kept. config/consumerOrderInfo.json:
+There is one block per queue and group. While one of its messages is neither acknowledged nor visible again, the queue
+delivers nothing to the group, except to the same attempt (a client that repeats a request whose reply was lost gets the
+same block). The group's offset passes only messages that are acknowledged from the block's start on; others are popped
+again before later ones, so order is kept. config/consumerOrderInfo.json:
 
     {"orderInfoCount":n,"orderedConsumptionLevel":"QUEUE",
      "table":{"topic@group":{queue id:{
@@ -27,7 +27,7 @@ from aerobee.remoting.body import json_fields
 
 BLOCK_MAX = 63  # messages of one block: the bits of `cm`, a Java long that stays positive
 
-NOT_OURS = -2  # the block is another one by now
+NOT_OURS = -2  # the block was replaced
 UNKNOWN = -1  # the block does not hold that offset
 
 
@@ -41,14 +41,14 @@ class Block:
     attempt_id: str = ""
     acked: int = 0
     next_visible: dict[int, int] = field(default_factory=dict)  # offset -> time, where it was changed
-    consumed: dict[int, int] = field(default_factory=dict)  # offset -> times handed out before, where above 0
+    # Offset -> number of earlier deliveries, if above 0.
+    consumed: dict[int, int] = field(default_factory=dict)
     last_consume_ms: int = 0
-    set_back_ms: int = (
-        0  # by how much the clock was set back since the pop, as far as it is known; not in the file
-    )
+    set_back_ms: int = 0  # known amount by which the clock was set back since the pop; not in the file
 
     def visible_at(self) -> int | None:
-        """When every message that is not acknowledged is visible again, which frees the queue; None: all are acknowledged."""
+        """Time at which all unacknowledged messages are visible again, which frees the queue; None: all are
+        acknowledged."""
         ends = [
             self.next_visible.get(offset, self.pop_time + self.invisible_ms) - self.set_back_ms
             for i, offset in enumerate(self.offsets)
@@ -72,16 +72,16 @@ class OrderInfo:
         self.dirty = False
 
     def forget_all(self) -> None:
-        """Forget everything: another broker hands messages out from here on."""
+        """Drop everything: another broker delivers messages from now on."""
         self.dirty = self.dirty or bool(self._table)
         self._table.clear()
 
     def block(self, topic: str, group: str, queue_id: int) -> Block | None:
-        """What the group has of this queue and has not acknowledged; None when nothing blocks it."""
+        """The group's block that blocks this queue; None when nothing blocks it."""
         return self._table.get((topic, group), {}).get(queue_id)
 
     def blocks(self) -> list[tuple[str, str, int, Block]]:
-        """(topic, group, queue id, block) of everything that is held or was."""
+        """(topic, group, queue id, block) of all present and former blocks."""
         return [
             (topic, group, queue_id, block)
             for (topic, group), queues in self._table.items()
@@ -89,12 +89,12 @@ class OrderInfo:
         ]
 
     def blocked_until(self, topic: str, group: str, queue_id: int, attempt_id: str, now_ms: int) -> int:
-        """Until when the queue gives nothing to the group, ms; 0 when it does now."""
+        """Time until which the queue is blocked for the group, ms; 0 when it is free."""
         block = self.block(topic, group, queue_id)
         if block is None or (block.attempt_id and block.attempt_id == attempt_id):
             return 0
         if block.pop_time - block.set_back_ms > now_ms + CLOCK_SLACK_MS:
-            block.set_back_ms = block.pop_time - now_ms  # it was popped at a time that is still to come
+            block.set_back_ms = block.pop_time - now_ms  # its pop time is in the future
         end = block.visible_at()
         return end if end is not None and end > now_ms else 0
 
@@ -109,7 +109,7 @@ class OrderInfo:
         invisible_ms: int,
         attempt_id: str = "",
     ) -> dict[int, int]:
-        """A block was handed out. Returns {offset: times it was handed out before}, those above 0."""
+        """Record the delivery of a block. Returns {offset: number of earlier deliveries}, those above 0."""
         if not 0 < len(offsets) <= BLOCK_MAX:
             raise ValueError(f"a block of {len(offsets)} messages, 1 to {BLOCK_MAX} are possible")
         before = self.block(topic, group, queue_id)
@@ -129,7 +129,7 @@ class OrderInfo:
         return consumed
 
     def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
-        """Note an acknowledgement; return the offset to commit, NOT_OURS or UNKNOWN."""
+        """Record an acknowledgement; return the offset to commit, NOT_OURS or UNKNOWN."""
         block = self.block(topic, group, queue_id)
         if block is None:
             return offset + 1
@@ -144,7 +144,7 @@ class OrderInfo:
     def change_visible(
         self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_ms: int
     ) -> bool:
-        """Let one message of the block become visible at another time. False: the block is another one by now."""
+        """Change the time at which one message of the block becomes visible. False: the block was replaced."""
         block = self.block(topic, group, queue_id)
         if block is None or block.pop_time != pop_time or offset not in block.offsets:
             return False
@@ -153,7 +153,7 @@ class OrderInfo:
         return True
 
     def clear(self, topic: str, group: str, queue_id: int | None = None) -> None:
-        """Forget what a group holds: its offsets were reset, or its group or topic is gone."""
+        """Remove a group's blocks: its offsets were reset, or its group or topic was deleted."""
         queues = self._table.get((topic, group))
         if queues is None:
             return
@@ -181,7 +181,7 @@ class OrderInfo:
         }
 
     def load(self, tree: Mapping[str, Any]) -> None:
-        """Take over the file's content. Raises MalformedFrame."""
+        """Load the file's content. Raises MalformedFrame."""
         table: dict[tuple[str, str], dict[int, Block]] = {}
         for key, value in json_fields.mapping(tree, "table").items():
             topic, separator, group = key.rpartition(SEPARATOR)

@@ -1,15 +1,15 @@
-"""Pops and notifications that wait for a message (PopLongPollingService).
+"""Pending pops and notifications (PopLongPollingService).
 
-A waiting call is one object, found by (topic, group): by any queue of the topic or by one. A message that becomes readable
-wakes one call of each group that waits there, for a pop takes what it finds and a second one would find nothing; a
-message in a group's retry topic wakes a call of that group. Calls leave in the order in which they came. Releases of one
-pass of the event loop run together after it, so that a burst of sends is answered with one full pop.
+A pending call is one object, found by (topic, group), for any queue of the topic or for one. A readable message wakes
+one pending call of each group, because a second pop would find no message; a message in a group's retry topic wakes a
+call of that group. Calls are woken in the order of their arrival. The releases of one event loop iteration run together
+after it, so that a burst of sends is answered with one full pop.
 
-Where access control is on, a call whose user may not make it any more is refused, and gets nothing (pending_access.py).
+With access control, a call that its user may no longer make is refused and receives no message (pending_access.py).
 
-What always holds: each call is released exactly once (message, deadline, close of its connection, shutdown). A call whose
-filter refuses the message stays. At most WAITING_MAX calls wait, and WAITING_OF_KEY_MAX of one group and topic; one more is
-answered POLLING_FULL (209).
+Invariants: each call is released exactly once (message, deadline, close of its connection, shutdown). A call whose
+filter refuses the message stays. At most WAITING_MAX calls are pending, and WAITING_OF_KEY_MAX per group and topic;
+further ones are answered with POLLING_FULL (209).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Key = tuple[str, str]  # topic, group
 
 
 class QueueWatch(Protocol):
-    """Who makes sure that messages of a queue are announced (PendingPulls)."""
+    """Source of arrival notices of queues (PendingPulls)."""
 
     def watch(self, topic: str, queue_id: int) -> None: ...
 
@@ -114,7 +114,7 @@ class PendingPop:
 
 
 def queues_of(want: PopWant) -> list[tuple[str, int]]:
-    """The queues whose messages a pop may get."""
+    """The queues whose messages a pop may receive."""
     queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
     for topic, _, queue_count in want.retries:
         queues += [(topic, queue_id) for queue_id in range(queue_count)]
@@ -133,7 +133,7 @@ class _GroupCalls:
 
 
 class PendingPops:
-    """The calls that wait. Belongs to the event loop."""
+    """The pending calls. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class PendingPops:
         bounds: Bounds | None = None,
         access: PendingAccess | None = None,
     ) -> None:
-        """`bounds` say how many calls of one peer may wait. `access`: access control is on."""
+        """`bounds` limit the pending calls per peer. `access`: access control is on."""
         self.access = access
         if access is not None:
             access.add(self)
@@ -162,7 +162,7 @@ class PendingPops:
         self.count = 0
 
     def waiting(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> int:
-        """How many calls wait there."""
+        """Number of pending calls for this key."""
         waiting = self._by_group.get((topic, group))
         if waiting is None:
             return 0
@@ -171,7 +171,7 @@ class PendingPops:
         )
 
     def hold(self, call: PendingPop, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
-        """Hold a call; `queues` are those whose messages it may get. False: too many wait already."""
+        """Add a pending call; `queues` are those whose messages it may receive. False: too many are pending."""
         key = (call.topic, call.group)
         waiting = self._by_group.get(key)
         if self.count >= WAITING_MAX or (waiting is not None and len(waiting.calls) >= WAITING_OF_KEY_MAX):
@@ -208,7 +208,8 @@ class PendingPops:
         groups = self._by_queue.get((topic, queue_id))
         if groups is not None:
             for waiting in list(groups):
-                # Only a message of the topic itself has its queue's number: a retry topic's are for any call.
+                # Only the topic's own messages match calls for one queue; those of a retry topic match any
+                # call.
                 of_topic = waiting.key[0] == topic
                 for call in waiting.calls:
                     if of_topic and call.queue_id not in (ANY_QUEUE, queue_id):
@@ -218,7 +219,7 @@ class PendingPops:
                         break
 
     def wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:
-        """Something a group may take is there: serve one of its calls."""
+        """A message for a group is available: serve one of its calls."""
         waiting = self._by_group.get((topic, group))
         if waiting is not None:
             for call in waiting.calls:
@@ -249,7 +250,7 @@ class PendingPops:
             call.refuse(refusal)
 
     def release_all(self) -> None:
-        """Answer everything that waits, now: the broker stops."""
+        """Answer all pending calls now: the broker stops."""
         for waiting in list(self._by_group.values()):
             for call in list(waiting.calls):
                 self._release(call, timed_out=True)
@@ -270,17 +271,17 @@ class PendingPops:
         refused = {} if access is None else access.refusals([call for call, _ in released])
         for call, refusal in refused.items():
             call.refuse(refusal)
-            self._wake_all(call.topic, call.group)  # what was to be its own is for another one now
+            self._wake_all(call.topic, call.group)  # another call receives the message instead
         for call, timed_out in released:
             if call in refused:
                 continue
             if not call.call.is_open:
-                self.wake(call.topic, call.group)  # what was to be its own is for another one now
+                self.wake(call.topic, call.group)  # another call receives the message instead
                 continue
             try:
                 call.resume(call, timed_out)
             except Exception as error:
-                call.peer.failed(error)  # the other pops are answered all the same
+                call.peer.failed(error)  # the other pops are answered nevertheless
 
     def _wake_all(self, topic: str, group: str) -> None:
         waiting = self._by_group.get((topic, group))

@@ -27,7 +27,7 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.protocol import HOLD_MS_MAX
 
 PLANS_MAX = 1_024
-# What tells pops apart, besides their born time.
+# Parameters of a pop, other than its born time.
 _FIELDS = (
     "consumerGroup", "topic", "queueId", "maxMsgNums", "invisibleTime",
     "initMode", "expType", "exp", "order", "attemptId",
@@ -76,7 +76,7 @@ class PopCalls:
         return {RequestCode.POP_MESSAGE: self.pop, RequestCode.PEEK_MESSAGE: self.peek}
 
     def pop(self, peer: Peer, request: RemotingCommand) -> Reply | Coroutine[Any, Any, Reply]:
-        """Serve a pop that just came in."""
+        """Serve a new pop."""
         asked = parse_pop(request)
         asked.poll_ms, asked.born_ms = request.integer("pollTime"), request.integer("bornTime", 0)
         try:
@@ -123,7 +123,7 @@ class PopCalls:
         return self._ack.answer(peer, reply, taken.end, request_code=request.code) if taken.end else reply
 
     def peek(self, peer: Peer, request: RemotingCommand) -> Reply:
-        """Show what a pop would hand out, without handing it out."""
+        """Return the messages of a pop without delivering them."""
         asked = parse_pop(request, with_times=False)
         try:
             found = self._service.peek(asked, peer)
@@ -142,9 +142,9 @@ class PopCalls:
     # --- ordinary pops
 
     def pop_fast(self, peer: Peer, opaque: int, fields: dict[str, Any]) -> bytes:
-        """pop() in no order of hot messages, by the fields of its request (PopHooks.pop).
+        """Unordered pop() of hot messages, by the fields of its request (PopHooks.pop).
 
-        Most pops are like one before them, so what their texts say is checked once, until a setting changes.
+        Most pops repeat the fields of an earlier one, so they are checked once until a setting changes.
         """
         field, service = fields.get, self._service
         try:
@@ -186,7 +186,7 @@ class PopCalls:
         return reply
 
     def _find_plan(self, key: tuple[str | None, ...]) -> PopPlan:
-        """Check what all pops with these texts have in common. Raises FallBackToHandler, or one of UNREADABLE."""
+        """Check the common fields of all pops with these texts. Raises FallBackToHandler, or one of UNREADABLE."""
         ext = {name: value for name, value in zip(_FIELDS, key, strict=True) if value is not None}
         if not _ONLY_TEXT.issuperset(map(type, ext.values())):
             raise FallBackToHandler
@@ -215,7 +215,7 @@ class PopCalls:
         taken: Taken,
         until_ms: int,
     ) -> bytes:
-        """The answer to a pop that found nothing; b"" when it waits. Raises FallBackToHandler, and nothing is counted then."""
+        """The reply to a pop without messages; b"" when it waits. Raises FallBackToHandler, and counts nothing then."""
         if not _ONLY_TEXT.issuperset(map(type, fields.values())):
             raise FallBackToHandler
         request = RemotingCommand(RequestCode.POP_MESSAGE, fields, opaque=opaque)

@@ -1,4 +1,4 @@
-"""POP as a feature of the broker: its parts put together, started and ended in order.
+"""POP as a feature of the broker: assembles, starts and stops its parts.
 
 Files: config/consumerOrderInfo.json (ordered pops), written every few seconds and at the stop. Everything else is in the
 log, in the groups' offsets and in config/messageRequestMode.json (request_mode.py).
@@ -47,26 +47,26 @@ def _pick(count: int) -> int:
 
 
 class DueDeliveries(Protocol):
-    """What POP needs of the timer."""
+    """The part of the timer that POP uses."""
 
     def delivered_until(self) -> int:
-        """Everything due before this time (ms) was delivered."""
+        """All messages due before this time (ms) are delivered."""
 
     def on_messages(self, pause_s: float = 0.0) -> None:
-        """Messages stand in the timer's topic; none of them is due within `pause_s`."""
+        """Messages were added to the timer's topic; none of them is due within `pause_s`."""
 
     def set_filter(
         self, topic: str, is_wanted: Callable[[str, bytes], bool], is_settled: Callable[[int], bool]
     ) -> None:
-        """Leave out messages for `topic` that no group needs: is_settled(physical offset) is called first, before the
-        message is read, then is_wanted(tag, body)."""
+        """Skip unneeded messages for `topic`: is_settled(physical offset) is called first, before the message is read,
+        then is_wanted(tag, body)."""
 
 
 class Pop(Feature):
     """POP at one broker."""
 
     name = "pop"
-    needs = ("timer",)  # it brings check points back when they are due
+    needs = ("timer",)  # it delivers check points when they are due
 
     def __init__(
         self,
@@ -135,23 +135,25 @@ class Pop(Feature):
         parts.groups.on_change(forget_plans)
         parts.live.on_change(lambda _: forget_plans())
         parts.role.on_change(lambda _: forget_plans())
-        self._known_to = -1  # load() has read the log up to here, and nothing was forgotten since
+        self._known_to = -1  # load() has read the log up to here, and nothing was dropped since
         self._timers: dict[str, Timer] = {}
         self._free: dict[tuple[str, str], tuple[int, Timer]] = {}
         self._register_numbers(parts.stats.registry)
 
     def _register_numbers(self, registry: Registry) -> None:
         registry.gauge(
-            "pop_invisible", "Handed out by pops, not settled", lambda: self.engine.in_flight.message_count
+            "pop_invisible",
+            "Messages delivered by pops, not acknowledged or redelivered yet",
+            lambda: self.engine.in_flight.message_count,
         )
-        registry.gauge("pop_waiting", "Pops that wait for messages", lambda: self.waiting.count)
+        registry.gauge("pop_waiting", "Pending pops", lambda: self.waiting.count)
         reviver, queue_id = self.reviver, ("queue_id",)
         registry.gauges(
-            "pop_revive_behind", "Records of pops not looked at yet", reviver.unread_by_queue, labels=queue_id
+            "pop_revive_behind", "Revive records not read yet", reviver.unread_by_queue, labels=queue_id
         )
         registry.gauge(
             "pop_revive_failing",
-            "1 while messages cannot be handed out again and it is tried again, else 0",
+            "1 while redelivery fails and is retried, else 0",
             lambda: int(bool(reviver.trouble)),
         )
         registry.gauges(
@@ -164,21 +166,27 @@ class Pop(Feature):
         buffer = self.engine.buffer
         registry.gauges(
             "pop_checkpoints_buffered",
-            "Pops that are in memory alone; absent without enablePopBufferMerge",
+            "Check points that are only in memory; absent without enablePopBufferMerge",
             lambda: [] if buffer is None else [((), len(buffer))],
             labels=(),
         )
         registry.gauges(
             "pop_offsets_buffered",
-            "Offsets of pops that wait for those before them; absent without enablePopBufferMerge",
+            "Offsets of pops that wait for earlier ones; absent without enablePopBufferMerge",
             lambda: [] if buffer is None else [((), buffer.offset_count)],
             labels=(),
         )
-        registry.counter("pop_revive_in", "Records of pops written", lambda: [((), self._log.record_count)])
-        registry.counter("pop_revive_out", "Records of pops looked at", lambda: [((), reviver.record_count)])
+        registry.counter(
+            "pop_revive_in",
+            "Check point and acknowledgement records written",
+            lambda: [((), self._log.record_count)],
+        )
+        registry.counter("pop_revive_out", "Revive records read", lambda: [((), reviver.record_count)])
         registry.counter("pop_acked", "Acknowledged", lambda: [((), self.acks.ack_count)])
         registry.counter(
-            "pop_revived", "Come again, not settled in time", lambda: [((), self.reviver.revived_count)]
+            "pop_revived",
+            "Messages redelivered after their invisible time",
+            lambda: [((), self.reviver.revived_count)],
         )
 
     def _make_calls(
@@ -250,7 +258,7 @@ class Pop(Feature):
         }
 
     def fast_path_hooks(self) -> PopHooks:
-        """What serves ordinary requests before the handlers do."""
+        """The fast path hooks, which serve ordinary requests before the handlers."""
         return self._fast
 
     def runtime_info(self) -> Mapping[str, str]:
@@ -287,7 +295,7 @@ class Pop(Feature):
     async def _read_back(self) -> None:
         store, offsets = self._parts.store, self._parts.offsets
         if store.log.end == self._known_to:
-            return  # no write since load(): a broker that was started again, and leads as before
+            return  # no write since load(): a restarted broker that leads as before
         self._forget()
         self.reviver.forget(offsets.log_end)
         for piece in recovering_pops(
@@ -308,7 +316,7 @@ class Pop(Feature):
         self._known_to = -1
 
     def _forget(self) -> None:
-        """What was handed out here: another broker has read that in the log, and handed out and settled since."""
+        """Drop this broker's deliveries: another broker has read them in the log and continued since."""
         self._known_to = -1
         engine = self.engine
         engine.in_flight.clear()
@@ -324,7 +332,7 @@ class Pop(Feature):
             self._every("buffer", BUFFER_SCAN_S, lambda: self.engine.scan_buffer(self._parts.clock.now_ms()))
 
     def _release_waiting(self) -> None:
-        """The broker stops: whoever waits is answered, and what is only in memory is written."""
+        """The broker stops: answer pending calls, and write check points that are only in memory."""
         self.pops.hold_no_more()
         self.notifications.hold_no_more()
         self.engine.end_buffer(self._parts.clock.now_ms())
@@ -364,7 +372,7 @@ class Pop(Feature):
     # --- between the parts
 
     def _is_wanted(self, tag: str, body: bytes) -> bool:
-        """Whether a record of the revive topic that is due has to go there: not if all it says is settled."""
+        """Whether a due record must go to the revive topic: not if it has no effect any more."""
         try:
             if tag == CK_TAG:
                 return not self.engine.in_flight.drop(decode_check_point(body).key)
@@ -396,11 +404,11 @@ class Pop(Feature):
             if self._parts.live.value.enable_notify_after_pop_order_lock_release:
                 self.wake(topic, group)
 
-        # A waiting pop looks again at the end of each wait, and waits again while the queue is not free.
+        # A pending pop checks again at the end of each wait, and waits again while the queue is blocked.
         self._free[key] = (time_ms, clock.call_later(max(0.001, wall_wait_s(clock, time_ms)), wake))
 
     def wake(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> None:
-        """There is something for a group in a queue that it was kept from: one pop and one notification look again."""
+        """A blocked queue is free for a group: one pop and one notification check it again."""
         self.waiting.wake(topic, group, queue_id)
         self.notified.wake(topic, group, queue_id)
 

@@ -1,9 +1,10 @@
-"""What the log says about pops, read at the start and when the broker becomes master: the table of what is invisible, and offsets after a crash.
+"""Recovery of POP from the log, at the start and when the broker becomes master: the in-flight table, and offsets after
+a crash.
 
-consumerOffset.json is written every few seconds. What was popped since the last time is in no file, but each pop wrote a
-check point: the group's offset goes up to the end of the newest one. `log_end` of that file tells which check points
-it does not know. Acknowledgements behind a check point are in the log behind it, so everything that lies in the last
-the window is known completely. Some microseconds a record.
+consumerOffset.json is written every few seconds. Later pops are in no file, but each pop wrote a check point: the
+group's offset is raised to the end of the newest one. `log_end` of that file separates the check points that it does
+not include. Acknowledgements follow their check point in the log, so all check points within the window are known
+completely. It takes some microseconds per record.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ from aerobee.system_names import REVIVE_GROUP, WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 
-WINDOW_MS = 600_000  # twice the longest invisible time that RocketMQ's push consumer asks for
-RECORDS_MAX = 300_000  # of one queue: the window is shorter for a broker that writes more in that time
+WINDOW_MS = 600_000  # twice the longest invisible time of RocketMQ's push consumer
+# Maximum number of records per queue; the window is shorter if the broker wrote more in that time.
+RECORDS_MAX = 300_000
 READ_COUNT = 256  # records a step, some 3 ms
 ACKS_PER_STEP = 1_024
 CODES = frozenset(map(tags_code, (CK_TAG, ACK_TAG, BATCH_ACK_TAG)))
 
 
 class RecoveryStore(Protocol):
-    """What reading back needs of the store."""
+    """The part of the store that recovery uses."""
 
     @property
     def last_store_timestamp(self) -> int: ...
@@ -63,13 +65,13 @@ class RecoveryStore(Protocol):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
 
 
-Piece = tuple[str, int, int]  # topic, queue id, from which offset on READ_COUNT messages are read
+Piece = tuple[str, int, int]  # topic, queue id, offset from which READ_COUNT messages are read
 
 
 def recover_pops(
     store: RecoveryStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
 ) -> int:
-    """Fill `in_flight` and raise the groups' offsets; return how many check points were found. Blocking."""
+    """Fill `in_flight` and raise the groups' offsets; return the number of found check points. Blocking."""
     steps = recovering_pops(store, revive_topic=revive_topic, offsets=offsets, in_flight=in_flight)
     while True:
         try:
@@ -116,9 +118,11 @@ def recovering_pops(
             if in_flight.get(point.key) is None:
                 in_flight.add(point, "")
                 count += 1
-            # With the merge buffer a later check point may be in the log while one before it was only in memory.
+            # With the merge buffer a later check point may be in the log while an earlier one was only in
+            # memory.
             if 0 <= offsets.log_end <= record.physical_offset and point.offsets and not buffered:
-                # A topic that was deleted and recreated begins at 0: its old check points say nothing of the new queue's end.
+                # A recreated topic begins at 0: check points of the deleted one do not apply to the new
+                # queue.
                 end = store.max_offset(point.topic, point.queue_id)
                 _raise_offset(
                     offsets, point.group, point.topic, point.queue_id, min(end, point.offsets[-1] + 1)
@@ -129,7 +133,7 @@ def recovering_pops(
         try:
             ack = decode_acks(body)
         except MalformedFrame:
-            continue  # told when it is read in the revive topic
+            continue  # logged when revival reads it
         for offset in ack.offsets:
             in_flight.ack(ack.key, offset)
     yield from in_flight.settling_doubles(written_at)
@@ -162,9 +166,9 @@ def _written_at(record: Record) -> int:
 
 
 def _is_deliverable(record: Record, revive_topic: str) -> bool:
-    """Whether the timer will bring this record to the revive topic. A record's checksum covers its body only, so one
-    that a power loss tore within the properties reads well and goes nowhere: what it handed out was never
-    answered for, and without it the group's offset stays before those messages.
+    """Whether the timer will deliver this record to the revive topic. A record's checksum covers only its body, so a
+    record whose properties a power loss damaged decodes but is never delivered. The reply of its pop was never sent,
+    and without it the group's offset stays before those messages.
     """
     properties = record.properties
     if properties.get("REAL_TOPIC") != revive_topic:

@@ -1,13 +1,12 @@
-"""How long a request was under way, when its client's clock may be minutes off.
+"""Age of a request, independent of the offset of its client's clock.
 
-RocketMQ compares `bornTime` with the broker's own clock and drops a pop whose time is up: a client whose clock is behind
-never gets a message. Here the clocks are compared for each connection: the smallest difference seen is taken for the
-difference of the clocks, so only what a request took longer than the quickest one counts. A first request is never late.
+RocketMQ compares `bornTime` with the broker's clock and drops an expired pop: a client whose clock is behind never gets
+a message. Here the smallest difference seen on a connection counts as the difference of the clocks, so the age is the
+time beyond that of the fastest request. The first request has age 0.
 
-When a client's clock is set back, its requests look late. They are all late by the same time then, while those that
-piled up before a broker that stood still were born at different times and come together. So a second request that is
-late by as much as the one before, and was born later, says that the clock was set.
-Core: times are arguments, ms.
+When a client's clock is set back, all its requests appear late by the same time. Requests that queued while the broker
+was blocked were born at different times and arrive together. So a second request that is late by the same time as the
+previous one, but was born later, indicates that the clock was set back. Core: times are arguments, ms.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-SAME_MS = 500  # two differences of clocks closer than this are one
-APART_MS = 1_000  # requests born closer together than this tell nothing of a clock that was set
+SAME_MS = 500  # clock differences closer than this count as equal
+APART_MS = 1_000  # requests born closer together than this do not indicate a clock that was set back
 
 
 @dataclass(slots=True)
 class _Clock:
-    """What is known of a peer's clock: ours minus its own, and the last request that looked late."""
+    """State of a peer's clock: this broker's minus the peer's, and the last request that appeared late."""
 
     difference_ms: int
     late_difference_ms: int = 0
@@ -29,13 +28,13 @@ class _Clock:
 
 
 class RequestAge:
-    """Ages of requests by connection; forgets a connection with it."""
+    """Ages of requests by connection; drops the state of closed connections."""
 
     def __init__(self) -> None:
         self._clocks: WeakKeyDictionary[object, _Clock] = WeakKeyDictionary()
 
     def age_ms(self, peer: object, born_ms: int, now_ms: int, *, late_ms: int) -> int:
-        """How long ago the peer sent a request, 0 or above. `born_ms` 0 or below means now.
+        """Time since the peer sent a request, 0 or above. `born_ms` 0 or below means now.
 
         `late_ms` is the age from which on the caller drops the request.
         """

@@ -1,4 +1,5 @@
-"""The message that a group gets again because it was not acknowledged in time (PopReviveService.reviveRetry). Core."""
+"""The copy of a message that a group did not acknowledge in time, for its redelivery (PopReviveService.reviveRetry).
+Core."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ FIRST_POP_TIME = "1ST_POP_TIME"
 
 
 def retry_topic_of(point: CheckPoint, *, v2: bool) -> str:
-    """Where messages of a check point go: those of a retry topic stay there."""
+    """Target topic of a check point's messages: messages of a retry topic stay there."""
     if point.topic.startswith(RETRY_PREFIX):
         return point.topic
     return (retry_topic_v2 if v2 else retry_topic_v1)(point.group, point.topic)
@@ -21,7 +22,8 @@ def retry_topic_of(point: CheckPoint, *, v2: bool) -> str:
 def retry_message(
     point: CheckPoint, record: Record, *, topic: str, queue_id: int, host: bytes
 ) -> StoredMessage:
-    """The copy of a message for its next try: one more try, unless it was only put off; born at this broker."""
+    """The copy of a message for its next try: counts one more try, unless the check point was suspended; its born host
+    is this broker."""
     properties = dict(record.properties)
     properties.setdefault(FIRST_POP_TIME, str(point.pop_time))
     properties.setdefault(ORIGIN_GROUP, point.group)

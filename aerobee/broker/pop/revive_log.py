@@ -1,8 +1,8 @@
-"""Writing check points and acknowledgements, in the form in which RocketMQ's brokers keep them.
+"""Writes check points and acknowledgements in RocketMQ's format.
 
-A record that becomes due later goes into the timer's topic with the revive topic as REAL_TOPIC; one that is due already goes
-into the revive topic itself. The records of one pop, or of all acknowledgements of one pass of the event loop, are one
-append. Several acknowledgements of one check point share one record (tag bAck).
+A record with a future due time goes to the timer's topic with the revive topic as REAL_TOPIC; a due record goes to the
+revive topic directly. The records of one pop, or of all acknowledgements of one pass of the event loop, are one append.
+Several acknowledgements of one check point share one record (tag bAck).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from aerobee.system_names import REVIVE_PREFIX, WHEEL_TIMER_TOPIC
 REVIVE_QUEUES = 8  # reviveQueueNum
 WRITTEN_MAX = 1_000_000
 IPV4_BYTES = 8  # of a packed host
-FAR_MS = 1_000  # records that are due later than that
-COMPANY_S = 0.02  # wait so long for their slot in the wheel
+FAR_MS = 1_000  # records with a due time beyond this
+COMPANY_S = 0.02  # wait this long for their slot in the wheel
 PRECISION_MS = 1_000  # timerPrecisionMs: the wheel's slot of a record
 _CODES = {tag: tags_code(tag) for tag in (CK_TAG, ACK_TAG, BATCH_ACK_TAG)}
 _CK_CODE = _CODES[CK_TAG]
@@ -54,13 +54,13 @@ class ReviveLog:
         on_timer_messages: Callable[[float], None] | None,
         make_records: MakePopRecords | None = None,
     ) -> None:
-        """`on_timer_messages` tells the timer that its topic has messages, and how long they may wait there, in seconds;
-        None: there is no timer. `waiting`: OwnRecords. `make_records`: what writes natively."""
+        """`on_timer_messages` notifies the timer of messages in its topic, with the time that they may wait there, in
+        seconds; None: there is no timer. `waiting`: OwnRecords. `make_records`: the native writer."""
         self._store = store
         self._host = host
         self.topic = revive_topic(cluster)
-        # What waits in the timer: physical offset -> (check point, whether the record is that itself). Bounded by what
-        # is invisible; the timer's delivery takes entries out.
+        # Records in the timer: physical offset -> (check point, whether the record is the check point
+        # itself). Bounded by the invisible messages; the timer's delivery removes entries.
         self.written: dict[int, tuple[CheckPointKey, bool]] = {}
         self.uses_timer = on_timer_messages is not None
         self.own = OwnRecords(
@@ -84,7 +84,7 @@ class ReviveLog:
                 codes=(_CODES[CK_TAG], _CODES[ACK_TAG], _CODES[BATCH_ACK_TAG]),
             )
         self._soonest_ms = 0  # until the first record of the run is due
-        self.record_count = 0  # written since the start
+        self.record_count = 0  # number of records written since the start
 
     def append(
         self,
@@ -95,7 +95,7 @@ class ReviveLog:
         """Write check points (each with its revive queue id), then acknowledgements (revive queue id, revive time).
 
         Returns the end of the last record: durable when the log is flushed up to it. Raises StoreError; then an
-        acknowledgement or a check point may be there or not, which costs at most another delivery.
+        acknowledgement or a check point may be stored or not, which causes at most another delivery.
         """
         if (
             self._records is not None
@@ -133,7 +133,8 @@ class ReviveLog:
                 direct.append(
                     self._message(self.topic, revive_queue_id, ack.encode(), text, _CODES[tag], now_ms)
                 )
-        # No acknowledgement before a check point that takes its message over: a crash between them would lose it.
+        # A check point that takes over a message must precede its acknowledgement: a crash between them would
+        # lose the message.
         end = 0
         for message in direct[:point_count]:
             end = self._store.append_batch((message,)).end
@@ -148,7 +149,7 @@ class ReviveLog:
         return end
 
     def close(self) -> None:
-        """Release the broker: the native part is unknown to Python's garbage collection."""
+        """Release the broker: Python's garbage collection does not see native references."""
         self._records = None
 
     def _append_natively(
@@ -189,7 +190,7 @@ class ReviveLog:
         return result.record_offsets, result.end
 
     def _on_written(self) -> None:
-        """Tell the timer. A read brings it one or two records, and runs are cheaper."""
+        """Notify the timer. One read contains one or two records, and runs are cheaper."""
         if self._on_timer_messages is not None:
             self._on_timer_messages(COMPANY_S if self._soonest_ms > FAR_MS else 0.0)
 
@@ -211,7 +212,8 @@ class ReviveLog:
             born_host=self._host,
             born_timestamp=now_ms,
             tags_code=tags_code,
-            index_keys=(),  # no query looks for them by key, and an index entry costs as much as the record
+            # No query searches for them by key, and an index entry costs as much as the record.
+            index_keys=(),
         )
 
 

@@ -1,13 +1,13 @@
-"""What one queue of the revive topic holds that is not settled: the core of PopReviveService (RocketMQ).
+"""The unsettled records of one queue of the revive topic: the core of PopReviveService (RocketMQ).
 
-Records are read in order. A check point waits until its revive time; acknowledgements that come behind it set its bits. When
-it is due, the messages without a bit are handed out again, and the check point is done. How far the queue is
-settled is the offset that group CID_RMQ_SYS_REVIVE_GROUP commits: the last one before the oldest check point that
-is not done, so that a restart reads nothing twice that was done and misses nothing.
+Records are read in order. A check point waits until its revive time; later acknowledgements set its bits. When it is
+due, the messages without a bit are redelivered, and the check point is settled. The group CID_RMQ_SYS_REVIVE_GROUP
+commits the last offset before the oldest unsettled check point, so that a restart neither repeats nor misses a check
+point.
 
 A check point is due when its time has come and every acknowledgement that was given in time is known: those of this
-process are (`known_acks`), those from before a restart are in the queue once the timer has delivered up to the revive
-time. Where RocketMQ waits two seconds after the largest delivery time it has seen, this waits for exactly that.
+process are known (`known_acks`), earlier ones are in the queue once the timer has delivered up to the revive time.
+RocketMQ waits two seconds after the largest delivery time that it has seen; Aerobee waits for exactly this condition.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from aerobee.broker.pop.check_point import (
     decode_check_point,
 )
 
-EARLY_MAX = 1_000  # acknowledgements that came before their check point, as after a crash they may
-PENDING_MAX = 200_000  # check points in memory of one revive queue; reading waits when there are more
+# Maximum number of acknowledgements read before their check point, which may happen after a crash.
+EARLY_MAX = 1_000
+# Maximum number of check points in memory per revive queue; at the limit reading pauses.
+PENDING_MAX = 200_000
 
 
 class ReviveQueue:
     """The unsettled check points of one revive queue. `next_offset` is where reading continues."""
 
     def __init__(self, settled: int = -1) -> None:
-        """`settled`: the committed offset, the last one that was dealt with; -1 for none."""
+        """`settled`: the committed offset, the last settled one; -1 for none."""
         self.next_offset = settled + 1
         self._pending: dict[CheckPointKey, CheckPoint] = {}
         self._by_time: list[tuple[int, int, CheckPoint]] = []  # (revive time, offset in the queue)
@@ -48,12 +50,12 @@ class ReviveQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more check points are read before some are given back."""
+        """Whether reading pauses until check points are settled."""
         return len(self._pending) >= PENDING_MAX
 
     @property
     def settled(self) -> int:
-        """The offset to commit: everything up to it is dealt with."""
+        """The offset to commit: everything up to it is settled."""
         while self._by_offset:
             offset, key = self._by_offset[0]
             waiting = self._pending.get(key)
@@ -63,14 +65,14 @@ class ReviveQueue:
         return self.next_offset - 1
 
     def take(self, offset: int, tag: str | None, body: bytes, now_ms: int) -> CheckPoint | None:
-        """Note one record of the queue; returns the check point that it is. Raises MalformedFrame for a broken one,
-        which counts as read."""
+        """Add one record of the queue; returns its check point, if it is one. Raises MalformedFrame for an invalid
+        record, which counts as read."""
         self.next_offset = offset + 1
         if tag == CK_TAG:
             point = decode_check_point(body)
             point.revive_offset = offset
             before = self._pending.get(point.key)
-            if before is not None:  # put again by a crash or a take-over: what was acknowledged stays so
+            if before is not None:  # stored again after a crash or a take-over: its acknowledgements stay
                 point.bit_map |= before.bit_map
             for acked in self._early.pop(point.key, ()):
                 point.ack(acked)
@@ -91,18 +93,18 @@ class ReviveQueue:
         return None
 
     def skip_to(self, offset: int) -> None:
-        """Records before `offset` are not there any more."""
+        """Records before `offset` were deleted."""
         self.next_offset = max(self.next_offset, offset)
 
     def clock_set_back(self, now_ms: int) -> None:
-        """The wall clock was set back: no check point waits longer than one that was popped now would."""
+        """The wall clock was set back: limit the wait of each check point to that of one that is popped now."""
         self._by_time = [
             (min(due, _due_ms(point, now_ms)), offset, point) for due, offset, point in self._by_time
         ]
         heapq.heapify(self._by_time)
 
     def next_due_ms(self) -> int | None:
-        """Revive time of the check point that is due first; None when nothing waits."""
+        """Revive time of the check point that is due first; None without one."""
         while self._by_time:
             due_ms, offset, point = self._by_time[0]
             waiting = self._pending.get(point.key)
@@ -116,13 +118,14 @@ class ReviveQueue:
     ) -> CheckPoint | None:
         """Return the first check point that is due, with its bits up to date; None when none is. Call done() with it.
 
-        `delivered_until_ms`: everything due in the timer up to then is in the queue and was read. `known_acks` gives
-        the bits of a check point whose acknowledgements all went through this process; None for another one.
+        `delivered_until_ms`: everything due in the timer up to then is in the queue and was read. `known_acks` returns
+        the bits of a check point whose acknowledgements all went through this process, else None.
         """
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None
-        # One whose acknowledgements are all known does not wait for one before it that needs the timer.
+        # A check point whose acknowledgements are all known does not wait for an earlier one that needs the
+        # timer.
         held: list[tuple[int, int, CheckPoint]] = []
         found: CheckPoint | None = None
         while self._by_time and self._by_time[0][0] <= now_ms:
@@ -144,15 +147,15 @@ class ReviveQueue:
         return found
 
     def done(self, point: CheckPoint) -> None:
-        """The check point is dealt with."""
+        """The check point is settled."""
         waiting = self._pending.get(point.key)
         if waiting is not None and waiting.revive_offset == point.revive_offset:
             del self._pending[point.key]
 
 
 def _due_ms(point: CheckPoint, now_ms: int) -> int:
-    """When a check point is due, ms. One that was popped at a time that is still to come, because the clock was set back
-    since, has waited in the timer for all but CK_LEAD_MS of its invisible time.
+    """Due time of a check point, ms. A check point whose pop time is in the future, because the clock was set back
+    since, has waited in the timer for its invisible time except CK_LEAD_MS.
     """
     return (
         point.revive_time

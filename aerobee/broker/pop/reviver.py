@@ -1,8 +1,8 @@
-"""Handing messages out again whose invisible time ran out: reads the revive topic, stores copies in the retry topics
+"""Redelivers messages whose invisible time expired: reads the revive topic, stores copies in the retry topics
 (PopReviveService).
 
-Belongs to the event loop; one timer stands at the next revive time of all revive queues. A copy carries the mark of the
-record it was made from (source_pointer.py), so what a crash left done but not settled is not done twice.
+Belongs to the event loop; one timer is set to the next revive time of all revive queues. A copy names its source record
+(source_pointer.py), so copies made before a crash are not repeated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aerobee.system_names import REVIVE_GROUP
 
 log = logging.getLogger(__name__)
 
-READS_PER_PASS = 8  # of 32 records each; then the event loop gets its turn
+READS_PER_PASS = 8  # reads of 32 records each, then the event loop continues
 REVIVALS_PER_PASS = 16  # check points
 LOOK_AGAIN_S = 0.2  # while the timer is behind
 ERROR_PAUSE_S = 1.0
@@ -40,7 +40,7 @@ RETRY_QUEUES = 1
 
 
 class ReviveStore(Protocol):
-    """What reviving needs of the store."""
+    """The part of the store that revival uses."""
 
     def get_messages(
         self,
@@ -81,8 +81,8 @@ class Reviver:
         delivered_until: Callable[[], int],
         copied_from: int,
     ) -> None:
-        """`delivered_until`: the timer has delivered everything due before that time, ms. `copied_from`: copies of
-        an earlier run that may not be settled lie at this physical offset or behind it; -1: none are known."""
+        """`delivered_until`: the timer has delivered everything due before that time, ms. `copied_from`: unsettled
+        copies of an earlier run are at or after this physical offset; -1: none are known."""
         self._store = store
         self._topic = topic
         self._in_flight = in_flight
@@ -103,12 +103,12 @@ class Reviver:
         self._timer: Timer | None = None
         self._soon = False
         self._running = False
-        self.trouble = ""  # why the last pass failed, while it is tried again
+        self.trouble = ""  # error of the last pass, while it is retried
         self.revived_count = 0
-        self.record_count = 0  # read since the start
+        self.record_count = 0  # number of records read since the start
 
     def start(self) -> None:
-        """Begin where the group of revival has settled. load() of the offsets comes first."""
+        """Start at the settled offset of the revive group. Call load() of the offsets first."""
         self._running = True
         for queue_id in range(REVIVE_QUEUES):
             settled = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
@@ -119,15 +119,15 @@ class Reviver:
         self._run_soon()
 
     def _first_unsettled(self) -> Iterator[int]:
-        """Physical offsets of the first records that are not settled. A cut took them back (cut_revivals.py): what was copied for them and
-        for those behind them lies behind them."""
+        """Physical offsets of the first unsettled records. After a truncation (cut_revivals.py), copies for them and
+        for later records are behind them in the log."""
         for queue_id, queue in self._queues.items():
             low = max(queue.next_offset, self._store.min_offset(self._topic, queue_id))
             for record in self._records(self._topic, queue_id, low, low + 1):
                 yield record.physical_offset
 
     def forget(self, copied_from: int) -> None:
-        """Another broker has revived meanwhile: look again at what was copied. `copied_from` as in the constructor."""
+        """Another broker has revived messages meanwhile: search for its copies. `copied_from` as in the constructor."""
         self._copied_from = copied_from
         self._copies.clear()
         self._queues.clear()
@@ -141,12 +141,12 @@ class Reviver:
 
     @property
     def pending(self) -> int:
-        """Check points that were read and are not over."""
+        """Number of check points that were read and are not settled."""
         return sum(map(len, self._queues.values()))
 
     @property
     def unread(self) -> int:
-        """Records of the revive topic that were not read yet."""
+        """Number of records of the revive topic that are not read yet."""
         return sum(count for _, _, count in self._unread())
 
     def unread_by_queue(self) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -168,7 +168,7 @@ class Reviver:
             yield queue_id, queue.next_offset, max(0, end - queue.next_offset)
 
     def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        """A message became readable; of interest are those of the revive topic."""
+        """A message became readable; only those of the revive topic matter."""
         if topic == self._topic and self._running:
             self._run_soon()
 
@@ -178,7 +178,7 @@ class Reviver:
             self._call_soon(self.run)
 
     def run(self) -> None:
-        """Read what is new, hand out again what is due, settle, and set the timer for the rest."""
+        """Read new records, redeliver due messages, settle, and set the timer for the next ones."""
         self._soon = False
         if self._timer is not None:
             self._timer.cancel()
@@ -190,13 +190,14 @@ class Reviver:
             again = self._pass()
         except StoreError as error:
             self.trouble = str(error)
-            log.error("messages are to be handed out again and cannot be stored: %s; trying again", error)
+            log.error("messages must be redelivered and cannot be stored: %s; trying again", error)
             self._arm(ERROR_PAUSE_S)
             return
         except Exception as error:
             self.trouble = f"{type(error).__name__}: {error}"
-            # No record may end the return of all other messages: what is wrong is logged each time, and seen in the metrics.
-            log.exception("messages could not be handed out again; trying again")
+            # No record may stop the redelivery of all other messages: errors are logged each time, and
+            # visible in the metrics.
+            log.exception("messages could not be redelivered; trying again")
             self._arm(ERROR_PAUSE_S)
             return
         if again:
@@ -239,7 +240,7 @@ class Reviver:
             self._offsets.commit(REVIVE_GROUP, self._topic, queue_id, settled)
 
     def _read(self, queue_id: int, queue: ReviveQueue) -> bool:
-        """Read on. Returns whether records are left."""
+        """Continue reading. Returns whether records are left."""
         now_ms = self._clock.now_ms()
         for _ in range(READS_PER_PASS):
             if queue.is_full or queue.next_offset >= self._store.max_offset(self._topic, queue_id):
@@ -271,13 +272,13 @@ class Reviver:
     # --- one check point
 
     def _revive(self, point: CheckPoint, *, old: bool) -> None:
-        """Hand out again what of it was not acknowledged. Raises StoreError."""
+        """Redeliver its unacknowledged messages. Raises StoreError."""
         left = point.unacked
         if not left:
             return
         if self._topics.get(point.topic) is None or self._groups.get(point.group) is None:
             log.info(
-                "%d messages of %s are not handed out again: topic or group %s is gone",
+                "%d messages of %s are not redelivered: topic or group %s was deleted",
                 len(left), point.topic, point.group,
             )  # fmt: skip
             return
@@ -295,7 +296,7 @@ class Reviver:
                 result = self._store.append(message)
             except RecordInvalid as error:
                 log.error(
-                    "message %d of %s queue %d cannot be handed out again: %s",
+                    "message %d of %s queue %d cannot be redelivered: %s",
                     offset, point.topic, point.queue_id, error,
                 )  # fmt: skip
                 continue
@@ -303,7 +304,7 @@ class Reviver:
             self._stats.topic_put(topic, 1, result.size)
 
     def _open_retry_topic(self, point: CheckPoint, topic: str) -> int:
-        """Make the retry topic or give it the queues that it lacks; return how many of them copies may go to."""
+        """Create the retry topic or add missing queues; return the number of its usable queues."""
         queue_nums = RETRY_QUEUES
         if self._live.value.use_separate_retry_queue:
             origin = self._topics.get(topic_before_retry(topic, point.group))
@@ -323,7 +324,7 @@ class Reviver:
             return None
         if record is None or record.queue_offset != offset:
             log.warning(
-                "message %d of %s queue %d is deleted: group %s does not get it again",
+                "message %d of %s queue %d is deleted: it is not redelivered to group %s",
                 offset, point.topic, point.queue_id, point.group,
             )  # fmt: skip
             return None
@@ -355,7 +356,8 @@ class Reviver:
         return found
 
     def _records(self, topic: str, queue_id: int, at: int, stop: int) -> list[Record]:
-        """A queue of a topic from `at` up to `stop`. One read may give less: it ends with a file, or is large."""
+        """A queue of a topic from `at` up to `stop`. One read may return less: it ends at a file's end, or at its size
+        limit."""
         records: list[Record] = []
         while at < stop:
             result = self._store.get_messages(topic, queue_id, at, count_max=stop - at)

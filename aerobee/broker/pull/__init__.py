@@ -1,1 +1,1 @@
-"""Pulls: what a consumer reads of a queue, and the pulls that wait for a message."""
+"""Pulls: reads of consumers, and pending pulls."""

@@ -1,14 +1,14 @@
-"""Pulls that wait for a message: RocketMQ's PullRequestHoldService, without its threads.
+"""Pending pulls: RocketMQ's PullRequestHoldService, without its threads.
 
 A pending pull is one small object in two tables: by (topic, queue id), where the append that brings a message finds
 it, and in a heap by deadline. It costs no separate task or timer.
 
-What always holds: each pending pull is released exactly once (arrival, reset, deadline, close of its connection,
-shutdown), and then leaves both tables. A pull whose filter refuses a new message stays held. Releases of one pass
-of the event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for
-its first message. Those that a message releases go to the fast path first (`answer_first`), RELEASED_AT_ONCE at a time; what it
-leaves, and every other release, is resumed by whoever held the pull. Where access control is on, one whose user may not pull any more
-is refused before that (pending_access.py).
+Invariants: each pending pull is released exactly once (arrival, reset, deadline, close of its connection, shutdown),
+and then removed from both tables. A pull whose filter refuses a new message stays pending. Releases of one pass of the
+event loop run together after it, so that a burst of appends is answered with one pull reply, not with one for its first
+message. Those that a message releases go to the fast path first (`answer_first`), RELEASED_AT_ONCE at a time; the
+others, and every other release, are resumed by their handlers. With access control, a pull that its user may no longer
+make is refused before that (pending_access.py).
 
 Differences from RocketMQ: a hold ends at its deadline, not up to 5 s later, and a reset of the group's offset
 releases its pending pulls immediately.
@@ -30,16 +30,18 @@ from aerobee.remoting.frame import decode_frame
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.request_stats import RequestStats
 
-HELD_MAX = 200_000  # beyond it a pull is answered immediately; each takes about 1 KiB with its request
-FRAMES_BYTES_MAX = 256 << 20  # the same, for all their requests together
-RELEASED_AT_ONCE = 256  # the rest wait for the loop's next pass, so that others have their turn in between
+HELD_MAX = 200_000  # at the limit a pull is answered immediately; each takes about 1 KiB with its request
+FRAMES_BYTES_MAX = 256 << 20  # the same, for the total size of their requests
+# The rest waits for the next event loop iteration, so that other requests are served in between.
+RELEASED_AT_ONCE = 256
 
 
 class PendingPull:
     """One pending pull. `tag_codes` None and `accept` None (a test of whole records) wake it for every message.
 
-    `frame` is the encoded request, `code` its code, `since` when it began to wait; `resume` runs it again, not to be held. `offset`: of the next message of its queue that it
-    has not heard of. `has_news`: a message released it. `signed`: the request as it came, where `frame` holds another. `version`: as Held.
+    `frame` is the encoded request, `code` its code, `since` the start of its wait; `resume` runs it again without
+    waiting. `offset`: the next offset of its queue of which it was not notified. `has_news`: a message released it.
+    `signed`: the original request, if `frame` differs from it. `version`: as Held.
     """
 
     __slots__ = (
@@ -104,9 +106,9 @@ class PendingPull:
 
 
 class PendingPulls:
-    """The pulls that wait. Belongs to the event loop.
+    """The pending pulls. Belongs to the event loop.
 
-    `by_queue` may be looked at by the fast path, to skip the notice for queues at which no consumer waits.
+    The fast path may read `by_queue`, to skip the notice for queues without a pending pull.
     """
 
     def __init__(
@@ -119,10 +121,9 @@ class PendingPulls:
         requests: RequestStats | None = None,
         access: PendingAccess | None = None,
     ) -> None:
-        """`record_at` gives the record of (topic, queue id, queue offset): pulls with `accept` are woken by it.
+        """`record_at` returns the record of (topic, queue id, queue offset), for pulls with `accept`.
 
-        `bounds` say how many one peer may have. `requests` counts how long they waited.
-        `access`: access control is on.
+        `bounds` limit them per peer. `requests` records the duration of their wait. `access`: access control is on.
         """
         self.access = access
         if access is not None:
@@ -143,20 +144,20 @@ class PendingPulls:
         self._others: list[Callable[[], None]] = []
         self.count = 0
         self.frames_bytes = 0
-        self.accepting = True  # false while the broker stops: nothing is held any more
+        self.accepting = True  # false while the broker stops: no pull stays pending
         self._answer: Callable[[list[PendingPull]], list[PendingPull]] = list
 
     def answer_first(self, answer: Callable[[list[PendingPull]], list[PendingPull]]) -> None:
-        """Let `answer` serve what it can of the pulls that messages release; those it returns are resumed."""
+        """Let `answer` serve the pulls that messages release; those that it returns are resumed."""
         self._answer = answer
 
     def watch(self, topic: str, queue_id: int) -> None:
-        """Have messages of a queue announced although no pull waits there: others do. Counted."""
+        """Announce messages of a queue even without a pending pull, for other waiters. Counted."""
         self._watched[(topic, queue_id)] += 1
         self.by_queue.setdefault((topic, queue_id), [])
 
     def on_release_all(self, callback: Callable[[], None]) -> None:
-        """Call back when everything is to be answered: the broker stops."""
+        """Register a callback for the stop of the broker, when everything is answered."""
         self._others.append(callback)
 
     def unwatch(self, topic: str, queue_id: int) -> None:
@@ -170,7 +171,7 @@ class PendingPulls:
 
     @property
     def is_full(self) -> bool:
-        """Whether a pull is to be answered immediately instead of being held."""
+        """Whether a pull must be answered immediately instead of waiting."""
         return not self.accepting or self.count >= HELD_MAX or self.frames_bytes >= FRAMES_BYTES_MAX
 
     def is_full_for(self, peer: Peer) -> bool:
@@ -184,7 +185,7 @@ class PendingPulls:
         return True
 
     def hold(self, pull: PendingPull, hold_s: float) -> None:
-        """Hold a pull for at most `hold_s` seconds."""
+        """Keep a pull pending for at most `hold_s` seconds."""
         self.by_queue.setdefault((pull.topic, pull.queue_id), []).append(pull)
         pulls = self._connections.get(pull.peer)
         if pulls is None:
@@ -202,17 +203,17 @@ class PendingPulls:
             self._arm()
 
     def answered(self, pull: PendingPull, response_code: int) -> None:
-        """Count a pull that waited and has its answer."""
+        """Count a pending pull that was answered."""
         if pull.since is not None:
             elapsed_s = self._clock.monotonic() - pull.since
             self._requests.add(pull.code, response_code, elapsed_s, waited=True)
 
     def on_appended(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        """A message became readable: release the pulls of its queue whose filter may take it."""
+        """A message became readable: release the pulls of its queue whose filter may match."""
         waiting = self.by_queue.get((topic, queue_id))
         if waiting is None:
             return
-        record: bytes | None = None  # read once for all who test it
+        record: bytes | None = None  # read once for all pulls
         stay: list[PendingPull] = []
         for pull in waiting:
             if record is None and pull.accept is not None:
@@ -225,7 +226,7 @@ class PendingPulls:
             self._drop_empty((topic, queue_id))
 
     def show(self, pull: PendingPull, max_offset: int, tags_code: int) -> None:
-        """Tell one pull alone of a message that was announced before it was held."""
+        """Notify one pull of a message that was announced before it was pending."""
         key = pull.topic, pull.queue_id
         record = self._record_at(*key, max_offset - 1) if pull.accept is not None else None
         if self._release_for(pull, max_offset, tags_code, record):
@@ -233,12 +234,14 @@ class PendingPulls:
             self._drop_empty(key)
 
     def _release_for(self, pull: PendingPull, max_offset: int, tags_code: int, record: bytes | None) -> bool:
-        """Release the pull if the message before `max_offset` may be for it; the caller takes it from its queue's list."""
+        """Release the pull if its filter may match the message before `max_offset`; the caller removes it from its
+        queue's list."""
         is_next = pull.offset == max_offset - 1
         pull.offset = max_offset
         if pull.tag_codes is not None and tags_code not in pull.tag_codes:
             return False
-        # One notice may stand for several messages (LogAppender.show_raw): then the pull itself looks at all of them.
+        # One notice may cover several messages (LogAppender.show_raw): then the pull itself reads all of
+        # them.
         if pull.accept is not None and is_next and record is not None and not pull.accept(record):
             return False
         pull.has_news = True
@@ -247,17 +250,17 @@ class PendingPulls:
         return True
 
     def reset(self, group: str, topic: str, queue_id: int) -> None:
-        """The group's offset was reset: its pending pulls learn of it immediately."""
+        """The group's offset was reset: release its pending pulls immediately."""
         waiting = self.by_queue.get((topic, queue_id), ())
         self._release_all([pull for pull in waiting if pull.group == group])
 
     def end(self) -> None:
-        """The broker stops: nothing is held any more, and what is held is answered now."""
+        """The broker stops: answer all pending pulls now, and keep no new ones."""
         self.accepting = False
         self.release_all()
 
     def release_queue(self, topic: str, queue_id: int) -> None:
-        """Answer what is held at one queue: it is read elsewhere from now on."""
+        """Answer the pending pulls of one queue: another broker serves it from now on."""
         self._release_all(list(self.by_queue.get((topic, queue_id), ())))
 
     def everything(self) -> list[PendingPull]:
@@ -273,7 +276,7 @@ class PendingPulls:
         self._refuse(refused)
 
     def release_all(self) -> None:
-        """Answer everything that is held, now."""
+        """Answer all pending pulls now."""
         for release in self._others:
             release()
         self._release_all([pull for waiting in self.by_queue.values() for pull in waiting])
@@ -308,7 +311,7 @@ class PendingPulls:
             try:
                 pull.resume(pull)
             except Exception as error:
-                pull.peer.failed(error)  # the other pulls are answered all the same
+                pull.peer.failed(error)  # the other pulls are answered nevertheless
 
     def _refuse(self, refused: Mapping[PendingPull, RemoteError]) -> None:
         for pull, refusal in refused.items():
@@ -318,7 +321,8 @@ class PendingPulls:
     def _forget_all(self, pulls: Sequence[PendingPull]) -> None:
         for pull in pulls:
             self._unhold(pull)
-        # Each queue once: taken out one by one, thousands at one queue would be moved up for each of them.
+        # Rebuild each queue's list once: removing thousands one by one would move the rest of the list each
+        # time.
         for key in dict.fromkeys((pull.topic, pull.queue_id) for pull in pulls):
             waiting = self.by_queue[key]
             waiting[:] = [pull for pull in waiting if pull.is_held]
@@ -329,7 +333,7 @@ class PendingPulls:
             del self.by_queue[key]
 
     def _unhold(self, pull: PendingPull) -> None:
-        """Forget it, but leave it in its queue's list."""
+        """Remove it, except from its queue's list."""
         pull.is_held = False
         self.count -= 1
         self.frames_bytes -= len(pull.frame)

@@ -28,7 +28,7 @@ from aerobee.remoting.protocol import PULL_COMMIT_OFFSET, PULL_COUNT_MAX, PULL_S
 # sysFlag bits of a pull (PullSysFlag)
 CLASS_FILTER = 8
 
-# Changes the reply of a pull that was read, for a queue that the client knows by another number and other offsets.
+# Converts the reply of a pull, for a queue with other ids and offsets at the client.
 Rewrite = Callable[[RemotingCommand], RemotingCommand]
 
 
@@ -52,7 +52,7 @@ def parse_pull(request: RemotingCommand) -> PullRequest:
 
 
 class PullCalls:
-    """Handlers of both pull requests. A hot pull is a plain function; a cold one is a coroutine."""
+    """Handlers of both pull requests. A hot pull is a plain function; a cold one a coroutine."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class PullCalls:
         rewrite: Rewrite | None = None,
         signed: RemotingCommand | None = None,
     ) -> Reply | Coroutine[Any, Any, Reply]:
-        """Serve a pull that just came in: it may be held, and it commits the offset in its header. `signed`: as it came, where
-        `request` is another."""
+        """Serve a new pull: it may wait, and it commits the offset in its header. `signed`: the original request, if
+        `request` differs from it."""
         try:
             pull = self._service.check(peer, parse_pull(request))
         except PullRefused as refusal:
@@ -102,7 +102,7 @@ class PullCalls:
         return self._answer(pull, request, outcome, rewrite, signed)
 
     def resume(self, held: PendingPull, rewrite: Rewrite | None = None) -> None:
-        """Serve a pull that was held; it is answered now, whatever there is."""
+        """Serve a pending pull; it is answered now in any case."""
         request = decode_frame(held.frame)
         try:
             pull = self._service.check(held.peer, parse_pull(request))
@@ -141,7 +141,7 @@ class PullCalls:
         rewrite: Rewrite | None,
         signed: RemotingCommand | None = None,
     ) -> Reply:
-        """The reply, or None when the pull is held from now on."""
+        """The reply, or None when the pull is pending from now on."""
         if outcome.hold_ms is not None:
             asked = pull.request
             held = PendingPull(

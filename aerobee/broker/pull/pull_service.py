@@ -1,8 +1,8 @@
-"""What a pull does, by every way: checks, filter, the read, and where to continue (PullMessageProcessor).
+"""Reference implementation of pulls: checks, filter, read, and next offset (PullMessageProcessor).
 
-The filter is found in the request, or in what the group's heartbeats said. With nothing new and leave to wait the outcome
-says to hold the pull. Data that is not in memory is read in the store's executor, so that a consumer far behind never delays
-a producer.
+The filter is in the request, or in the group's heartbeats. Without new messages, if the pull may wait, the outcome is a
+pending pull. Data that is not in memory is read in the store's executor, so that a consumer with a large lag never
+delays a producer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FOUND_CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
-# Of these the code depends on the requested offset: 0 waits, another one is corrected.
+# For these the code depends on the requested offset: 0 waits, another one is corrected.
 EMPTY_QUEUE = frozenset({GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE})
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDDEN_SUBSCRIPTION = (
     1,
@@ -61,7 +61,7 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
 
 
 class MessageReader(Protocol):
-    """What pulling needs of the store."""
+    """The part of the store that pulls use."""
 
     config: StoreConfig
 
@@ -92,10 +92,10 @@ class MessageReader(Protocol):
 
 @dataclass(slots=True)
 class PullRequest:
-    """What a consumer asks for, as it said it.
+    """The pull request of a consumer.
 
-    `expression` None: what its group's heartbeats said, at least of `subscription_version`. `commit_offset` is committed on
-    the way. `hold_ms`: how long to wait for a message when there is none; None: not at all.
+    `expression` None: use the subscription of the group's heartbeats, of at least `subscription_version`.
+    `commit_offset` is committed by the pull. `hold_ms`: longest wait for a message; None: no wait.
     """
 
     group: str
@@ -125,9 +125,9 @@ class Pull:
 
 @dataclass(slots=True)
 class PullOutcome:
-    """What one pull found. `hold_ms` is set when it is to wait for a message instead: nothing else counts then."""
+    """Result of one pull. If `hold_ms` is set, the pull must wait for a message; the other fields are then invalid."""
 
-    code: int  # of ResponseCode: 0, 19, 20, 21
+    code: int  # a ResponseCode: 0, 19, 20, 21
     remark: str
     next_offset: int
     min_offset: int = 0
@@ -138,7 +138,7 @@ class PullOutcome:
 
 
 class PullRefused(RemoteError):
-    """A pull that is refused, with the forbiddenType of the reply (0: none)."""
+    """A refused pull, with the forbiddenType of the reply (0: none)."""
 
     def __init__(self, code: int, remark: str, forbidden_type: int = 0) -> None:
         super().__init__(code, remark)
@@ -146,7 +146,7 @@ class PullRefused(RemoteError):
 
 
 class PullService:
-    """Checks pulls and reads for them. Knows no protocol: pull_calls.py asks and answers by remoting."""
+    """Checks and executes pulls, independent of the protocol: pull_calls.py handles remoting requests."""
 
     def __init__(
         self,
@@ -180,19 +180,19 @@ class PullService:
         self._filters = filters
 
     def is_cold(self, pull: Pull) -> bool:
-        """Whether its data is not in memory: read_cold() is for it then."""
+        """Whether its data is not in memory and requires read_cold()."""
         request = pull.request
         return self._store.is_cold(
             request.topic, request.queue_id, request.offset, count_max=request.count_max
         )
 
     def read(self, pull: Pull, *, may_hold: bool) -> PullOutcome:
-        """Read now. Counts the pull, notes and commits its offsets. Raises StoreError."""
+        """Read now. Counts the pull, stores and commits its offsets. Raises StoreError."""
         started = self._clock.monotonic()
         return self._reset(pull) or self._outcome(pull, self._read(pull), started, may_hold=may_hold)
 
     async def read_cold(self, pull: Pull, *, may_hold: bool) -> PullOutcome:
-        """As read(), with what is on the disk brought into memory first, in the store's executor."""
+        """As read(), after loading the data from disk in the store's executor."""
         moved = self._reset(pull)
         if moved is not None:
             return moved
@@ -207,7 +207,7 @@ class PullService:
             accept=pull.accept,
         )
         if result.status is GetStatus.OFFSET_OVERFLOW_ONE:
-            # A message may have come in while this waited, and its notice found nothing held: look again.
+            # A message may have arrived during the read, when no pull was pending: check again.
             result = self._read(pull)
         return self._outcome(pull, result, started, may_hold=may_hold)
 
@@ -225,7 +225,7 @@ class PullService:
     # --- checks
 
     def check(self, peer: Peer, request: PullRequest) -> Pull:
-        """Whether the peer may pull this, and with which filter. Raises PullRefused."""
+        """Check whether the peer may pull, and find its filter. Raises PullRefused."""
         config = self._live.value
         group_name, topic_name = request.group, request.topic
         if not config.broker_permission & PERM_READ:
@@ -294,7 +294,7 @@ class PullService:
         return Pull(peer, request, group, topic, tag_codes, accept)
 
     def _is_pushed_to(self, peer: Peer, group: str) -> bool:
-        """Whether the peer is a member of the group, or the group consumes by push, or belongs to the product."""
+        """Whether the peer is a member of the group, or the group consumes by push, or is a system group."""
         members = self._consumers.group(group)
         if members is None:
             return is_system_group(group)
@@ -350,7 +350,7 @@ class PullService:
         return found.tag_codes, found.test.record
 
     def _sql(self, expression: str, expression_type: str, config: BrokerConfig) -> Expression:
-        """The compiled expression. Raises PullRefused, for a fault in the expression with its column."""
+        """The compiled expression. Raises PullRefused, with the column of an error in the expression."""
         if not config.enable_property_filter:
             raise PullRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -365,13 +365,13 @@ class PullService:
     # --- outcomes
 
     def _reset(self, pull: Pull) -> PullOutcome | None:
-        """The offset to which the group was reset; None when it was not, or is there already."""
+        """The offset to which the group was reset; None without a reset, or when the pull already starts there."""
         if not self._offsets.has_resets:
             return None
         request = pull.request
         offset = self._offsets.take_reset(request.group, request.topic, request.queue_id)
         if offset is None or offset == request.offset:
-            return None  # a member that has just started asks for the new offset already
+            return None  # a member that has just started requests the new offset already
         return PullOutcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", offset)
 
     def _outcome(self, pull: Pull, result: GetResult, started: float, *, may_hold: bool) -> PullOutcome:
@@ -391,7 +391,7 @@ class PullService:
         ):
             code, next_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, request.offset
         if may_hold and master and request.commit_offset is not None:
-            # One that is not taken is no reason to withhold the messages.
+            # A refused commit must not withhold the messages.
             self._offsets.commit_by_client(
                 group_name, topic_name, request.queue_id, request.commit_offset, pull.peer.address
             )
@@ -410,14 +410,14 @@ class PullService:
             outcome.suggested_broker_id = (
                 pull.group.which_broker_when_consume_slowly if result.suggest_slave else pull.group.broker_id
             )
-        # RocketMQ tells that a batch queue that never had a message begins at -1.
+        # RocketMQ reports -1 as the begin of a batch queue that never had a message.
         if not result.max_offset and pull.topic.is_batch:
             outcome.min_offset = -1
         outcome.body = result.body
         return outcome
 
     def _hold_ms(self, peer: Peer, request: PullRequest, config: BrokerConfig) -> int | None:
-        """How long the pull is held; None when it did not ask for that, or nothing more is held."""
+        """Longest wait of the pull; None when it does not allow one, or no further pull may wait."""
         if request.hold_ms is None or self._pending_pulls.is_full_for(peer):
             return None
         if not config.long_polling_enable:

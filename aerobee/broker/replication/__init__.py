@@ -1,1 +1,1 @@
-"""Replication of one broker: its HA port, its copy of a master's log, and what acknowledgements wait for."""
+"""Replication of one broker: its HA port, its copy of a master's log, and the acknowledgements of replicas."""

@@ -1,8 +1,9 @@
-"""What else goes when the end of a slave's log was cut off: what this broker noted as a master about the bytes that are gone.
+"""Cleans up after a slave's log was truncated: removes the state that this broker recorded, as a master, about the
+removed bytes.
 
-The store says that a cut is pending from before the first byte goes until finish() has all of that on the disk. Nothing is
-appended meanwhile: records of another master must not meet offsets, timers and deliveries of those that were cut. A kill in between
-leaves it to the next start, a disk that refuses to the next try.
+The store marks a cut as pending before it removes the first byte, until finish() has written all changes to disk.
+Nothing is appended meanwhile: offsets, timers and deliveries of removed records must not be applied to records of
+another master. After a kill the next start completes it; after a disk error the next try does.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from aerobee.system_names import SCHEDULE_TOPIC, TRANSACTION_GROUP
 
 log = logging.getLogger(__name__)
 
-# Progress that is found again in the log when it is not in a file: of timers, and of transactions.
+# Progress files that can be rebuilt from the log: of timers, and of transactions.
 PROGRESS_FILES = ("timercheck", "transactionSettled.json")
-# What is changed in memory, and written by another thread.
+# Files that are changed in memory and written by another thread.
 _CHANGED_FILES = ("consumerOffset.json", "delayOffset.json", ESCAPED_FILE)
 RETRY_S = 1.0
 
@@ -54,8 +55,8 @@ class AfterCut:
         revive_topic: str,
         on_cut: Callable[[int], None] = lambda log_offset: None,
     ) -> None:
-        """`config_file` gives a file of the store's config directory by its name. `on_cut` is called with where the log ends now,
-        before anything else: it forgets what is only in memory."""
+        """`config_file` gives a file of the store's config directory by its name. `on_cut` is called with the log's new
+        end, before anything else: it drops state that is only in memory."""
         self._on_cut = on_cut
         self._revive_topic = revive_topic
         self._store = store
@@ -69,11 +70,11 @@ class AfterCut:
         self._work: SharedTask[None] | None = None
 
     def resume(self) -> None:
-        """At a start, before anything reads what forget() removes: forget what the last run did not get to. Nothing was taken from
-        the log into memory yet. Raises OSError."""
+        """Call at the start, before anything reads the state that forget() removes: completes the cut of the last run.
+        No state was read from the log yet. Raises OSError."""
         offset = self._store.pending_cut
         if offset is not None:
-            log.warning("the log was cut at %d in the last run: what belongs to that is finished now", offset)
+            log.warning("the log was cut at %d in the last run: completing this cut now", offset)
             for _ in self._lowering(offset):
                 pass
             self._forget_noted(offset)
@@ -91,19 +92,19 @@ class AfterCut:
         return progress.lowering(log_offset)
 
     def begin(self) -> None:
-        """Have what is pending done, in a task."""
+        """Complete the pending cut in a task."""
         if self._store.pending_cut is not None and (self._work is None or self._work.task.done()):
             self._work = SharedTask(asyncio.create_task(self._finish(), name="after-cut"))
 
     async def finish(self) -> None:
-        """Return when nothing of a cut is pending. It continues when the caller is cancelled; what the disk refuses is tried again."""
+        """Return when no cut is pending. The work continues when the caller is cancelled; failed writes are retried."""
         while self._store.pending_cut is not None:
             self.begin()
             assert self._work is not None
             await self._work.outcome()
 
     async def stop(self) -> None:
-        """Do nothing more: the next start does."""
+        """Stop; the next start completes a pending cut."""
         work, self._work = self._work, None
         if work is not None:
             work.task.cancel()
@@ -119,21 +120,19 @@ class AfterCut:
                 self._store.cut_finished()
             except (OSError, StoreError) as error:
                 log.error(
-                    "the log was cut at %d, and what belongs to that cannot be noted: %s; trying again",
+                    "the log was cut at %d, and recording this cut failed: %s; trying again",
                     offset,
                     error,
                 )
             except Exception:
-                # The task's outermost edge: what was not forgotten must not meet what comes next.
-                log.exception(
-                    "the log was cut at %d, and what belongs to that is not done; trying again", offset
-                )
+                # Boundary of the task: stale state must not be applied to the following records.
+                log.exception("the log was cut at %d, and completing this cut failed; trying again", offset)
             else:
                 return
             await self._clock.sleep(RETRY_S)
 
     async def _saved(self) -> None:
-        """Return when what forget() changed is in the files. Raises StoreError."""
+        """Return when the changes of forget() are in the files. Raises StoreError."""
         await self._topics.settled()
         if self._topics.is_unsaved:
             raise StoreError("the disk refuses topics.json")
@@ -141,9 +140,9 @@ class AfterCut:
             await self._config_file(name).written()
 
     def forget(self, log_offset: int) -> None:
-        """The log was cut at `log_offset`. The files follow soon. Raises OSError; called again it does what is left.
+        """The log was cut at `log_offset`. The files follow soon. Raises OSError; another call completes the work.
 
-        An offset behind its queue's end would make its group pass over the messages that come there next.
+        An offset after its queue's end would make its group skip the next messages of the queue.
         """
         self._on_cut(log_offset)
         self._forget_noted(log_offset)
@@ -153,10 +152,11 @@ class AfterCut:
         self._topics.log_cut(log_offset)
         for topic, group, queue_id in self._offsets.limit_to_ends(store.next_offset):
             log.warning(
-                "group %s on %s queue %d goes back to the end of what was not cut", group, topic, queue_id
+                "group %s on %s queue %d goes back to the end of the remaining log", group, topic, queue_id
             )
-        # Limited to the queue's end it would still count half messages whose decisions were cut off. Without it, the next
-        # mastership reads both queues from their begin, unless the new master's was copied before.
+        # An offset limited to the queue's end would still include half messages whose decisions were cut off.
+        # Without an offset, the next mastership reads both queues from their start, unless the new master's
+        # offset was copied before.
         self._offsets.remove_progress(TRANSACTION_GROUP)
         self._offsets.log_cut(log_offset)
         self._offsets.save_soon()

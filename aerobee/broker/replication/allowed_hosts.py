@@ -1,4 +1,4 @@
-"""From which hosts slaves may connect at the HA port (haAllowedHosts)."""
+"""Hosts from which slaves may connect to the HA port (haAllowedHosts)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from aerobee.store.files.config import StoreConfig
 
 
 def host_refusal(config: StoreConfig, host: str) -> str:
-    """Why no slave may connect from `host`, "" when it may. Empty haAllowedHosts refuses none."""
+    """Reason why no slave may connect from `host`, "" when it may. An empty haAllowedHosts accepts all."""
     if not config.ha_allowed_hosts:
         return ""
     if is_within(host, parse_networks(config.ha_allowed_hosts)):

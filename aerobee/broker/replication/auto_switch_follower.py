@@ -1,10 +1,9 @@
 """A slave's half of controller mode's replication (AutoSwitchHAClient of RocketMQ).
 
-One life of a connection:
+States of a connection:
 
     HANDSHAKE   this broker's id; the master answers with its epochs and its log's end
-    CUT         what this log has behind the last point that the epochs share is cut off and kept in a file
-    FOLLOW      bytes are appended as they come, an epoch is on the disk before its first byte, every frame is answered
+    CUT this log is truncated at the last point that the epochs share; the removed bytes are kept in a file FOLLOW bytes are appended as they arrive, an epoch is on disk before its first byte, every frame is answered
 """
 
 from __future__ import annotations
@@ -84,12 +83,12 @@ class AutoSwitchFollower(Follower):
         finish_cut: Callable[[], Awaitable[None]],
         native: RawAppends | None = None,
     ) -> None:
-        """`master_epoch`: the newest that the controllers told; who has not begun it is not the master.
+        """`master_epoch`: the newest epoch from the controllers; a broker that has not started it is not the master.
 
         `finish_cut` does a cut's steps outside the log, before anything else is appended.
         """
         super().__init__(store=store, clock=clock, network=network)
-        self.confirm_offset = 0  # as the master says, and never behind the end of this log
+        self.confirm_offset = 0  # the master's confirm offset, limited to the end of this log
         self._epochs = epochs
         self._broker_id = broker_id
         self._master_epoch = master_epoch
@@ -99,14 +98,14 @@ class AutoSwitchFollower(Follower):
         self._is_following = False
         self._greeted_epoch = (
             -1
-        )  # the newest that the master's handshake had; it begins another one with new connections
+        )  # the newest epoch of the master's handshake; the master starts a new epoch with new connections
 
     @property
     def _is_copying(self) -> bool:
         return self._is_following
 
     def stop_now(self) -> None:
-        """Append nothing more, from this moment on: this broker becomes a master. run() is cancelled by its owner."""
+        """Append nothing more from now on: this broker becomes a master. The owner cancels run()."""
         self._is_stopped = True
         self._is_following = False
         self._disconnect(self._connection)
@@ -139,15 +138,16 @@ class AutoSwitchFollower(Follower):
             self._disconnect(connection)
 
     async def _align(self, greeting: HandshakeReply) -> None:
-        """Cut this log to what it shares with the master's."""
+        """Truncate this log to its common part with the master's."""
         last_epoch = greeting.entries[-1].epoch if greeting.entries else -1
         if last_epoch < self._master_epoch():
-            # A former master, or another broker at this address: what it lacks may be confirmed.
+            # A former master, or another broker at this address: bytes that it lacks may be confirmed.
             raise CannotFollow(
                 f"the broker at {self._master.ha} is in epoch {last_epoch}, and the controllers' master in {self._master_epoch()}"
             )
         if last_epoch > self._master_epoch():
-            # Kept, an epoch that the controllers never gave would be above all that they give, and this broker could not lead.
+            # If it were kept, an epoch that the controllers never assigned would exceed all assigned ones,
+            # and this broker could not lead.
             raise CannotFollow(
                 f"the broker at {self._master.ha} says that it is in epoch {last_epoch}, and the controllers told of "
                 f"{self._master_epoch()}"
@@ -158,7 +158,7 @@ class AutoSwitchFollower(Follower):
         end = store_log.end
         if not store_log.segments or end == store_log.min_offset == 0:
             if parted_at_first_byte(epochs.entries, greeting.entries):
-                epochs.clear()  # of a log that was cut to nothing: a kill came before this
+                epochs.clear()  # of a log that was truncated to 0 before a kill
             return
         point = common_point(epochs.entries, end, greeting.entries, greeting.max_offset)
         if (
@@ -173,8 +173,9 @@ class AutoSwitchFollower(Follower):
             return
         if point is None:
             raise CannotFollow(
-                f"this log shares no epoch with that of the master at {self._master.ha}. Move the store of this broker away if "
-                "that is its master; an empty one begins where the master's log does"
+                f"this log shares no epoch with that of the master at {self._master.ha}. Move "
+                "the store of this broker away if that is its master; an empty store starts at "
+                "the beginning of the master's log"
             )
         if point.offset < store_log.min_offset:
             raise CannotFollow(
@@ -183,7 +184,7 @@ class AutoSwitchFollower(Follower):
             )
         if point.offset < end:
             await self._cut(point.offset, f"parted from the master's in epoch {point.epoch}")
-        # After the cut: epochs without their bytes are harmless, bytes without their epochs are not.
+        # After the truncation: epochs without their bytes are harmless, bytes without their epochs are not.
         epochs.cut(point)
         await self._finish_cut()
 

@@ -1,11 +1,11 @@
 """Replication in controller mode: epochs in the log, a sync state set that the controllers keep, and a lease.
 
     members      who may become master next; acknowledgements wait for all of them (needs_all) or for none
-    lease        until when no other broker can be master; looked at before a burst is stored, and again before what only this broker has
-                 is answered: a process that was stopped in between and continues acknowledges nothing
+    lease time until which no other broker can be master; checked before a burst is stored, and again before a message that only this broker has is acknowledged: a process that was paused in between acknowledges nothing
 
-RocketMQ waits for `inSyncReplicas` copies, whoever has them, and may then elect a member that has not. Here a master that waits
-at all (inSyncReplicas above 1, or allAckInSyncStateSet) waits for every member, and for inSyncReplicas copies at least.
+RocketMQ waits for any `inSyncReplicas` copies, and may then elect a member without the message. Here a master that
+waits at all (inSyncReplicas above 1, or allAckInSyncStateSet) waits for every member, and for at least inSyncReplicas
+copies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from aerobee.ha.stream.sync_state_set import SyncStateSet
 from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
-NO_LEASE = float("inf")  # the controllers grant none: RocketMQ's
+NO_LEASE = float("inf")  # the controllers grant no leases (RocketMQ's)
 
 
 class AutoSwitchMode:
@@ -47,9 +47,10 @@ class AutoSwitchMode:
         broker_id: Callable[[], int],
         hosts: ReplicaHosts | None,
     ) -> None:
-        """`copies`: how far every counted replica has the log, two at least. `broker_id`: the id that the controllers gave to this broker.
+        """`copies`: offset up to which every counted replica has the log, at least two. `broker_id`: the id that the
+        controllers assigned to this broker.
 
-        `hosts`: where brokers of the group are; None where connections at the HA port show otherwise that they are brokers.
+        `hosts`: the hosts of the group's brokers; None when connections to the HA port authenticate in another way.
         """
         self.lease_until_s = float("-inf")  # by the clock's monotonic time
         self.on_set_wanted: Callable[[], None] | None = (
@@ -74,7 +75,7 @@ class AutoSwitchMode:
         )
         self._slaves = self._claims.standing
 
-    # --- what the controllers say
+    # --- state from the controllers
 
     def prepare(self, members: Iterable[int], set_epoch: int) -> None:
         """The set with which the next mastership begins."""
@@ -93,7 +94,7 @@ class AutoSwitchMode:
 
     @property
     def confirm_offset(self) -> int:
-        """Up to where every broker that may become master has the log, as far as it is known here."""
+        """Offset up to which every broker that may become master has the log, as known here."""
         return self._set.confirm_offset if self._set is not None else self._follower.confirm_offset
 
     # --- HaMode
@@ -112,7 +113,7 @@ class AutoSwitchMode:
             members=members,
             set_epoch=set_epoch,
             epoch_start_offset=epochs.entries[-1].start_offset,
-            # Behind the log's end it would confirm what is written next before any replica has it.
+            # After the log's end it would confirm later records before any replica has them.
             confirm_offset=min(self._follower.confirm_offset, log_end),
             needs_all=self._needs_all,
             catch_up_ms_max=self._store.config.ha_max_time_slave_not_catchup,
@@ -121,8 +122,9 @@ class AutoSwitchMode:
         self._acks.restart(0)
         self._copies.restart(0)
         if self._set.members == {self._broker_id()}:
-            # The next master is of the set, and no replica enters it without all of this log. What only a master does begins
-            # now, and has to find all of it: no broker would check an open transaction that was not seen yet.
+            # The next master is a member of the set, and no replica enters the set without the whole log. The
+            # services of a master start now and must find the whole log: no broker would check an open
+            # transaction that was not read yet.
             self._store.durability.confirm(log_end)
         self._confirm()
 
@@ -179,7 +181,7 @@ class AutoSwitchMode:
 
     @property
     def waits(self) -> bool:
-        # Also in a group that waits for no replica: its answers leave under the lease.
+        # Also in a group that waits for no replica: its replies are sent under the lease.
         return True
 
     @property
@@ -194,7 +196,7 @@ class AutoSwitchMode:
 
     @property
     def guards(self) -> bool:
-        """`shortage` is to be asked whether or not appends wait."""
+        """`shortage` must be checked whether or not appends wait."""
         return True
 
     @property
@@ -216,13 +218,13 @@ class AutoSwitchMode:
         return self._clock.monotonic() < self.lease_until_s
 
     def renew_lease(self, until_s: float) -> None:
-        """The controllers granted it; what waited for it is answered. A lease never becomes shorter."""
+        """The controllers granted a lease; waiting appends are answered. A lease never becomes shorter."""
         if until_s > self.lease_until_s:
             self.lease_until_s = until_s
             self._confirm()
 
     def wanted(self) -> frozenset[int] | None:
-        """The sync state set to ask the controllers for; None when it is right."""
+        """The sync state set to request from the controllers; None when the present one is right."""
         found = self._set
         if found is None:
             return None
@@ -240,7 +242,7 @@ class AutoSwitchMode:
         return refusal
 
     def _left(self, slave: AutoSwitchSlave) -> None:
-        """A connection stands for its id no more, and no other one does yet."""
+        """A connection no longer represents its id, and no other one does yet."""
         log.info("the connection of broker %d at %s is closed", slave.broker_id, slave.address)
         if self._set is not None:
             self._set.left(slave.broker_id)
@@ -267,11 +269,11 @@ class AutoSwitchMode:
             self.on_set_wanted()
 
     def _is_at_all(self, found: SyncStateSet) -> bool:
-        """Whether what is confirmed is at other brokers, too: every one that may become master."""
+        """Whether every broker that may become master has the confirmed bytes."""
         return self._needs_all and len(found.counted) > 1
 
     def _confirm(self) -> None:
-        """Release what every member has, and as many copies as are required."""
+        """Release appends that every member has, in the required number of copies."""
         found = self._set
         if found is None:
             return
@@ -281,7 +283,8 @@ class AutoSwitchMode:
         end = self._store.log.end
         confirmed = found.advance(end)
         copies = self._store.config.in_sync_replicas
-        # Whoever is elected is a member, or one whose admission is under way: a message is safe when all of them have it.
+        # An elected broker is a member, or a replica whose admission is in progress: a message is safe when
+        # all of them have it.
         self._copies.advance(found.copied(end, max(2, copies)))
         if copies > 1:
             members = [each.acknowledged for each in self._slaves if each.broker_id in found.members]

@@ -1,12 +1,12 @@
 """A slave's connection at the master, in controller mode (AutoSwitchHAConnection of RocketMQ).
 
-HANDSHAKE   it says who it is; once it stands for that id (replica_claims.py) the answer is this log's epochs and end, as often as
-            it asks before its first report
-READ        its first report says where its log ends once it has cut off what the epochs do not share; then sending begins
+HANDSHAKE it states its id; once it represents that id (replica_claims.py) the reply is this log's epochs and end, for
+each request before its first report READ its first report contains the end of its log after truncation to the common
+epochs; then sending starts
 SEND        an empty frame first, then log bytes, each frame within one epoch; heartbeats without bytes
 
-The first report is where to begin and acknowledges nothing; each later one acknowledges what was sent on this connection, or what it
-began behind.
+The first report is the start offset and acknowledges nothing; each later one acknowledges bytes that were sent on this
+connection, or the start offset.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aerobee.store.message_store import MessageStore
 
 
 class AutoSwitchSlave(SlaveConnection):
-    """One slave. Bounded: a frame of what it sends is at most 16 bytes."""
+    """One slave. Bounded: a frame from it is at most 16 bytes."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class AutoSwitchSlave(SlaveConnection):
         is_urgent: Callable[[], bool],
         ended: EndedSlaves,
     ) -> None:
-        """`on_connected` says why the connection may not stay, "" when it may. `claim` is called when the slave has said its id, and
-        leads to admitted() or end(), immediately or later.
+        """`on_connected` returns the reason for closing the connection, "" when it may stay. `claim` is called with the
+        slave's id, and leads to admitted() or end(), immediately or later.
         """
         super().__init__(store=store, clock=clock, is_urgent=is_urgent, ended=ended)
         self.is_learner = False
@@ -58,7 +58,7 @@ class AutoSwitchSlave(SlaveConnection):
         self._wants_last_file = False
 
     def admitted(self) -> None:
-        """It stands for its id: answer its handshake."""
+        """The connection represents its id: answer its handshake."""
         if not self._is_closing():
             self._is_admitted = True
             self._greet()
@@ -82,7 +82,7 @@ class AutoSwitchSlave(SlaveConnection):
         gap = self._store.log.end - self.acknowledged
         if gap:
             return f"it lacks {gap} bytes"
-        return "it has everything, and the controllers have not taken it in yet"
+        return "it has everything, and the controllers have not added it yet"
 
     def _read(self, data: bytes) -> None:
         self._stream.feed(data)
@@ -93,7 +93,7 @@ class AutoSwitchSlave(SlaveConnection):
             else:
                 last = frame.offset
         if handshake is not None:
-            self._on_handshake(handshake)  # one answer a read, however many were sent
+            self._on_handshake(handshake)  # one reply per read, however many requests it contains
         if last >= 0 and not self._is_closing():
             self._on_report(last)
 
@@ -130,12 +130,12 @@ class AutoSwitchSlave(SlaveConnection):
             self._on_first_report(offset)
 
     def _on_first_report(self, offset: int) -> None:
-        """The slave's log ends at `offset`, and is this one up to there: epochs say so."""
+        """The slave's log ends at `offset` and equals this log up to there, by the epochs."""
         start = self._start_of(offset, is_from_last_file=self._wants_last_file)
         if start is None:
             return
         self._begin(start)
-        # Answered by what acknowledges: where it began is what it says of itself, and nothing was sent to it yet.
+        # Until something was sent, its position is only its own statement and acknowledges nothing.
         self.probe()
         self.wake()
 

@@ -1,4 +1,4 @@
-"""Bytes a second of a stream, looked at now and then. Core."""
+"""Rate of a stream in bytes per second, sampled now and then. Core."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ByteRate:
         self._rate = 0
 
     def look(self, now_s: float, position: int) -> int:
-        """The rate, given how far the stream is now."""
+        """The rate, given the present position of the stream."""
         elapsed_s = now_s - self._since_s
         if elapsed_s >= WINDOW_S:
             self._rate = int((position - self._from) / elapsed_s)

@@ -1,13 +1,12 @@
 """A slave's half of classic replication (DefaultHAClient of RocketMQ), with what that lacks.
 
-One life of a connection:
+States of a connection:
 
     ASK       the master's log begin and end are requested (28), where its address is known
-    COMPARE   the newest bytes of this log are requested again and compared (ha/stream/divergence.py); what differs is cut off
-    FOLLOW    bytes are appended as they come, and the log's end is reported after each read
+    COMPARE   the newest bytes of this log are requested again and compared (ha/stream/divergence.py); a diverging end is truncated FOLLOW bytes are appended as they arrive, and the log's end is reported after each read
 
-An empty log begins where the master's does. Classic masters send a slave that reports 0 their newest file only, so it asks
-for byte 1 and takes for granted that the first byte of all, the highest of a record's size, is 0.
+An empty log begins at the start of the master's. Classic masters send only their newest file to a slave that reports 0,
+so it requests byte 1 and assumes that the log's first byte, the highest byte of a record's size, is 0.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 UNANSWERED_MAX = (
-    20  # questions of an empty slave where the master's log begins, before it goes without an answer
+    20  # requests of an empty slave for the begin of the master's log, before it continues without a reply
 )
 
 
-# Asks a master, by the address of its requests; None when it does not say.
+# Reads a master's log ends, by its address for requests; None when it does not return them.
 AskBounds = Callable[[str], Awaitable[LogBounds | None]]
 
 
@@ -83,11 +82,11 @@ class _ClassicConnection(MasterConnection):
 
 
 class _Plan(NamedTuple):
-    """How a connection begins. `search`: what comes is compared first."""
+    """Start of a connection. `search`: received bytes are compared first."""
 
     ask_from: int
     search: DivergenceSearch | None = None
-    is_second_byte: bool = False  # byte 1 was requested, and byte 0 is meant
+    is_second_byte: bool = False  # byte 1 was requested instead of byte 0
 
 
 class ClassicFollower(Follower):
@@ -139,7 +138,7 @@ class ClassicFollower(Follower):
             await self._cut(cut_at, f"parted from the master's at {cut_at}")
             await self._finish_cut()
 
-    # --- where to begin
+    # --- start offset
 
     async def _make_plan(self) -> _Plan:
         bounds = await self._ask_bounds(self._master.broker) if self._master.broker else None
@@ -148,7 +147,8 @@ class ClassicFollower(Follower):
         store_log = self._store.log
         if not store_log.segments or store_log.end == store_log.min_offset == 0:
             if bounds is None and self._master.broker and self._unanswered < UNANSWERED_MAX:
-                # Asked from 0 a RocketMQ master gives its newest file only, and the history would be missed for good.
+                # A RocketMQ master answers a request for 0 with its newest file only, and this slave would
+                # never get the earlier ones.
                 self._unanswered += 1
                 raise CannotFollow(f"the broker at {self._master.broker} does not say where its log begins")
             return self._plan_of_empty(bounds)
@@ -220,7 +220,7 @@ class ClassicFollower(Follower):
                 return
             offset, body = offset + len(body) - len(rest), rest
         if self._receiver.received == 0 and offset and not self._store.log.segments:
-            self._receiver.begin_at(offset)  # the newest file only: the master does not give more
+            self._receiver.begin_at(offset)  # the newest file only: the master does not send more
         if self._receiver.take(offset, body):
             self._trouble = ""
             self._report()
@@ -228,7 +228,7 @@ class ClassicFollower(Follower):
     def _compare(
         self, connection: _ClassicConnection, search: DivergenceSearch, offset: int, body: bytes
     ) -> bytes:
-        """Compare instead of append; return the bytes behind the end of this log once both are the same."""
+        """Compare instead of appending; return the bytes after the end of this log once both logs are equal."""
         found = search.take(offset, body)
         end = self._store.log.end
         if found.verdict is Verdict.MORE:

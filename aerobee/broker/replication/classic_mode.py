@@ -22,7 +22,7 @@ from aerobee.ordered_set import OrderedSet
 from aerobee.store.files.config import BrokerRole
 from aerobee.store.message_store import MessageStore
 
-if TYPE_CHECKING:  # a broker without slaves, which follows no broker, loads neither
+if TYPE_CHECKING:  # loaded only for a broker with slaves or a master
     from aerobee.broker.replication.classic_follower import ClassicFollower
     from aerobee.broker.replication.classic_slave import ClassicSlave
 
@@ -42,7 +42,8 @@ class ClassicMode:
         make_follower: Callable[[], ClassicFollower],
         is_guarded: Callable[[], bool],
     ) -> None:
-        """`make_follower` is called once, when this broker follows a master. `copies`: how far two copies at least have the log.
+        """`make_follower` is called once, when this broker follows a master. `copies`: offset up to which at least two
+        copies have the log.
 
         `is_guarded`: too few replicas refuse messages (enableSlaveActingMaster on a SYNC_MASTER).
         """
@@ -147,7 +148,8 @@ class ClassicMode:
         if refusal:
             return refusal
         for other in self._slaves:
-            # Perhaps the same slave, whose machine lost power and is back: as two copies it would confirm for two.
+            # Perhaps the same slave, whose machine lost power and restarted: two connections would confirm as
+            # two copies.
             other.is_in_doubt = other.is_in_doubt or other.host == slave.host
         if len(self._slaves) >= SLAVES_MAX:
             waiting = [other for other in self._slaves if not other.has_begun]
@@ -156,7 +158,7 @@ class ClassicMode:
             victim = one_too_many(waiting, lambda each: each.host)
             self._slaves.discard(victim)
             victim.end(
-                f"{SLAVES_MAX} connections are open at the HA port, and it has not said where to begin"
+                f"{SLAVES_MAX} connections are open at the HA port, and it has not reported its start offset"
             )
         self._slaves.add(slave)
         return ""
@@ -170,7 +172,8 @@ class ClassicMode:
         self._confirm()
 
     def _confirm(self) -> None:
-        """Release what enough copies have. The master's own counts with all of its log: its disk is waited for apart."""
+        """Release appends that enough copies have. The master's own copy counts completely: its disk is checked
+        separately."""
         offsets = [
             self._store.log.end,
             *(
@@ -184,11 +187,11 @@ class ClassicMode:
         self._two_copies.advance(confirmed_by(offsets, max(2, self._copies())))
 
     def _present(self) -> int:
-        """How many copies are in sync, the master's included."""
+        """Number of copies in sync, including the master's."""
         return 1 + sum(slave.state().is_in_sync and not slave.is_in_doubt for slave in self._slaves)
 
     def _copies(self) -> int:
-        """How many copies of a message are waited for."""
+        """Number of copies that an acknowledgement waits for."""
         config = self._store.config
         if not (self._is_guarded() and config.enable_auto_in_sync_replicas):
             return config.in_sync_replicas

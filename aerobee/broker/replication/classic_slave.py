@@ -1,8 +1,8 @@
 """A slave's connection at the master, in classic mode (DefaultHAConnection of RocketMQ): the handshake is the first report.
 
-A slave that reports 0 has nothing: it gets the whole log, or with syncFromLastFile the newest file (RocketMQ's masters send
-no more than that). One that wants bytes that the log does not have, before its begin or behind its end, is disconnected with a
-line in the log: RocketMQ's master waits until its own log has grown past that offset and then sends the middle of a record.
+A slave that reports 0 is empty: it gets the whole log, or with syncFromLastFile the newest file (RocketMQ's masters
+send only that). A slave that requests bytes before the log's begin or after its end is disconnected with a line in the
+log: RocketMQ's master waits until its own log has grown past that offset and then sends the middle of a record.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aerobee.store.message_store import MessageStore
 
 
 class ClassicSlave(SlaveConnection):
-    """One slave. Bounded: of what it sends at most 7 bytes are kept."""
+    """One slave. Bounded: at most 7 received bytes are kept."""
 
     def __init__(
         self,
@@ -30,9 +30,10 @@ class ClassicSlave(SlaveConnection):
         is_urgent: Callable[[], bool],
         ended: EndedSlaves,
     ) -> None:
-        """`admit` says why the connection may not stay, "" when it may. `on_ack`: `acknowledged` has changed."""
+        """`admit` returns the reason for closing the connection, "" when it may stay. `on_ack`: `acknowledged` has
+        changed."""
         super().__init__(store=store, clock=clock, is_urgent=is_urgent, ended=ended)
-        self.is_in_doubt = False  # another connection came from its host since its last bytes
+        self.is_in_doubt = False  # another connection from its host was opened since its last bytes
         self._admit_slave = admit
         self._on_ack = on_ack
         self._on_lost = on_lost
@@ -65,7 +66,7 @@ class ClassicSlave(SlaveConnection):
         start = self._start_of(offset, is_from_last_file=store.config.sync_from_last_file)
         if start is None:
             return
-        # It acknowledges nothing: the slave has not compared yet what it has before that offset.
+        # It acknowledges nothing: the slave has not compared its log before that offset yet.
         self.acknowledged = 0
         self._begin(start).wake()
         self._acknowledged()

@@ -1,16 +1,12 @@
-"""A broker of controller mode and its controllers (ReplicasManager of RocketMQ).
+"""Controller mode at a broker: communication with the controllers, and role changes (ReplicasManager of RocketMQ).
 
-    id        read from brokerIdentity, or applied for: next id -> temporary file -> apply -> file
-    register  1003, then 1002 when no broker leads the group
-    run       heartbeats to every controller, the group's state each few seconds and whenever something hints at a change (a
-              notice 1008, a heartbeat's answer, a refusal); the master asks for changes of the sync state set
+    id read from brokerIdentity, or requested: next id -> temporary file -> apply -> file register 1003, then 1002 when no broker leads the group run heartbeats to every controller; reads the group's state every few seconds and after each hint of a change (a notice 1008, a heartbeat's reply, a refusal); the master requests changes of the sync state set
 
-A notice is a hint only: what counts is what the leading controller answers. What always holds:
+A notice is only a hint: the reply of the leading controller counts. Invariants:
 
-- An epoch that is not above the newest one known here changes no role.
-- A mastership that an earlier life of this broker had is not taken up again: what that life lost of its log would be cut
-  off from the slaves', too. This broker says that it cannot lead until the controllers have elected again, by the longest log.
-- A broker whose disk takes no writes says so, and gives the mastership up.
+- An epoch that does not exceed the newest known one changes no role.
+- A restarted broker does not resume the mastership of its previous run: slaves would truncate the part of the log that this broker lost. It reports that it cannot lead until the controllers have elected again, by the longest log.
+- A broker whose disk refuses writes reports this and resigns its mastership.
 """
 
 from __future__ import annotations
@@ -35,14 +31,14 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0
-HINT_PAUSE_S = 0.02  # several hints together cause one question
+HINT_PAUSE_S = 0.02  # several hints within this time cause one query
 LEASES_PER_LEASE = 4  # heartbeats of a master in the time of one lease
 HEARTBEAT_TIMEOUT_S = 2.0
 SET_RETRY_S = 0.5
 
 
 class ControllerAgent:
-    """Keeps the broker's role what the controllers say. Belongs to the event loop."""
+    """Keeps the broker's role consistent with the controllers. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -71,11 +67,11 @@ class ControllerAgent:
         self._on_role = on_role
         self._hosts = hosts
         self._group = GroupState()
-        self._master_of_epoch = -1  # the epoch of the mastership that this life has
-        self._resigns_epoch = -1  # the epoch of one that an earlier life had
-        self._ha_of: tuple[str, str] = ("", "")  # a master's address, and its HA port as a NameServer says
-        self._lease_ms: int | None = 0  # what the last answer granted; None: the controllers know no leases
-        self._knows_leases = False  # a controller has told of leases
+        self._master_of_epoch = -1  # epoch of this run's mastership
+        self._resigns_epoch = -1  # epoch of a previous run's mastership
+        self._ha_of: tuple[str, str] = ("", "")  # a master's address, and its HA port from a NameServer
+        self._lease_ms: int | None = 0  # lease of the last reply; None: the controllers do not support leases
+        self._knows_leases = False  # a controller has granted a lease before
         self._has_answer = asyncio.Event()  # a heartbeat was answered
         self._is_known = asyncio.Event()  # the role was applied once
         self._hint = asyncio.Event()
@@ -104,7 +100,7 @@ class ControllerAgent:
             async with asyncio.timeout(wait_s):
                 await self._is_known.wait()
         except TimeoutError:
-            log.warning("the controllers have not said yet who is master: %s", self._trouble or "no answer")
+            log.warning("the controllers have not reported a master yet: %s", self._trouble or "no answer")
 
     async def stop(self) -> None:
         """End the tasks; the controllers notice that the connections end."""
@@ -115,12 +111,12 @@ class ControllerAgent:
             await self._hosts.stop()
 
     def hint(self) -> None:
-        """Something may have changed: ask the controllers."""
+        """The group may have changed: query the controllers."""
         self._hint.set()
 
     def out_of_sync(self) -> str:
-        """Why this broker is none of its group's sync state set, as the controllers last said, or takes no messages though it is
-        its master; empty when all is well. Asked by those who restart brokers one after the other."""
+        """Reason why this broker is not in its group's sync state set, by the controllers' last reply, or is master but
+        refuses messages; empty when healthy. Used by rolling restarts."""
         name, group = self._identity.name, self._group
         if not self.broker_id:
             return f"the controllers have given no id yet: {self._trouble or 'no answer'}"
@@ -137,7 +133,8 @@ class ControllerAgent:
         return ""
 
     async def hand_over(self, reason: str) -> bool:
-        """Give this broker's mastership to another member that has the whole log, because of `reason`; whether one leads now.
+        """Hand this broker's mastership to another member that has the whole log, because of `reason`; returns whether
+        another one leads now.
 
         The controllers refuse a member that is not alive or not in sync any more: then this broker stays master.
         """
@@ -206,8 +203,8 @@ class ControllerAgent:
             self._say(str(error) or "no answer to a heartbeat")
             return False
         except Exception as error:
-            # The task's outermost edge: a broker that silently asked no more would keep a role that has ended.
-            log.exception("asking the controllers failed; trying again")
+            # Boundary of the task: a broker that silently stopped querying would keep an ended role.
+            log.exception("querying the controllers failed; trying again")
             self._say(repr(error))
             return False
         if self._trouble:
@@ -246,7 +243,7 @@ class ControllerAgent:
         state = await self._client.register(
             self.addresses, self.broker_id, self._identity.address, self._clock.now_ms()
         )
-        # Whether the controllers know leases, and so resignations, is in the first answer to a heartbeat.
+        # The first reply to a heartbeat shows whether the controllers support leases, and so resignations.
         async with asyncio.timeout(2 * HEARTBEAT_TIMEOUT_S):
             await self._has_answer.wait()
         if state.master_id:
@@ -264,10 +261,10 @@ class ControllerAgent:
     # --- roles
 
     def _apply(self, state: GroupState) -> None:
-        """Become what the controllers say."""
+        """Apply the role from the controllers."""
         known = self._group
         if state.master_epoch < known.master_epoch:
-            return  # an answer that was on its way for long
+            return  # an outdated reply
         is_new = (state.master_epoch, state.master_id) != (known.master_epoch, known.master_id)
         if not is_new and state.set_epoch < known.set_epoch:
             return
@@ -286,7 +283,7 @@ class ControllerAgent:
         if self._taken_reason:
             return  # the controllers made the other one master
         if self._store.pending_cut is not None:
-            return  # the next heartbeat comes here again
+            return  # the next heartbeat tries again
         if state.master_epoch <= self._epochs.last_epoch and self._lease_ms is not None:
             if self._resigns_epoch != state.master_epoch:
                 log.warning(
@@ -300,7 +297,7 @@ class ControllerAgent:
         self.replication.become_master(
             state.master_epoch, reason=f"the controllers made it master in epoch {state.master_epoch}"
         )
-        self._master_of_epoch = state.master_epoch  # its beginning is on the disk: a lease may be requested
+        self._master_of_epoch = state.master_epoch  # its start is on disk: a lease may be requested
         self._beat()
         self._on_role(state.master_epoch)
 
@@ -320,7 +317,7 @@ class ControllerAgent:
         self._on_role(state.master_epoch)
 
     def _ha_address(self, master_address: str) -> str:
-        """What a NameServer said, else the port behind the master's, which is RocketMQ's and ours unless it is set."""
+        """The HA port from a NameServer, else the port after the master's, the default of RocketMQ and Aerobee."""
         if self._ha_of[0] == master_address:
             return self._ha_of[1]
         return ha_address_behind(master_address)
@@ -331,7 +328,7 @@ class ControllerAgent:
 
     @property
     def _is_sound(self) -> bool:
-        """Its disk takes writes, and no mastership of an earlier life stands."""
+        """Whether its disk accepts writes, and no mastership of a previous run is recorded."""
         if self._group.master_id == self.broker_id and self._resigns_epoch == self._group.master_epoch:
             return False
         return self._store.writability.is_sound and self._store.pending_cut is None
@@ -348,7 +345,7 @@ class ControllerAgent:
             try:
                 await self._heartbeat(address)
             except TransportError:
-                pass  # the question for the group says what is wrong, once
+                pass  # the query for the group reports the error once
             except AerobeeError as error:
                 self._say(str(error))
             except Exception:
@@ -365,7 +362,7 @@ class ControllerAgent:
         if self._is_master and self._lease_ms:
             return min(interval_s, self._lease_ms / 1000 / LEASES_PER_LEASE)
         if self._is_master and self._lease_ms == 0:
-            return min(interval_s, 0.1)  # it has none and waits for one
+            return min(interval_s, 0.1)  # the broker has no lease and waits for one
         return interval_s
 
     async def _heartbeat(self, address: str) -> None:
@@ -373,7 +370,7 @@ class ControllerAgent:
         epoch = self._group.master_epoch if self._is_master else self._epochs.last_epoch
         is_sound = self._is_sound
         if not is_sound and self._lease_ms is None:
-            return  # controllers that know no such word take the silence for it
+            return  # controllers without resignations treat missing heartbeats as such
         sent_s = self._clock.monotonic()
         ext = {
             "clusterName": self._identity.cluster,
@@ -402,12 +399,12 @@ class ControllerAgent:
 
     @property
     def _taken_reason(self) -> str:
-        """Why this broker may not go by its id, as most controllers say; "" when it may."""
+        """Reason why this broker must not use its id, by a majority of controllers; "" when it may."""
         is_taken = 2 * len(self._refused_by) > len(self.addresses)
         return next(iter(self._refused_by.values())) if is_taken else ""
 
     def _give_way(self) -> None:
-        """Another living broker goes by this id, and is what the controllers know: this one is no master any more."""
+        """Another live broker uses this id and is registered at the controllers: this broker is no longer master."""
         reason = self._taken_reason
         if reason and self._is_master:
             self._master_of_epoch = -1
@@ -418,7 +415,7 @@ class ControllerAgent:
     def _take_answer(self, answer: HeartbeatAnswer, sent_s: float, epoch: int) -> None:
         if answer.lease_ms is None:
             if self._knows_leases:
-                return  # a NameServer at one of the addresses takes heartbeats, too, and decides nothing
+                return  # a NameServer at one of the addresses accepts heartbeats, too, but decides nothing
             self._lease_ms = None
             self.mode.renew_lease(NO_LEASE)
             return
@@ -428,7 +425,7 @@ class ControllerAgent:
             self.mode.lease_until_s = float("-inf")
         if answer.lease_ms and self._is_master and epoch == self._master_of_epoch:
             self._lease_ms = answer.lease_ms
-            # Counted from the moment of the request: the controller counts from its answer.
+            # Counted from the request: the controller counts from its reply.
             self.mode.renew_lease(sent_s + answer.lease_ms / 1000)
         seen = answer.group
         if seen is not None and (seen.master_epoch, seen.master_id) > (
@@ -480,7 +477,7 @@ class ControllerAgent:
             return
         except AerobeeError as error:
             if isinstance(error, ConnectFailed):
-                found.refused()  # it reached no controller: none will grant it
+                found.refused()  # the request reached no controller: none will grant it
             else:
                 found.unanswered()
             self._say(str(error))
@@ -493,10 +490,10 @@ class ControllerAgent:
         self._set_hint.set()
 
     def _is_definite(self, code: int) -> bool:
-        """Whether this answer to a request for a set says that the request is never granted.
+        """Whether this reply to a request for a set means that the request will never be granted.
 
-        RocketMQ's controllers say CONTROLLER_NOT_LEADER also when they lost the leadership with the change in their log, where the next leader may
-        commit it. Aerobee's say it of a change that was not proposed or was replaced.
+        RocketMQ's controllers also reply CONTROLLER_NOT_LEADER when they lost the leadership with the change in their
+        log, which the next leader may commit. Aerobee's reply it for a change that was not proposed or was replaced.
         """
         if code == ResponseCode.CONTROLLER_NOT_LEADER:
             return self._knows_leases

@@ -17,7 +17,7 @@ from aerobee.store.message_store import MessageStore
 
 
 class ControllerModeCalls:
-    """What controllers and mqadmin ask of a broker in controller mode."""
+    """Requests of controllers and mqadmin to a broker in controller mode."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ControllerModeCalls:
         }
 
     def epochs(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """Which master wrote which part of the log; the last epoch has no end yet."""
+        """The epochs of the log; the last one has no end yet."""
         entries = self._epochs.entries
         ends = [*(each.start_offset for each in entries[1:]), END_OF_LAST]
         body = {
@@ -57,6 +57,6 @@ class ControllerModeCalls:
         return request.reply(body=dumps(body))
 
     def role_changed(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """A hint, whoever sent it; this broker asks the controllers before anything changes."""
+        """A hint from any sender: this broker queries the controllers before it changes its role."""
         self._agent.hint()
         return request.reply()

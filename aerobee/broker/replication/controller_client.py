@@ -1,7 +1,8 @@
-"""What a broker asks of controllers, ours or RocketMQ's: who leads them, an id, its group, an election, a change of the set.
+"""Requests of a broker to controllers, Aerobee's or RocketMQ's: leader, broker id, group state, election, change of the
+sync state set.
 
-Calls go to the leading controller; when it says that it leads no more, or gives no answer, it is looked for again at the next
-call. Heartbeats go to every controller.
+Calls go to the leading controller; when it no longer leads, or does not reply, the next call looks up the leader again.
+Heartbeats go to every controller.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MEMBERS_MAX = 1_024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """What the controllers say of this broker's group. `master_id` 0: no broker leads."""
+    """State of this broker's group at the controllers. `master_id` 0: no broker leads."""
 
     master_id: int = 0
     master_address: str = ""
@@ -35,14 +36,15 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswer:
-    """A controller's answer. `lease_ms` None: it knows no leases (RocketMQ's); `group` only from one that leads surely."""
+    """A controller's reply to a heartbeat. `lease_ms` None: no support for leases (RocketMQ's); `group` only from a
+    confirmed leader."""
 
     lease_ms: int | None
     group: GroupState | None
 
 
 class ControllerClient:
-    """Asks the controllers at `addresses`, "host:port" each."""
+    """Client of the controllers at `addresses`, "host:port" each."""
 
     def __init__(self, client: RemotingClient, *, cluster: str, name: str) -> None:
         self._client = client
@@ -51,11 +53,11 @@ class ControllerClient:
         self._leader = ""
 
     def forget_leader(self) -> None:
-        """Look for it again at the next call."""
+        """Look up the leader again at the next call."""
         self._leader = ""
 
     async def next_broker_id(self, addresses: tuple[str, ...]) -> int:
-        """The broker id that the controllers would give to a new broker. Raises what a call raises."""
+        """The broker id that the controllers would assign to a new broker. Raises as any call."""
         answer = await self._call(addresses, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self._names())
         return _number(answer, "nextBrokerId")
 
@@ -67,7 +69,7 @@ class ControllerClient:
     async def register(
         self, addresses: tuple[str, ...], broker_id: int, address: str, now_ms: int
     ) -> GroupState:
-        """Tell that this broker lives at `address`; returns who is master, and the sync state set. Raises what a call raises."""
+        """Register this broker's `address`; returns the master and the sync state set. Raises as any call."""
         ext = {
             **self._names(),
             "brokerId": str(broker_id),
@@ -79,8 +81,8 @@ class ControllerClient:
     async def elect(
         self, addresses: tuple[str, ...], broker_id: int, now_ms: int, *, is_designated: bool = False
     ) -> GroupState:
-        """Have a master elected, perhaps this broker; the one that leads already when there is one. `is_designated`: broker
-        `broker_id` and no other, whoever leads. Raises what a call raises."""
+        """Request the election of a master; an existing master is returned. `is_designated`: elect only broker
+        `broker_id`, even if another one leads. Raises as any call."""
         ext = {
             **self._names(),
             "brokerId": str(broker_id),
@@ -91,15 +93,15 @@ class ControllerClient:
         return _group(await self._call(addresses, RequestCode.CONTROLLER_ELECT_MASTER, ext, allowed=still))
 
     async def group(self, addresses: tuple[str, ...]) -> GroupState:
-        """Who is master of this broker name, and who is in sync. Raises what a call raises."""
+        """The master and the sync state set of this broker name. Raises as any call."""
         return _group(
             await self._call(addresses, RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._name})
         )
 
     async def replica_addresses(self, addresses: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
-        """Where each broker of this name is by id: "host:port" of its requests, and of its HA port where that is known.
+        """Addresses of the brokers of this name by id: "host:port" for requests, and for the HA port if known.
 
-        Empty when the controllers know none. Raises what a call raises.
+        Empty when the controllers know none. Raises as any call.
         """
         answer = await self._call(
             addresses, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, dumps([self._name])
@@ -110,13 +112,13 @@ class ControllerClient:
     async def alter_set(
         self, addresses: tuple[str, ...], state: GroupState, members: frozenset[int], now_ms: int
     ) -> GroupState:
-        """Ask for this sync state set as the master of `state`; return the set that holds now, under a new epoch."""
+        """Request this sync state set as the master of `state`; return the present set, with a new epoch."""
         ext = {
             "brokerName": self._name,
             "masterBrokerId": str(state.master_id),
             "masterEpoch": str(state.master_epoch),
             "invokeTime": str(now_ms),
-            # Aerobee's controllers give the set that holds already a new epoch then, RocketMQ's do not read it.
+            # Aerobee's controllers then assign a new epoch to the present set; RocketMQ's ignore this field.
             "newSetEpochWanted": "true",
         }
         body = dumps({"syncStateSet": sorted(members), "syncStateSetEpoch": state.set_epoch})
@@ -131,7 +133,7 @@ class ControllerClient:
         )
 
     async def heartbeat(self, address: str, ext: dict[str, str], timeout_s: float) -> HeartbeatAnswer:
-        """Tell one controller that this broker lives. Raises TransportError, RemoteError."""
+        """Send a heartbeat to one controller. Raises TransportError, RemoteError."""
         request = RemotingCommand(RequestCode.BROKER_HEARTBEAT, {**ext, "leaseWanted": "true"})
         await prove(self._client, address, timeout_s)
         answer = checked(
@@ -182,7 +184,7 @@ class ControllerClient:
             self._leader = (answer.ext or {}).get("controllerLeaderAddress", "")
             if self._leader:
                 return self._leader
-        # Whatever became of the questions for the leader, the request itself was not sent.
+        # Whatever the result of the leader look-up, the request itself was not sent.
         raise ConnectFailed(
             str(failure or "the controllers have no leader now"), address=";".join(addresses)
         ) from failure
@@ -192,7 +194,7 @@ class ControllerClient:
 
 
 def read_group(answer: RemotingCommand) -> GroupState:
-    """A group out of a notice (1008). Raises MalformedFrame."""
+    """The group state in a notice (1008). Raises MalformedFrame."""
     return _group(answer)
 
 

@@ -1,7 +1,7 @@
-"""What a broker of controller mode keeps next to its log: its id (brokerIdentity) and the epochs of the log (epochFileCheckpoint).
+"""Files of a broker in controller mode: its id (brokerIdentity) and the epochs of its log (epochFileCheckpoint).
 
-Each file is replaced as a whole and durable when the call returns. They are written when an id is given or a master changes, on the
-event loop: nothing may be appended before its epoch is on the disk.
+Each file is replaced as a whole and durable when the call returns. They are written on the event loop when an id is
+assigned or the master changes: nothing may be appended before its epoch is on disk.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class IdentityFiles:
         return self._read(self._temporary_path, cluster, name, is_temporary=True)
 
     def write_temporary(self, held: HeldId) -> None:
-        """Note the requested id, so that the next start requests the same again."""
+        """Store the requested id, so that the next start requests the same one."""
         self._write(self._temporary_path, held)
 
     def write(self, held: HeldId) -> None:
-        """Note the id that this broker has; the temporary note goes."""
+        """Store this broker's id, and remove the requested one."""
         self._write(self._path, held)
         self.forget_temporary()
 
     def forget_temporary(self) -> None:
-        """Remove the note of a requested id."""
+        """Remove the file of a requested id."""
         if self._disk.exists(self._temporary_path):
             self._disk.remove(self._temporary_path)
 
@@ -124,17 +124,17 @@ class Epochs:
         self._keep(cut_epochs(self.entries, point))
 
     def clear(self) -> None:
-        """Nothing is left of the log. Raises StoreError."""
+        """The log was truncated to 0. Raises StoreError."""
         self._keep(())
 
     def follow_log(self, min_offset: int, end: int) -> None:
-        """Forget epochs of bytes that were deleted, and those that begin behind the log's end: nothing was kept of them."""
+        """Remove epochs of deleted bytes, and epochs that begin after the log's end."""
         kept = without_deleted([each for each in self.entries if each.start_offset <= end], min_offset)
         if kept != self.entries:
             self._keep(kept)
 
     def sent(self) -> tuple[EpochEntry, ...]:
-        """What a slave gets: the newest that its buffer has space for."""
+        """The epochs to send to a slave: the newest that fit its buffer."""
         return self.entries[-ENTRIES_MAX:]
 
     def at(self, physical_offset: int) -> tuple[EpochEntry, int] | None:

@@ -1,4 +1,4 @@
-"""Makes the replication of a broker in controller mode, and what keeps its role what the controllers say."""
+"""Assembles the replication of a broker in controller mode, and its ControllerAgent."""
 
 from __future__ import annotations
 

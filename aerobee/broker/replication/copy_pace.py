@@ -1,9 +1,9 @@
-"""How long a slave pauses between two rounds of copying its master's tables. Core."""
+"""Pause of a slave between two rounds of copying its master's tables. Core."""
 
 from __future__ import annotations
 
 INTERVAL_S = 1.0
-PAUSE_FACTOR = 10  # of what a round took
+PAUSE_FACTOR = 10  # pause as a multiple of a round's duration
 PAUSE_MAX_S = 60.0  # RocketMQ's slaves request the tables this often
 
 
@@ -15,7 +15,7 @@ class CopyPace:
     """
 
     def __init__(self) -> None:
-        self._last_s = 0.0  # what the last complete round took
+        self._last_s = 0.0  # duration of the last complete round
 
     def pause_s(self, took_s: float, *, is_complete: bool) -> float:
         """The pause after a round that took `took_s`, from INTERVAL_S to PAUSE_MAX_S.

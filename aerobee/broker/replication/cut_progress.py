@@ -1,9 +1,10 @@
-"""Progress that goes back when a cut of the log took off the records that it counts.
+"""Lowers progress after a truncation of the log removed the records that it includes.
 
-A pop moves the group's offset past the messages that it hands out, and its check point gives back what is not acknowledged. A
-delivery of a delay level moves the level past the message that waited. When a deposed master's log is cut, its last check points and
-deliveries go, and its progress must not stay past their messages: if it leads again before it has copied its master's progress, no
-broker would hand them out or deliver them. They are found in the bytes that the cut kept (`cut/OFFSET-SIZE`, log_cut.py).
+A pop moves the group's offset past the delivered messages, and its check point redelivers unacknowledged ones. A
+delivery of a delay level moves the level past the delayed message. When a deposed master's log is truncated, its last
+check points and deliveries are removed, and its progress must not stay past their messages: if it leads again before it
+has copied its master's progress, no broker would deliver them. They are read from the bytes that the cut kept
+(`cut/OFFSET-SIZE`, log_cut.py).
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ STEP_RECORDS = 256  # some 3 ms
 
 @dataclass(slots=True)
 class CutProgress:
-    """Takes progress back to what a cut left. `directory`: where cuts keep their bytes."""
+    """Lowers progress to the remaining log. `directory`: the files of cut bytes."""
 
     offsets: ConsumerOffsets
     levels: dict[int, int]  # delay level -> next queue offset to deliver
     revivals: CutRevivals
-    read_record: Callable[[int], bytes | None]  # a record of the log that is left, by its physical offset
+    read_record: Callable[[int], bytes | None]  # a record of the remaining log, by its physical offset
     disk: Disk
     directory: str
 
@@ -57,7 +58,7 @@ class CutProgress:
         yield from self.revivals.lowering()
 
     def _source(self, record: Record, log_offset: int) -> Record | None:
-        """The record that a delivery or a copy was made of, if it is left."""
+        """The source record of a delivery or copy, if it remains."""
         source_offset = source_pointer(record.prepared_transaction_offset)  # its own inverse
         if not 0 <= source_offset < log_offset:
             return None
@@ -65,7 +66,7 @@ class CutProgress:
         try:
             return None if data is None else decode_record(data, check_crc=False)
         except MalformedRecord:
-            return None  # damaged, or no record begins there: a cut must end all the same
+            return None  # damaged, or no record begins there: a cut must complete nevertheless
 
     def _deliver_again(self, waited: Record) -> None:
         level = waited.queue_id + 1
@@ -89,7 +90,7 @@ def _check_point(record: Record) -> CheckPoint | None:
     try:
         return decode_check_point(record.body)
     except MalformedFrame:
-        return None  # a message of some topic whose tag is the same word
+        return None  # a user's message with the same tag
 
 
 def _records(disk: Disk, directory: str, log_offset: int) -> Iterator[Record]:

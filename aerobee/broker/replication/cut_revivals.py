@@ -1,14 +1,14 @@
-"""Revival of popped messages goes back when a cut of the log took off the copies that it had stored.
+"""Lowers the progress of revival after a truncation of the log removed copies that it had stored.
 
-A check point in the revive topic is dealt with when its unacknowledged messages were copied to the group's retry topic. The offset of
-CID_RMQ_SYS_REVIVE_GROUP moves past it, and both are separate records: a cut may take the copy and leave the check point. Then the offset
-must not stay past it, or no broker hands these messages out again. The check points are found by reading the revive queues back from their
-ends, in the order of the log. How long before its copy a check point was stored says nothing: the whole group may have been down in between.
-What is read there a second time does no harm: acknowledgements lie behind their check point, and copies that were left name their source
-(source_pointer.py).
+A check point in the revive topic is settled when its unacknowledged messages were copied to the group's retry topic.
+The offset of CID_RMQ_SYS_REVIVE_GROUP moves past it, and both are separate records: a cut may take the copy and leave
+the check point. Then the offset must not stay past it, or no broker redelivers these messages. The check points are
+found by reading the revive queues back from their ends, in the order of the log. The time between a check point and its
+copy is unbounded, because the whole group may have been down in between. Reading a record twice does no harm:
+acknowledgements lie behind their check point, and copies that were left name their source (source_pointer.py).
 
-A copy whose check point was cut off too needs no search. Either the timer's record of that check point is left, and the timer delivers it
-again, or it was cut off as well, and the group's offset goes back (cut_progress.py).
+A copy whose check point was cut off too needs no search: either the timer's record of that check point remains and the
+timer delivers it again, or it was cut off as well and the group's offset is lowered (cut_progress.py).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Copy(NamedTuple):
 
 
 class RevivalStore(Protocol):
-    """What going back needs of the store."""
+    """The part of the store that is used here."""
 
     def get_messages(self, topic: str, queue_id: int, offset: int, *, count_max: int) -> GetResult: ...
 
@@ -70,7 +70,7 @@ class RevivalStore(Protocol):
 
 @dataclass(slots=True)
 class CutRevivals:
-    """Collects the copies that a cut took off, and takes the revive queues back to their check points."""
+    """Collects the copies that a cut removed, and moves the revive queues back to their check points."""
 
     store: RevivalStore
     offsets: ConsumerOffsets
@@ -78,18 +78,18 @@ class CutRevivals:
     _copies: dict[Message, set[Copy]] = field(default_factory=dict)  # that no check point was found for
     _cut_points: dict[Message, list[CheckPoint]] = field(default_factory=dict)
     _acked: set[tuple[CheckPointKey, int]] = field(default_factory=set)  # of messages in `_copies`
-    _first: dict[int, int] = field(default_factory=dict)  # revive queue -> first offset to deal with again
+    _first: dict[int, int] = field(default_factory=dict)  # revive queue -> first offset to process again
 
     def add_check_point(self, point: CheckPoint) -> None:
-        """Note a check point that was cut off the revive topic."""
+        """Record a check point that was cut off from the revive topic."""
         for offset in point.offsets:
             self._cut_points.setdefault((point.topic, point.queue_id, offset), []).append(point)
         while len(self._cut_points) > CUT_MESSAGES_MAX:
             del self._cut_points[next(iter(self._cut_points))]
 
     def add(self, record: Record, source: Record) -> None:
-        """Note a record that was cut off, if it is a copy that revival made of `source`, a record that is left."""
-        # What waited for its time and was delivered to a retry topic names its source, too.
+        """Record a cut-off record, if it is a copy that revival made of `source`, a remaining record."""
+        # A delayed message that was delivered to a retry topic names its source, too.
         if not record.topic.startswith(RETRY_PREFIX) or source.topic in (SCHEDULE_TOPIC, WHEEL_TIMER_TOPIC):
             return
         message = source.topic, source.queue_id, source.queue_offset
@@ -98,11 +98,12 @@ class CutRevivals:
             self._copies.setdefault(message, set()).add(copy)
 
     def lowering(self) -> Iterator[None]:
-        """Settle nothing that is not in the log, and nothing whose copies were cut off. Yields after some milliseconds of work."""
+        """Lower the settled offsets to the log's end and before cut-off copies. Yields after some milliseconds of
+        work."""
         yield from self._search()
         for queue_id in range(REVIVE_QUEUES):
             settled = self.offsets.query(REVIVE_GROUP, self.topic, queue_id)
-            # The last one that was dealt with, where other groups' offsets name the next one.
+            # The last settled offset, whereas other groups' offsets are the next one.
             last = self._first.get(queue_id, self.store.max_offset(self.topic, queue_id)) - 1
             if settled is not None and last < settled:
                 self._go_back(queue_id, last)
@@ -206,7 +207,7 @@ class CutRevivals:
 
 
 def _pop_time(copy: Record, source: Record) -> int | None:
-    """When the message was popped that a copy was made of; None where the copy does not tell."""
+    """Pop time of a copy's source message; None if the copy does not contain it."""
     text = copy.properties.get(FIRST_POP_TIME, "")
     try:
         return int(text) if FIRST_POP_TIME not in source.properties else None

@@ -1,4 +1,4 @@
-"""What is said of slaves whose connections a master closes: whoever is not wanted connects again and again."""
+"""Throttled log lines about slaves whose connections a master closes: refused slaves reconnect repeatedly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class EndedSlaves:
-    """One line for a host and some seconds, with how many were left out."""
+    """One line per host and some seconds, with the number of omitted ones."""
 
     def __init__(self, clock: Clock) -> None:
         self._throttle = LogThrottle(log, clock.monotonic)

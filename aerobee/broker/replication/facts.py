@@ -1,7 +1,7 @@
-"""What a broker says of its replication in its own figures (28), for `aerobee doctor` and `cluster describe`. Core.
+"""Replication state in a broker's runtime info (28), for `aerobee doctor` and `cluster describe`. Core.
 
 haRole, haRoleReason, haEpoch     what it is, why, and since which epoch
-haConfirmed                       up to where enough replicas have the log
+haConfirmed offset up to which enough replicas have the log
 haReplicas                        a master's slaves, "ID@ADDRESS lag=BYTES in-sync" or "... not in sync: REASON", joined by ;
 haSyncStateSet, haMissing         controller mode: the ids of the set, and those of it that are not connected
 haMaster, haBehind, haTrouble     a slave's master, how many bytes it lacks, and why it does not follow
@@ -14,7 +14,7 @@ from aerobee.broker.replication.replication import ReplicationState
 
 
 def replication_facts(state: ReplicationState, own_id: int) -> dict[str, str]:
-    """The keys above that say something. `own_id`: this broker's id at the controllers."""
+    """The keys above that have a value. `own_id`: this broker's id at the controllers."""
     facts = {"haRole": state.role.value, "haRoleReason": state.reason, "haEpoch": str(state.epoch)}
     following = state.following
     if following is not None:

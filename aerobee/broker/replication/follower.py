@@ -1,6 +1,6 @@
 """A slave's half of replication, for both modes (HAClient of RocketMQ): tries, one connection at a time, its reports and housekeeping.
 
-A mode (classic_follower.py, auto_switch_follower.py) adds how a connection begins and what becomes of the bytes that come.
+A mode (classic_follower.py, auto_switch_follower.py) adds the handshake and the handling of received bytes.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 RETRY_S = 1.0  # RocketMQ: 5 s
-# The first time that a master of a new epoch is tried again, then twice as long each time: slaves hear of it at the moment at which it
-# does, and one that came too early must not be missing in the sync state set, should this master die as well.
+# First retry pause for a master of a new epoch, doubled each time: slaves learn of the new master at the same
+# moment as the master itself, and an early slave must not miss the sync state set, in case this master fails
+# as well.
 FIRST_RETRY_S = 0.1
 CONNECT_TIMEOUT_S = 3.0
 
 
 class CannotFollow(AerobeeError):
-    """This log cannot be brought to the master's by itself: the reason says what to do."""
+    """This log cannot follow the master's automatically: the reason states the remedy."""
 
 
 def why(error: Exception) -> str:
-    """Why a master is not followed."""
+    """The master cannot be followed; the text is the reason."""
     if isinstance(error, TimeoutError) and not str(error):
         return f"no connection, with its TLS handshake if there is one, within {CONNECT_TIMEOUT_S:.0f} s"
     return str(error) or type(error).__name__
@@ -49,15 +50,15 @@ class MasterConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _greet(self, transport: asyncio.Transport) -> None:
-        """Send what begins the exchange."""
+        """Send the first request of the exchange."""
 
     @abstractmethod
     def _read(self, data: bytes) -> None:
-        """Bytes of the master. Raises WireError, StoreError, CannotFollow."""
+        """Handle bytes from the master. Raises WireError, StoreError, CannotFollow."""
 
     @abstractmethod
     def _encode_report(self, offset: int) -> bytes:
-        """The report that this log goes up to `offset`."""
+        """The report that this log ends at `offset`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -82,7 +83,7 @@ class MasterConnection(asyncio.Protocol, ABC):
         self.end(exc or ConnectionResetError("the master closed the connection"))
 
     def report(self, offset: int) -> None:
-        """Tell the master how far this log goes: once it has read enough of the reports before."""
+        """Report this log's end to the master, after it has read enough of the earlier reports."""
         if self._is_paused:
             self._unreported = offset
         elif self._transport is not None and not self._transport.is_closing():
@@ -90,7 +91,7 @@ class MasterConnection(asyncio.Protocol, ABC):
             self._transport.write(self._encode_report(offset))
 
     def pause_writing(self) -> None:
-        """The master does not read: of the reports meanwhile the newest one alone is kept."""
+        """The master does not read: keep only the newest report meanwhile."""
         self._is_paused = True
 
     def resume_writing(self) -> None:
@@ -100,7 +101,7 @@ class MasterConnection(asyncio.Protocol, ABC):
             self.report(offset)
 
     def end(self, error: BaseException | None) -> None:
-        """Close the connection; without an error the follower opens another one without a pause."""
+        """Close the connection; without an error the follower reconnects without a pause."""
         if self._transport is not None:
             self._transport.abort()
         if self.closed.done():
@@ -141,7 +142,8 @@ class Follower(ABC):
             except (AerobeeError, OSError, TimeoutError) as error:
                 self._say(why(error))
             except Exception:
-                # The task's outermost edge: a slave whose task had ended would copy nothing, and no operator would notice.
+                # Boundary of the task: a slave whose task had ended would copy nothing, unnoticed by
+                # operators.
                 log.exception("following the master at %s failed; trying again", master.ha)
                 self._trouble = "an internal error of this broker, see its log"
             else:
@@ -151,10 +153,10 @@ class Follower(ABC):
 
     @abstractmethod
     async def _follow(self) -> None:
-        """One connection, from its handshake to its end. Returns to have another one opened without a pause."""
+        """One connection, from its handshake to its end. Returning makes the caller reconnect without a pause."""
 
     def state(self) -> FollowState:
-        """What is known of the master now."""
+        """The present state of the master."""
         return FollowState(
             master=self._master,
             is_connected=self._is_copying,
@@ -176,7 +178,7 @@ class Follower(ABC):
     @property
     @abstractmethod
     def _is_copying(self) -> bool:
-        """Whether a connection is open, and what comes is appended."""
+        """Whether a connection is open and received bytes are appended."""
 
     async def _connect(self, connection: MasterConnection) -> None:
         """Open it to the master. Raises OSError, TimeoutError. _disconnect() closes it, also when this raises."""
@@ -187,7 +189,7 @@ class Follower(ABC):
         self._connection = connection
 
     def _disconnect(self, connection: MasterConnection | None) -> None:
-        """Close that connection. Another one, which a later run() has opened, stays."""
+        """Close that connection. A connection that a later run() has opened stays."""
         if connection is None:
             return
         if connection is self._connection:
@@ -201,7 +203,7 @@ class Follower(ABC):
             log.warning("the master at %s is not followed: %s; trying again", self._master.ha, trouble)
 
     async def _durable(self) -> None:
-        """With sync flush wait until the disk has the log: the first report says how far it goes."""
+        """With sync flush wait until the log is on disk: the first report contains its end."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def done(ok: bool) -> None:
@@ -225,7 +227,7 @@ class Follower(ABC):
         )
 
     def _acknowledge(self, connection: MasterConnection) -> None:
-        """Report what is here; with sync flush what is on the disk, when it is."""
+        """Report the log's end; with sync flush the flushed end, after the flush."""
         store = self._store
         if not store.holds_answers:
             connection.report(store.log.end)
@@ -233,7 +235,7 @@ class Follower(ABC):
         store.wait_durable(store.log.end, lambda ok: connection.report(store.flushed.value) if ok else None)
 
     def _watch(self, connection: MasterConnection) -> None:
-        """Reports without bytes, and housekeeping, until _stop_watching()."""
+        """Periodic reports and housekeeping, until _stop_watching()."""
         store, now = self._store, self._clock.monotonic()
         config = store.config
         self._rate.look(now, store.log.end)
@@ -244,8 +246,8 @@ class Follower(ABC):
             )
             return
         if now - self._last_write_s >= config.ha_send_heartbeat_interval / 1000:
-            # Never what consumers may see: a report below one before would say that something was lost.
-            # While nothing is known to be the master's, 0 acknowledges nothing.
+            # Never the confirm offset: a report below an earlier one would mean a loss. While no byte is
+            # known to match the master's log, 0 acknowledges nothing.
             kept = store.flushed.value if store.holds_answers else store.log.end
             connection.report(kept if self._is_copying else 0)
         shortest_ms = min(config.ha_send_heartbeat_interval, config.ha_housekeeping_interval, 4_000)

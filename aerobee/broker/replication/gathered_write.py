@@ -1,4 +1,4 @@
-"""A write of several pieces without joining them: the system gathers them from where they lie, also from mapped files."""
+"""A write of several buffers without joining them: the kernel gathers them, also from mapped files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import os
 from collections.abc import Sequence
 
-PARTS_MAX = 512  # the system takes 1024 in one call
+PARTS_MAX = 512  # the kernel accepts 1024 in one call
 
 
 def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | memoryview]) -> None:
-    """As transport.write(b"".join(parts)): what a plain socket takes immediately is not copied before, the rest is the transport's.
+    """As transport.write(b"".join(parts)): bytes that a plain socket accepts immediately are not copied, the rest goes
+    to the transport.
 
-    What fails here fails there once more, and is the transport's to tell.
+    After an error the transport fails in the same way and reports it.
     """
     taken = _take(transport, parts)
     if not taken:
@@ -26,12 +27,12 @@ def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | memor
 
 
 def _take(transport: asyncio.WriteTransport, parts: Sequence[bytes | memoryview]) -> int:
-    """How many bytes the system took; 0 where they cannot be given to it directly."""
+    """Number of bytes that the kernel accepted; 0 when they cannot be written directly."""
     if len(parts) > PARTS_MAX or transport.is_closing() or transport.get_extra_info("sslcontext") is not None:
         return 0
     socket = transport.get_extra_info("socket")
     if socket is None or transport.get_write_buffer_size():
-        return 0  # of a simulation; or others wait before these
+        return 0  # in a simulation; or earlier bytes are waiting
     try:
         return os.writev(socket.fileno(), parts)
     except OSError:

@@ -1,4 +1,4 @@
-"""The HA port: where slaves connect. It is no listener of clients, and is not advertised to them."""
+"""The HA port, to which slaves connect. It is not advertised to clients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class HaListener:
-    """Bound by open(), before it is known who this broker is; until serve() each connection is closed immediately."""
+    """Bound by open(), before the broker's identity is known; until serve() each connection is closed immediately."""
 
     def __init__(self, network: Network, config: StoreConfig) -> None:
-        """Only slaves are served that show haSharedKey, and under TLS a certificate, where `config` asks for them.
+        """Serves only slaves that prove haSharedKey, and with TLS present a certificate, if `config` requires them.
 
         Raises ConfigError for TLS files that cannot be used.
         """
@@ -46,7 +46,7 @@ class HaListener:
         )
 
     def serve(self, make_connection: Callable[[], asyncio.Protocol]) -> None:
-        """Give connections to these protocols from now on. They bound themselves."""
+        """Serve connections with these protocols from now on. They limit their number themselves."""
         key, unproven = self._key, self._unproven
         if key:
             from aerobee.broker.replication.keyed_connection import KeyedConnection
@@ -65,7 +65,7 @@ class HaListener:
             )
 
     def close(self) -> None:
-        """Take no more connections; those that have not shown who they are end."""
+        """Accept no more connections; close unauthenticated ones."""
         self._make_connection = _Closing
         self._unproven.end()
         if self._server is not None:

@@ -1,7 +1,7 @@
-"""What the two ways to replicate have in common: classic (classic_mode.py), and controller mode.
+"""Interface of the two modes of replication: classic (classic_mode.py), and controller mode.
 
-Replication (replication.py) owns the HA port, the roles and the tasks. A mode says what travels: it makes the protocol of a
-slave's connection to this broker, and follows a master.
+Replication (replication.py) owns the HA port, the roles and the tasks. A mode defines the protocol: it creates the
+protocol of a slave's connection to this broker, and follows a master.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class MasterAddress:
 class ReplicaState:
     """One slave as its master sees it. Offsets are physical, bytes of the log."""
 
-    address: str  # of its end of the connection
-    acknowledged: int  # it has the log up to here
+    address: str  # address of its end of the connection
+    acknowledged: int  # it has acknowledged the log up to here
     sent: int
     is_in_sync: bool
     caught_up_at_s: float  # monotonic time at which it last had the whole log; negative: never
     bytes_per_s: int = 0
-    broker_id: int = -1  # -1: classic slaves do not say
+    broker_id: int = -1  # -1: classic slaves do not send it
     why_not: str = ""  # why it is not in sync, a clause without a full stop; "" when it is
 
 
@@ -42,7 +42,7 @@ class FollowState:
 
     master: MasterAddress
     is_connected: bool
-    master_end: int  # the end of the master's log as far as it is known
+    master_end: int  # the known end of the master's log
     last_read_s: float  # monotonic time of the last bytes from it; negative: none yet
     last_write_s: float
     bytes_per_s: int = 0
@@ -50,14 +50,14 @@ class FollowState:
 
 
 class HaMode(Protocol):
-    """One way to replicate. Belongs to the event loop."""
+    """A mode of replication. Belongs to the event loop."""
 
     def become_master(self, epoch: int) -> None:
-        """The log may be written from now on; slaves that connect are served."""
+        """This broker becomes master: the log may be written, and slaves are served."""
         ...
 
     def become_slave(self) -> None:
-        """No longer the master: connections of slaves are closed, and who waits for replicas is answered."""
+        """This broker is no longer master: close the connections of slaves, and answer appends that wait for replicas."""
         ...
 
     def slave_connection(self) -> asyncio.Protocol:
@@ -65,11 +65,11 @@ class HaMode(Protocol):
         ...
 
     def on_appended(self) -> None:
-        """The log has grown: once a burst of appends, whatever it held. Must be cheap and must not raise."""
+        """The log has grown: called once per burst of appends. Must be cheap and must not raise."""
         ...
 
     def settings_changed(self) -> None:
-        """The store's settings are others: what waits for replicas may be safe now."""
+        """The store's settings have changed: appends that wait for replicas may be safe now."""
         ...
 
     async def follow(self, master: MasterAddress) -> None:
@@ -77,7 +77,7 @@ class HaMode(Protocol):
         ...
 
     def replicas(self) -> list[ReplicaState]:
-        """The slaves that are connected."""
+        """The connected slaves."""
         ...
 
     @property
@@ -91,28 +91,28 @@ class HaMode(Protocol):
         ...
 
     def following(self) -> FollowState | None:
-        """What a slave knows; None at a master, or before it knows one."""
+        """A slave's view of its master; None at a master, or without a known master."""
         ...
 
     @property
     def waits(self) -> bool:
-        """Whether appends at a master are answered when enough replicas have them."""
+        """Whether a master acknowledges appends only when enough replicas have them."""
         ...
 
     @property
     def may_answer(self) -> Callable[[], bool] | None:
-        """Whether this broker is surely still the master of this term, to be asked before an answer leaves to an append that only this
-        broker is known to have; None: as long as it says."""
+        """Whether this broker is surely still the master of this term, checked before an append that only this broker
+        is known to have is acknowledged; None: no lease limits it."""
         ...
 
     @property
     def guards(self) -> bool:
-        """Whether `shortage` is to be asked at a master."""
+        """Whether a master must check `shortage`."""
         ...
 
     @property
     def shortage(self) -> Shortage | None:
-        """Why a message may not even be written; None while there are enough replicas, and a lease where there are leases."""
+        """Reason why a message must not be written; None with enough replicas, and a valid lease if there are leases."""
         ...
 
     def close(self) -> None:

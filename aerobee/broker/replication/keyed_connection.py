@@ -17,7 +17,7 @@ EXCHANGE_TIMEOUT_S = 5.0
 
 
 class KeyedConnection(asyncio.Protocol):
-    """Stands before the protocol of a connection until the other side has shown the key."""
+    """Runs before the protocol of a connection until the peer has proven the key."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class KeyedConnection(asyncio.Protocol):
         is_master: bool,
         unproven: UnprovenConnections | None = None,
     ) -> None:
-        """`unproven` counts it until the key is shown."""
+        """`unproven` counts it until the key is proven."""
         self._make_inner = make_inner
         self._unproven = unproven or UnprovenConnections()
         self._is_master = is_master
@@ -79,7 +79,7 @@ class KeyedConnection(asyncio.Protocol):
         self._end_wait()
         inner = self._inner
         if inner is None and not self._is_master:
-            inner = self._make_inner()  # the caller that waits for the connection learns that it has ended
+            inner = self._make_inner()  # notify the caller that waits for the connection of its end
         if inner is not None:
             inner.connection_lost(exc)
 
@@ -136,5 +136,5 @@ class KeyedNetwork:
 
 
 def keyed(network: Network, key: str) -> Network:
-    """The network as it is without a key."""
+    """The network without a key."""
     return KeyedNetwork(network, key.encode()) if key else network

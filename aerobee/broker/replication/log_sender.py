@@ -1,10 +1,11 @@
 """Sends the log to one slave, as frames of raw bytes read from the mapped files; the messages in them are not parsed.
 
-A burst of appends wakes it once. While no answer waits for the slave, what comes within GATHER_S of the last write goes in one
-piece: a write and its acknowledgement cost as much as dozens of messages do. Where an answer waits and the slave has acknowledged
-everything, bytes leave inside the burst, before its answers are held; else with the loop's next pass, for bursts of other
-connections come in this one. It stops while the slave does not read, lets others have a turn after TURN_BYTES, and has bytes that
-are not in memory read off the event loop first, so that a slave far behind delays no producer.
+A burst of appends wakes it once. While no reply waits for the slave, bytes that arrive within GATHER_S of the last
+write are sent together: a write and its acknowledgement cost as much as dozens of messages. If a reply waits and the
+slave has acknowledged everything, bytes are sent within the burst, before its replies are deferred; otherwise in the
+next event loop iteration, because bursts of other connections follow in this one. It pauses while the slave does not
+read, yields after TURN_BYTES, and loads bytes that are not in memory off the event loop first, so that a slave with a
+large lag delays no producer.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
 from aerobee.store.files.disk import WritableBuffer
 
-TURN_BYTES = 1 << 20  # sent before others have a turn: about 0.2 ms
-WARM_BYTES = 4 << 20  # brought into memory at a time
+TURN_BYTES = 1 << 20  # bytes sent before it yields: about 0.2 ms
+WARM_BYTES = 4 << 20  # bytes loaded into memory at a time
 _WRITE_BYTES = 256 << 10  # of frames in one write
-GATHER_S = 0.001  # least time between two writes for which no answer waits
-GATHER_BYTES = 128 << 10  # and most bytes that wait for it
+GATHER_S = 0.001  # minimum time between two writes without a waiting reply
+GATHER_BYTES = 128 << 10  # and maximum number of bytes that wait for it
 
 
 class _File(Protocol):
@@ -48,12 +49,13 @@ class SentLog(Protocol):
     def segment_at(self, physical_offset: int) -> LogSegment | None: ...
 
 
-# (offset, most bytes that may go) -> (head of the frame, bytes of its body); no bytes: nothing may be sent now.
+# (offset, maximum number of bytes) -> (head of the frame, bytes of its body); no bytes: nothing may be sent
+# now.
 FrameHead = Callable[[int, int], tuple[bytes, int]]
 
 
 class LogSender:
-    """Sends to one transport from `position` on. `on_gone` is called when it has bytes no longer, or cannot read them."""
+    """Sends to one transport from `position` on. `on_gone` is called when bytes were deleted, or cannot be read."""
 
     def __init__(
         self,
@@ -68,8 +70,8 @@ class LogSender:
         is_urgent: Callable[[], bool],
         position: int,
     ) -> None:
-        """`is_urgent`: whether an answer waits for slaves to have what is written. `hot_bytes`: how many of the newest bytes of
-        the log count as in memory; `warm` brings others there.
+        """`is_urgent`: whether a reply waits for slaves. `hot_bytes`: number of the newest bytes of the log that count
+        as in memory; `warm` loads others.
         """
         self.position = position
         self._acknowledged = position  # the slave's newest report
@@ -87,11 +89,11 @@ class LogSender:
         self._gathering: Timer | None = None
         self._is_paused = False
         self._is_closed = False
-        self._is_planned = False  # a turn is to come
+        self._is_planned = False  # a callback is scheduled
         self._warming: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """There are bytes to send. Cheap, and may be called as often as one likes."""
+        """There are bytes to send. Cheap; may be called often."""
         if self._is_planned or self._is_paused or self._is_closed or self._warming is not None:
             return
         if self._is_urgent():
@@ -112,7 +114,7 @@ class LogSender:
         asyncio.get_running_loop().call_soon(self._turn)
 
     def _may_gather(self) -> bool:
-        """Whether the bytes that there are wait for others; then there is a timer."""
+        """Whether the present bytes wait for more; then a timer is set."""
         if self._log.end - self.position >= GATHER_BYTES:
             self._gather_no_more()
             return False
@@ -138,7 +140,7 @@ class LogSender:
         self._is_paused = True
 
     def resume(self) -> None:
-        """The slave takes bytes again: send on."""
+        """The transport accepts bytes again: continue sending."""
         self._is_paused = False
         self.wake()
 

@@ -1,4 +1,4 @@
-"""What a slave asks its master by requests."""
+"""Requests of a slave to its master."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LogBounds(NamedTuple):
 
 
 class MasterQuestions:
-    """Asks masters, ours and RocketMQ's."""
+    """Client of masters, Aerobee's and RocketMQ's."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
@@ -39,7 +39,7 @@ class MasterQuestions:
         return checked(reply, address=address, request=request_name(request.code))
 
     async def log_bounds(self, address: str) -> LogBounds | None:
-        """Where the log of the broker at `address` begins and ends (28); None when it does not say."""
+        """Begin and end of the log of the broker at `address` (28); None when it does not return them."""
         try:
             request = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
             reply = await self._client.invoke(address, request, timeout_s=TIMEOUT_S)
@@ -48,7 +48,7 @@ class MasterQuestions:
             ).table
             begin, end = table.get("commitLogMinOffset", ""), table.get("commitLogMaxOffset", "")
         except AerobeeError as error:
-            log.info("the master at %s does not say where its log begins: %s", address, error)
+            log.info("the master at %s does not return the begin of its log: %s", address, error)
             return None
         if not (begin.isdecimal() and end.isdecimal() and len(begin) < 20 and len(end) < 20):
             return None

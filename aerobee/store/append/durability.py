@@ -116,8 +116,8 @@ class Durability:
         assert self.readable_offset <= self._log.end, "consumers see what was cut off"
 
     def recovered(self, confirmed: int) -> None:
-        """The log was opened. `confirmed`: up to where it was, as far as that was noted; in controller mode what is behind may
-        be nowhere else, and consumers see it when this broker's master, or the controllers' word that it is one, says so."""
+        """The log was opened. `confirmed`: the recorded confirm offset; in controller mode later bytes may exist only
+        here, and consumers see them when this broker's master, or the election of this broker, confirms them."""
         self._confirmed = min(confirmed, self._log.end)
         self._hold_back()
         assert self.readable_offset <= self._log.end, "consumers see what is not in the log"

@@ -61,7 +61,7 @@ _ENTRY_START = struct.Struct(">qi")  # of a queue entry: physical offset, size
 _TEXT_SIZE = struct.Struct(">H")
 _TEXT_SIZES = [_TEXT_SIZE.pack(size) for size in range(4096)]  # of the usual ones, without a call
 _OFFSETS, _OFFSETS_AT = head_struct("queue_offset", "physical_offset"), field_at("queue_offset")
-_HEAD = head_struct("size", "queue_offset", "physical_offset")  # what is checked of a written record
+_HEAD = head_struct("size", "queue_offset", "physical_offset")  # the checked fields of a written record
 _CODE_MAX = 2**63  # a tags code takes 64 bits with its sign
 _NO_INDEX_ROOM = 1 << 30  # without an index there is always space
 
@@ -106,7 +106,7 @@ class LogAppender:
         self._holds = visibility.holds  # as it is for the life of a store
         self._show = visibility.show
         self.last_store_timestamp = 0  # of the newest record
-        self.last_record_offset = -1  # where the newest record begins
+        self.last_record_offset = -1  # physical offset of the newest record
         self._last_queue: ConsumeQueue | None = None  # its queue, when a burst wrote it
         self.check_writable = check_writable
         self._on_broken = on_broken
@@ -432,7 +432,7 @@ class LogAppender:
             self.index.put_run(entries, now_ms)
 
     def broken(self, physical_offset: int, error: Exception) -> StoreError:
-        """Some of a record is written, and what belongs to it is not: say so, and let nothing follow it.
+        """A record was written incompletely: log it, and refuse further appends.
 
         Returns what to raise. The native appender calls it, too.
         """
@@ -478,5 +478,5 @@ def _add_entry(queue: AnyQueue, laid_out: LaidOut, offset: int, size: int, now_m
 
 
 def _newest_entry(queue: ConsumeQueue) -> tuple[int, int]:
-    """Where the newest entry of a queue says that a record is, and its size: read again from where it was written."""
+    """Physical offset and size in the newest entry of a queue, read back after writing."""
     return _ENTRY_START.unpack_from(queue.tail_buffer, (queue.max_offset - 1 - queue.tail_base) * ENTRY_BYTES)

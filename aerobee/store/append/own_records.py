@@ -2,7 +2,7 @@
 
 They belong to one queue and have no keys, no flags and both hosts IPv4, so record and entry are laid out here in one
 step, a run of them with one write to the log and one to the queue. Log and queue hold afterwards what
-MessageStore.append_batch would have written. Where a single part of the broker reads the queue, that part is notified
+MessageStore.append_batch would have written. For queues that only one part of the broker reads: that part is notified
 once per run.
 """
 
@@ -33,7 +33,7 @@ OwnRecord = tuple[bytes, bytes, int]  # body, properties, tags code
 
 
 class OwnStore(Protocol):
-    """What is needed of the store."""
+    """The part of the store that is used here."""
 
     config: StoreConfig
 

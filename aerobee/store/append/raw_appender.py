@@ -20,7 +20,7 @@ from aerobee.store.queue.queue_table import AnyQueue, QueueTable, check_queue_na
 
 
 class RawAppender:
-    """Appends to one commit log what a master has in its own. Belongs to the event loop's thread."""
+    """Appends the records of a master's log to a commit log. Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -128,9 +128,9 @@ class RawAppender:
         return self._appender.broken(physical_offset, error)
 
     def _check_continues(self, entries: Sequence[tuple[DispatchRecord, dict[str, str]]]) -> None:
-        """Raise RecordInvalid unless each entry is the next one of its queue, the first one of a new queue, or number 0: there a
-        queue begins again after its topic was deleted. One that begins a queue again, or needs another kind of queue, behind an
-        entry of the same run is refused, too: it is to be appended alone."""
+        """Raise RecordInvalid unless each entry is the next one of its queue, the first one of a new queue, or number
+        0: there a queue begins again after its topic was deleted. A record that restarts a queue, or needs another kind
+        of queue, after an entry of the same run is refused, too: the caller appends it alone."""
         self._check_possible(entries)
         seen: dict[tuple[str, int], tuple[bool, int, int]] = {}  # kind, first offset, end
         for record, properties in entries:

@@ -1,4 +1,5 @@
-"""What consumers see of the queues: an entry when its record is complete, or where records are held, when it is safe.
+"""Visibility of queue entries to consumers: when the record is complete, or with a visibility bound, when it is
+confirmed.
 
 With sync flush a consumer sees nothing that a power loss could take back, in controller mode nothing that another master might
 not have. The native fast path moves `readable_max` itself where no record is withheld and no consumer waits at a queue.
@@ -27,7 +28,7 @@ class Visibility:
         self._arrivals_of: dict[str, Listeners[str, int, int, int]] = {}  # by topic
         self._log = log
         self._queues = queues
-        # Where they are held, records that consumers may not see yet: end in the log, queue, next offset, tags code.
+        # With a bound, records that consumers may not see yet: end in the log, queue, next offset, tags code.
         self._unseen: deque[tuple[int, AnyQueue, int, int]] = deque()
 
     def _new_listeners(self) -> Listeners[str, int, int, int]:
@@ -64,7 +65,7 @@ class Visibility:
         )
 
     def hold_back(self, bound: int) -> None:
-        """Where records are held: consumers see those that end at or before `bound` and no others, whatever was shown before.
+        """Set the bound: consumers see only records that end at or before `bound`, even if more were visible before.
 
         A queue's entries behind it are shown together. Walks the entries behind the bound.
         """
@@ -86,12 +87,12 @@ class Visibility:
         self._unseen = deque(sorted(unseen, key=lambda each: each[0]))
 
     def _end_of(self, entry: tuple[int, int, int]) -> int:
-        """Where the record of an entry ends. None ends behind the log: an entry that says so is damaged, and mended when it is
-        read, for which it is to be seen."""
+        """End of an entry's record in the log. No record ends after the log: such an entry is damaged, and it must be
+        visible to be repaired at its reading."""
         return min(entry[0] + entry[1], self._log.end)
 
     def show_safe(self, bound: int) -> None:
-        """Where records are held: those that end at or before `bound` may be seen. Never raises."""
+        """Raise the bound: records that end at or before `bound` become visible. Never raises."""
         unseen, tell = self._unseen, self._tell
         while unseen and unseen[0][0] <= bound:
             _, queue, next_offset, tags_code = unseen.popleft()

@@ -1,7 +1,7 @@
 """Whether the store takes messages, and why not: closed, its disk full or failed, or a slave's.
 
-What always holds: after a failure nothing is taken again before a restart has read what the disk really holds; a full disk
-is forgotten as soon as there is space. Follows the RunningFlags of RocketMQ. Core.
+Invariants: after a write failure the store accepts nothing before a restart has read the actual content of the disk;
+after a full disk it accepts messages as soon as there is space. Follows the RunningFlags of RocketMQ. Core.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Writability:
-    """One store's. Asked before each append; changed by whoever notices."""
+    """One store's. Checked before each append; changed by the part that detects a failure."""
 
     def __init__(self, config: StoreConfig) -> None:
         """Nothing is taken before open()."""
@@ -46,7 +46,7 @@ class Writability:
 
     @property
     def reason(self) -> str:
-        """Why messages are refused; empty when they are not."""
+        """Reason for refusing messages; empty when they are accepted."""
         return str(self._refusal or self._slave_refusal or "")
 
     @property

@@ -8,8 +8,8 @@ RocketMQ reads nothing behind that. Aerobee keeps its own, exact bounds there:
 
     @64 magic 8 | log_flushed 8 | queues_flushed 8 | copy of @0 8 | copy of @8 8 | crc32 of these 4
 
-When RocketMQ has written the checkpoint since, the copies differ, and the bounds are not used. Behind the 4096 bytes,
-which are all that RocketMQ maps, stands what is known of each queue (queue_bounds.py):
+If RocketMQ has written the checkpoint since, the copies differ, and the bounds are ignored. After the 4096 bytes that
+RocketMQ maps follow the bounds of each queue (queue_bounds.py):
 
     @4096 size of it 4 | crc32 of @64 to @104 and of it 4 | it
 """
@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoint:
-    """What the file says. `log_flushed` and `queues_flushed` are -1 when only RocketMQ's fields are known."""
+    """Content of the file. `log_flushed` and `queues_flushed` are -1 when only RocketMQ's fields are known."""
 
     log_timestamp: int = 0
     queues_timestamp: int = 0
@@ -50,7 +50,7 @@ class Checkpoint:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether Aerobee wrote it: it says what of log and queues is durable."""
+        """Whether Aerobee wrote it, so that it contains the durable bounds of log and queues."""
         return self.log_flushed >= 0
 
     def encode(self) -> bytes:
@@ -151,14 +151,15 @@ def next_checkpoint(
     open_index: OpenIndex | None,
     queue_bounds: bytes,
 ) -> Checkpoint:
-    """What may be written now. `last_record` is (offset, store time) of the newest one, offset -1 for none.
+    """The checkpoint that may be written now. `last_record` is (offset, store time) of the newest one, offset -1 for
+    none.
 
     `queues_bound`: the queue and index entries of every record before it are on the disk.
     """
     last_offset, last_timestamp = last_record
     bound = min(queues_bound, log_flushed)
     is_whole = bound >= log_end and last_offset >= 0
-    # RocketMQ trusts what is 3 s older than these times: with something unflushed say a moment less.
+    # RocketMQ trusts data that is 3 s older than these times: with unflushed data write slightly older times.
     queues_timestamp = last_timestamp if is_whole else max(0, record_time(bound) - 1)
     queues_physical_offset = last_offset if is_whole else bound
     if open_index is not None:
@@ -180,7 +181,7 @@ def next_checkpoint(
 
 
 class CheckpointFile:
-    """The file, and what it says now."""
+    """The file and its present content."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.current = Checkpoint()
@@ -194,7 +195,7 @@ class CheckpointFile:
         return self.current
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Replace the file's content, durable on return. When the disk refuses, the older one stays and holds."""
+        """Replace the file's content, durable on return. After a write error the previous file stays valid."""
         try:
             self.must_write(checkpoint)
         except OSError as error:
@@ -207,8 +208,8 @@ class CheckpointFile:
     def with_bounds(self, queue_bounds: bytes, queues_flushed: int) -> Checkpoint:
         """The same with other queue bounds.
 
-        Where only RocketMQ's fields are known, `queues_flushed` is what the queues are trusted up to; of the log nothing is
-        said to be durable.
+        If only RocketMQ's fields are known, queues are trusted up to `queues_flushed`, and no part of the log counts as
+        durable.
         """
         checkpoint = replace(self.current, queue_bounds=queue_bounds)
         if not checkpoint.has_bounds:

@@ -18,8 +18,9 @@ from aerobee.peer_hosts import parse_networks
 QUEUE_ENTRY_BYTES = 20
 BATCH_QUEUE_ENTRY_BYTES = 46
 HA_FRAME_BYTES_MAX = 4 << 20
-# So many messages of one reply may lie anywhere in the log, as many as RocketMQ's clients ask for. A reply of more has of
-# messages that may have left the memory only those that lie within RUN_BYTES_MAX: that is the limit of one read from the disk.
+# Maximum number of scattered messages in one reply, equal to the pull size of RocketMQ's clients. A reply of
+# more has of messages that may have left the memory only those that lie within RUN_BYTES_MAX: that is the
+# limit of one read from the disk.
 SCATTERED_COUNT_MAX, RUN_BYTES_MAX = 32, 2 << 20
 HA_KEY_CHARS_MIN = 16
 TIMER_WHEEL_SLOTS = 7 * 86_400  # the wheel's file has twice as many
@@ -29,7 +30,7 @@ _DELAY_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class FlushDiskType(StrEnum):
-    """When a send is acknowledged: immediately, or when its record is on the disk."""
+    """Acknowledgement of a send: immediately, or after its record is on disk."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
@@ -65,20 +66,20 @@ class StoreConfig:
     # replication
     ha_shared_key: str = field(
         default="", repr=False
-    )  # what brokers of a group show each other at the HA port; empty: nothing
+    )  # shared key that brokers of a group prove to each other at the HA port; empty: none
     ha_allowed_hosts: str = ""  # addresses and networks, commas between: slaves connect from these only; empty: controllers say from where, without them from anywhere
     ha_tls_cert_path: str = ""  # PEM; the HA port and the connections to a master's speak TLS with it
     ha_tls_key_path: str = ""  # its key, without a password
     ha_tls_trust_cert_path: str = (
         ""  # authorities; set: both sides ask each other for a certificate of theirs
     )
-    ha_listen_port: int = 0  # where slaves connect; 0: one above listenPort, any port when that is 0
-    ha_master_address: str = ""  # host:port of the master's HA port; empty: what the NameServer says
+    ha_listen_port: int = 0  # port to which slaves connect; 0: one above listenPort, any port when that is 0
+    ha_master_address: str = ""  # host:port of the master's HA port; empty: use the NameServer's answer
     ha_send_heartbeat_interval: int = 5_000  # without bytes to send
-    ha_housekeeping_interval: int = 20_000  # a connection on which nothing came for so long is closed
+    ha_housekeeping_interval: int = 20_000  # idle time after which a connection is closed
     ha_transfer_batch_size: int = 32_768  # bytes of one frame
     ha_max_gap_not_in_sync: int = 268_435_456  # bytes; a slave further behind does not count as in sync
-    slave_timeout: int = 3_000  # how long a send waits for the replicas
+    slave_timeout: int = 3_000  # longest wait of a send for the replicas
     total_replicas: int = 1  # brokers of the group that are meant to be there, this one too
     in_sync_replicas: int = 1  # copies that a SYNC_MASTER waits for, its own included
     min_in_sync_replicas: int = 1  # fewer, with enableAutoInSyncReplicas, refuse messages
@@ -135,7 +136,7 @@ class StoreConfig:
     )
     max_transfer_count_on_message_in_memory: int = 1_024  # of one reply, at most what the client requests
     max_transfer_bytes_on_message_in_memory: int = 262_144  # bytes of one pull's answer from there
-    max_transfer_count_on_message_in_disk: int = 1_024  # the same for what lies beyond the memory share
+    max_transfer_count_on_message_in_disk: int = 1_024  # the same for data beyond the memory share
     max_transfer_bytes_on_message_in_disk: int = 65_536  # bytes of one pull's answer from what is older
     max_filter_message_size: int = 16_000  # bytes of queue entries that one read looks at
 
@@ -148,7 +149,7 @@ class StoreConfig:
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # the waits of delay levels 1, 2, ..., blank separated: s, m, h, d
 
     timer_wheel_enable: bool = True  # messages at any time (TIMER_DELIVER_MS and its like)
-    timer_precision_ms: int = 1_000  # what one slot of the wheel holds
+    timer_precision_ms: int = 1_000  # time span of one slot of the wheel
     timer_max_delay_sec: int = 259_200  # a message further off is refused
     timer_roll_window_slot: int = 172_800  # a message further off is stored again on the way
     timer_flush_interval_ms: int = 1_000  # between checkpoints of the timer
@@ -160,7 +161,7 @@ class StoreConfig:
     )
     mapped_file_size_timer_log: int = 104_857_600  # bytes of a file of the timer log
 
-    memory_bytes: int = 0  # what the 40 % rule takes for physical memory; 0: ask the machine
+    memory_bytes: int = 0  # physical memory assumed by the 40 % rule; 0: ask the machine
     commit_log_reserve_bytes: int = 8_388_608  # disk space taken in advance, so that a full disk is an error
     mapped_queue_files_max: int = 0  # queue files open at a time; 0: from the process's file limit
     hot_read_bytes: int = 67_108_864  # the log's newest bytes, read without asking whether they are in memory
@@ -194,7 +195,8 @@ class StoreConfig:
             ("mapped_file_size_consume_queue", QUEUE_ENTRY_BYTES),
             ("mapper_file_size_batch_consume_queue", BATCH_QUEUE_ENTRY_BYTES),
         ):
-            # RocketMQ rounds up to whole entries instead; then the file on disk is not what the file says.
+            # RocketMQ rounds up to whole entries instead; then the actual file size differs from the
+            # configured one.
             if getattr(self, name) % entry_bytes:
                 raise ConfigError(
                     f"{rocketmq_key(name)} is {getattr(self, name)}: it must be a multiple of {entry_bytes}, "
@@ -324,7 +326,7 @@ class StoreConfig:
         )
 
     def memory_share_bytes(self) -> int:
-        """How many of the log's newest bytes count as "in memory" (accessMessageInMemoryMaxRatio)."""
+        """Number of the log's newest bytes that count as "in memory" (accessMessageInMemoryMaxRatio)."""
         memory = self.memory_bytes
         if not memory:
             try:

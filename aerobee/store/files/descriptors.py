@@ -1,8 +1,8 @@
 """File descriptors kept back for the store, so that connections cannot use up what it needs.
 
-A process has a limit of open files. When connections have taken all of them for a moment, a log file that is due, a
-checkpoint or the committed offsets could not be written. So the store holds some descriptors that mean nothing, and
-gives one up when an open fails for want of them. They are taken back as soon as there are free ones again.
+A process has a limit of open files. If connections used all descriptors for a moment, a due log file, a checkpoint or
+the committed offsets could not be written. So the store holds some descriptors that mean nothing, and gives one up when
+an open fails for want of them. They are taken back as soon as there are free ones again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class SpareDescriptors:
 
     @property
     def held(self) -> int:
-        """How many are kept back now."""
+        """Number of reserved descriptors."""
         return len(self._held)
 
     def refill(self) -> None:
-        """Take back what is missing, as far as descriptors are free."""
+        """Reserve missing descriptors again, as far as some are free."""
         with self._lock:
             self._refill()
 
@@ -56,7 +56,7 @@ class SpareDescriptors:
             return  # later
 
     def opened(self, open_: Callable[[], T]) -> T:
-        """Return open_(). When no descriptor is free it is called again after some of these were given up.
+        """Return open_(). If no descriptor is free, it is called again after some reserved ones were released.
 
         Raises its OSError when there are none left to give up.
         """

@@ -4,10 +4,10 @@
 fsync, fills up and flips bits. Methods block and raise OSError as the system does; callers say which file of the
 store it was and make a StoreFull of it (`store_full`) where the call reserves space.
 
-What must hold for the store's promises:
+Requirements of the store's guarantees:
 
 - bytes written below a reserved end can never fail for want of space (no SIGBUS);
-- after sync(start, end) returns, those bytes survive power loss; after it raised, nothing about them is known;
+- after sync(start, end) returns, those bytes survive power loss; after it raised, their state is unknown;
 - a created, renamed or removed name survives power loss only after sync_dir of its directory.
 """
 
@@ -106,8 +106,8 @@ class Disk(Protocol):
     def write_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
         """Create a file, or put `data` in place of its content. Neither content nor name is durable on return.
 
-        Where there is a file `like`, the file has its mode and owner before anything is in it; else with `is_private` only its
-        owner may read it.
+        If a file `like` exists, the new file gets its mode and owner before any content; otherwise with `is_private`
+        only the owner may read it.
         """
         ...
 
@@ -151,7 +151,7 @@ class Disk(Protocol):
         """Its length in bytes. Raises OSError."""
 
     def mtime_ms(self, path: str) -> int:
-        """When it was last written to, ms since 1970. Raises OSError."""
+        """Time of the last write, ms since 1970. Raises OSError."""
 
     def remove(self, path: str) -> None:
         """Remove a file, or an empty directory."""
@@ -167,7 +167,7 @@ class Disk(Protocol):
     def sync_all(self, path: str) -> None:
         """Make durable whatever any process has written to the file system that holds the directory. Raises OSError.
 
-        After that nothing is known of what was not on the disk: Linux calls pages clean that it could not write, and the next
+        After that the state of unflushed data is unknown: Linux calls pages clean that it could not write, and the next
         call, of a file that is opened then, succeeds without them.
         """
 
@@ -202,7 +202,7 @@ def store_full(what: str, error: OSError, *, path: str, offset: int = -1) -> Sto
 
 
 def open_failed(root: str, error: OSError) -> StoreError:
-    """What a start says when a file of the store cannot be opened or made larger: the file, and what to do."""
+    """The error of a start when a file of the store cannot be opened or extended: names the file and the remedy."""
     path = str(error.filename or root)
     code = error.errno or 0
     if code in (errno.ENOSPC, errno.EDQUOT):
@@ -230,9 +230,9 @@ def replace_file(disk: Disk, path: str, data: bytes, *, like: str = "", is_priva
 def _take_rights(descriptor: int, model: os.stat_result) -> None:
     """Give an open file the owner, the group and the mode of another. A user who may not read that one may not read this one either.
 
-    Who is not root can give nothing away: the owner stays this process's then, and a group that it is not in loses its rights
-    to what all others have. The same where an id is none of this user namespace's (EINVAL), as in a container, or the file
-    system has no owners.
+    Without root the owner cannot be changed: it stays this process's user, and if the process is not in the group, the
+    group's permissions are reduced to those of others. The same where an id is none of this user namespace's (EINVAL),
+    as in a container, or the file system has no owners.
     """
     mode = stat.S_IMODE(model.st_mode)
     own = os.fstat(descriptor)
@@ -394,7 +394,7 @@ class RealMappedFile:
 
 
 class RealDisk:
-    """The machine's file systems. What is opened may use the process's spare descriptors."""
+    """The machine's file systems. Files opened here may use the process's reserved descriptors."""
 
     def __init__(self) -> None:
         """Raises StoreError on a platform on which no server runs."""

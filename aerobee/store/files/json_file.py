@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 def save_config_file(disk: Disk, path: str, data: bytes, parse: Callable[[bytes], object]) -> None:
     """Put `data` in place of the file's content and the old content into `path`.bak. Durable on return.
 
-    The file keeps its mode and owner, and `path`.bak has the same. `parse` raises ValueError on content that cannot be used: such
-    content does not replace that of `path`.bak, which may be the only one that is left. At each moment one of the two files is
+    The file keeps its mode and owner, and `path`.bak has the same. `parse` raises ValueError for unusable content: such
+    content does not replace `path`.bak, which may be the only usable copy. At each moment one of the two files is
     usable, also when the disk refuses or the process dies in between.
 
     The first content goes into both, so that one file alone can be lost at any time.
@@ -51,9 +51,9 @@ def save_config_file(disk: Disk, path: str, data: bytes, parse: Callable[[bytes]
 def save_settings_file(disk: Disk, path: str, changes: Mapping[str, str], whole: str) -> None:
     """Put other values for these keys into a properties file, and leave its other lines, secrets and comments, as they are.
 
-    Where there is no file, or an empty one, its content becomes `whole`, and a new one is for its owner's eyes only: it may
-    hold secrets. Durable on return. Raises StoreError when the disk refuses or the file is not UTF-8; it then has its old
-    content.
+    A missing or empty file gets the content `whole`, and a new one is readable only by its owner, because it may
+    contain secrets. Durable on return. Raises StoreError when the disk refuses or the file is not UTF-8; it then has
+    its old content.
     """
     try:
         disk.make_dirs(os.path.dirname(path))
@@ -90,7 +90,7 @@ def load_statistics_file(disk: Disk, path: str, parse: Callable[[bytes], T]) -> 
 
 
 def _read(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[T | None, list[str]]:
-    """The first usable content, and what was wrong with the files looked at before it."""
+    """The first usable content, and the errors of the files tried before it."""
     backup = path + ".bak"
     failures: list[str] = []
     for candidate in (path, backup):
@@ -109,7 +109,7 @@ def _read(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[T | None,
 
 
 def _content(disk: Disk, path: str, parse: Callable[[bytes], T]) -> tuple[tuple[bytes, T] | None, str]:
-    """What the file holds, and parsed; None without a file or one that can be used, with what is wrong with it."""
+    """The file's content, raw and parsed; None if the file is missing or unusable, with the error."""
     try:
         if not disk.exists(path):
             return None, ""

@@ -1,7 +1,7 @@
 """Callbacks of others, each behind its own error boundary.
 
-A callback that fails is logged and changes nothing for whoever calls it: when it is called the record is stored, and a
-stored record must never look like one that was not. The other callbacks are called all the same.
+A failing callback is logged and does not affect its caller: the record is already stored, and a stored record must
+never appear as failed. The other callbacks are called all the same.
 """
 
 from __future__ import annotations

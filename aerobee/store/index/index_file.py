@@ -30,7 +30,8 @@ _INT = struct.Struct(">i")
 _RESERVE_BYTES = 1_048_576
 _CHECK_STEP = 65_536  # entries
 _CLEAR_STEP_BYTES = 65_536
-_ZERO_RUN_BYTES_MAX = 8 << 20  # behind so many zeros nothing is looked for: more than a moment's entries take
+# Number of zeros after which the search ends: more than the entries of a moment.
+_ZERO_RUN_BYTES_MAX = 8 << 20
 
 
 def key_hash(text: str) -> int:
@@ -106,7 +107,7 @@ class IndexFile:
     def reserve(self, count: int, *, fill: bool = False) -> None:
         """Take disk space for entries numbered below `count`, and for some more. Raises OSError.
 
-        With `fill` what lies behind those is made ready for writing: nothing may be there that counts.
+        With `fill` the space after them is prepared for writing: it must not contain valid entries.
         """
         needed = self.entries_at + count * INDEX_ENTRY_BYTES
         target = min(self.file.size, needed + _RESERVE_BYTES)
@@ -272,8 +273,8 @@ class IndexFile:
         return True
 
     def _clear_from(self, start: int) -> None:
-        """Zero what stands behind the last entry, also behind what the header counted: entries of a page that reached
-        the disk while the header's did not. They would count as entries again once the header has grown over them.
+        """Zero the bytes after the last entry, also after the header's count: a page of entries may have reached the
+        disk without the header's page. They would count as entries again once the header has grown over them.
         """
         at = zeros_from = start
         while at < self.file.size and at - zeros_from < _ZERO_RUN_BYTES_MAX:

@@ -30,9 +30,10 @@ class KeyIndex:
     def __init__(self, config: StoreConfig, disk: Disk) -> None:
         self.directory = config.path("index")
         self.is_enabled = config.message_index_enable
-        self.fault = ""  # why it was disabled
+        self.fault = ""  # reason why the index was disabled
         self._files: list[IndexFile] = []
-        self._deferred: list[tuple[int, int]] = []  # what put_run_deferred() was given last, of records that
+        # The last arguments of put_run_deferred(), of records that.
+        self._deferred: list[tuple[int, int]] = []
         self._deferred_ms = 0  # were stored at this time at the latest, and
         self._deferred_until_ms = 0  # before this one: they have the same seconds in their entries
         self.unsynced_names = False
@@ -50,7 +51,7 @@ class KeyIndex:
         return self._files
 
     def load(self, written_size: int = 0) -> None:
-        """Open the files; the first one that was cut, and those behind it, are left out and told by first_fault().
+        """Open the files; the first truncated one and the later ones are left out and reported by first_fault().
 
         `written_size`: the length that files are known to have had, 0 when nothing is known. Raises ConfigError when
         nothing says that files of another length were cut.
@@ -79,7 +80,7 @@ class KeyIndex:
             )
 
     def first_fault(self, log_end: int) -> str:
-        """What is wrong with the first file that cannot be one of this log; empty when all may be."""
+        """Error of the first file that cannot belong to this log; empty when all may."""
         before = -1
         for number, file in enumerate(self.files):
             if file.is_empty:
@@ -191,8 +192,8 @@ class KeyIndex:
         """put_run() of entries, not before `store_timestamp` of those before, that may wait in memory: until a caller needs
         the files (a query, a flush, another put), until there are DEFERRED_ENTRIES, or until a second has passed.
 
-        What the files hold then is the same: for bursts of one message the file's numbers are written once in many. A crash
-        loses what waits, and recovery makes it again from the log. Keeps the list.
+        The resulting files are equal: for bursts of one message the file's header fields are written only once per
+        several bursts. A crash loses what waits, and recovery makes it again from the log. Keeps the list.
         """
         if store_timestamp < self._deferred_until_ms:
             self._deferred += entries
@@ -245,8 +246,8 @@ class KeyIndex:
     def open_file(self) -> IndexFile | None:
         """The oldest file that is not both full and synced; None when there is none with entries.
 
-        After a crash RocketMQ deletes the files that end behind the checkpoint's index time, this one and younger
-        ones, and indexes again only what lies behind the checkpoint's queue bound.
+        After a crash RocketMQ deletes the files that end after the checkpoint's index time, this one and later ones,
+        and indexes again only records after the checkpoint's queue bound.
         """
         files = self.files
         for file in files:
@@ -310,7 +311,7 @@ class KeyIndex:
                 file.file.rewrite(0, file.entries_at + file.count * INDEX_ENTRY_BYTES)
 
     def unpin(self, files: list[IndexFile]) -> None:
-        """What pin_newest() and its like returned may be closed again."""
+        """Release the files returned by pin_newest() and similar calls, so that they may be closed."""
         for file in files:
             file.pins -= 1
             if file.pins == 0 and file not in self.files:

@@ -8,8 +8,8 @@ rest of the file becomes blank,
 
 and the record begins the next file. Physical offsets count bytes from the log's first file ever.
 
-What always holds: bytes from the first segment's base to `end` are whole records and blanks; the current segment's
-disk space is reserved up to `limit + 8`; `end + 8` never exceeds the current segment.
+Invariants: bytes from the first segment's base to `end` are whole records and blanks; the current segment's disk space
+is reserved up to `limit + 8`; `end + 8` never exceeds the current segment.
 """
 
 from __future__ import annotations
@@ -390,8 +390,8 @@ class CommitLog:
         text = f"the commit log file {path} was cut: it has {size} of {self.segment_size} bytes"
         if not mend:
             raise StoreError(
-                f"{text}. Restore it from a copy or a replica, or start once with truncateCorruptLog=true to continue with "
-                "what is left of it",
+                f"{text}. Restore it from a copy or a replica, or start once with "
+                "truncateCorruptLog=true to continue with the remaining part",
                 path=path,
                 offset=int(os.path.basename(path)) + size,
             )
@@ -418,8 +418,8 @@ class CommitLog:
     def set_end(self, end: int, *, clear: bool) -> int:
         """Make `end` the log's end, as recovery found it: later files go, and with `clear` later bytes become zero.
 
-        Returns how many bytes that were not zero were cleared. RocketMQ leaves them; here the next recovery must be
-        able to tell what was cut long ago from what was lost last night.
+        Returns how many bytes that were not zero were cleared. RocketMQ leaves them; here the next recovery must
+        distinguish bytes that were cut earlier from bytes that were lost recently.
         """
         cleared = 0
         self._drop_spare()
@@ -487,13 +487,13 @@ class CommitLog:
 
 
 _CLEAR_STEP_BYTES = 1 << 20
-# Behind so many zeros nothing is looked for: a crash leaves holes of at most what was not flushed, and the rest
-# of a file of 1 GiB would take a second to read.
+# The search ends after this number of zeros: a crash leaves holes of at most the unflushed bytes, and reading
+# the remainder of a 1 GiB file would take a second.
 ZERO_RUN_BYTES_MAX = 64 << 20
 
 
 def _nonzero_bytes(segment: Segment, start: int) -> int:
-    """How far content reaches behind `start`; 0 when only zeros follow."""
+    """End of the content after `start`; 0 when only zeros follow."""
     file = segment.file
     last = start
     for at in range(start, segment.size, _CLEAR_STEP_BYTES):

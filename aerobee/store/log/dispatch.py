@@ -45,7 +45,7 @@ class ScanKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DispatchRecord:
-    """What dispatch needs of one record. `properties` in text form."""
+    """The fields of one record that dispatch uses. `properties` in text form."""
 
     physical_offset: int
     size: int
@@ -69,7 +69,7 @@ class DispatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What stands at one offset of the log. `reason` says what is wrong with a BAD one."""
+    """The content of the log at one offset. `reason` is the error of a BAD one."""
 
     kind: ScanKind
     size: int = 0
@@ -183,16 +183,17 @@ def is_batch_record(topic: str, sys_flag: int) -> bool:
 
 
 def message_count(topic: str, sys_flag: int, properties: dict[str, str]) -> int:
-    """How many queue offsets a record takes."""
+    """Number of queue offsets of a record."""
     return batch_size_of(sys_flag, properties) if is_batch_record(topic, sys_flag) else 1
 
 
 def batch_size_of(sys_flag: int, properties: dict[str, str]) -> int:
-    """How many messages a record of a batch queue holds."""
+    """Number of messages in a record of a batch queue."""
     count = _number(properties.get("INNER_NUM", "")) if sys_flag & INNER_BATCH else 1
     return count if 0 < count <= BATCH_MESSAGES_MAX else 1
 
 
 def _number(text: str) -> int:
-    """A number of a property, 0 for what is none. A producer may have written any digits, and int() refuses very many."""
+    """The number in a property, 0 for an invalid one. A producer may have written any digits, and int() refuses very
+    many."""
     return int(text) if len(text) <= NUMBER_CHARS_MAX and text.isdecimal() else 0

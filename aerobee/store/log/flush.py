@@ -1,4 +1,5 @@
-"""What is durable, and who waits for it. Follows GroupCommitService and FlushRealTimeService of RocketMQ.
+"""Durable end of the log, and callbacks that wait for it. Follows GroupCommitService and FlushRealTimeService of
+RocketMQ.
 
 `Watermark` is the sans-IO core: an offset that only grows and callbacks in the order of their offsets. `LogFlusher` is the
 I/O layer around the commit log: at most one sync is on its way in the executor, and it releases every waiter whose
@@ -77,7 +78,7 @@ class Watermark:
 
     @property
     def waiting(self) -> int:
-        """How many callbacks wait."""
+        """Number of waiting callbacks."""
         return len(self._waiters)
 
 

@@ -15,7 +15,8 @@ WORD_BYTES = 8  # size and magic, which a blank has, too
 
 
 class RawRun(NamedTuple):
-    """What bytes of a log hold, in order: records with their properties. `fills_file`: a blank stands at their end."""
+    """Iterates over bytes of a log: records with their properties, in order. `fills_file`: a blank stands at their
+    end."""
 
     records: list[tuple[DispatchRecord, dict[str, str]]]
     end: int  # physical offset behind the bytes

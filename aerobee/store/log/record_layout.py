@@ -61,7 +61,7 @@ _TRIES_AND_PREPARED = format_between("reconsume_times", "prepared_transaction_of
 
 
 class Origin:
-    """What the records of a burst have in common: the hosts (enter() sets that of the sender) and the store time, ms.
+    """Common fields of the records of a burst: the hosts (enter() sets the sender's) and the store time, ms.
 
     `head` packs all of a record up to its body, `hosts` the part from the sys flag to the prepared transaction's offset.
     """

@@ -1,4 +1,5 @@
-"""Which files of the log go, and when the disk counts as full. Follows CleanCommitLogService of RocketMQ. Core.
+"""Selects the log files to delete, and decides when the disk counts as full. Follows CleanCommitLogService of RocketMQ.
+Core.
 
     used space of the log's disk                what happens
     above diskMaxUsedSpaceRatio (75 %)          files older than fileReservedTime go at any hour

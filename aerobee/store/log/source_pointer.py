@@ -5,8 +5,8 @@ of the delivery has in its field prepared_transaction_offset
 
     -1 - physical offset of the record that waited
 
-RocketMQ leaves 0 there and does not read it; offsets of half messages, which it does read, are never negative. So
-the log itself tells what was delivered, and after a crash nothing is delivered twice however old the saved position is.
+RocketMQ leaves 0 there and does not read it; offsets of half messages, which it does read, are never negative. So the
+log itself records the deliveries, and after a crash no message is delivered twice, however old the saved position is.
 """
 
 from __future__ import annotations

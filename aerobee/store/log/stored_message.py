@@ -1,4 +1,4 @@
-"""What goes into the store, ready to be laid out, and what comes back.
+"""Input and result of an append: messages ready for encoding, and the positions of their records.
 
 Follows MessageExtBrokerInner, AppendMessageResult, GetMessageResult and QueryMessageResult of RocketMQ.
 """
@@ -32,8 +32,9 @@ class StoredMessage:
     store_host: bytes = b""
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    # What the queue entry carries for filtering. None: what dispatch computes from the stored record (the hash
-    # of TAGS, or the delivery time in the schedule topic). A value that differs is lost when recovery rebuilds it.
+    # The filter value in the queue entry. None: what dispatch computes from the stored record (the hash of
+    # TAGS, or the delivery time in the schedule topic). A value that differs is lost when recovery rebuilds
+    # it.
     tags_code: int | None = None
     # Key texts of the index entries, without the leading "topic#". None: taken from the properties.
     index_keys: tuple[str, ...] | None = None
@@ -43,7 +44,8 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """Where the records are. Readable as the store's readable_offset says, durable when `flushed` reaches `end`."""
+    """Position of the stored records. Readable as the store's readable_offset says, durable when `flushed` reaches
+    `end`."""
 
     physical_offset: int  # of the first record
     size: int  # bytes of all records together
@@ -63,7 +65,7 @@ class AppendResult:
 
     @property
     def count(self) -> int:
-        """How many records were written."""
+        """Number of written records."""
         return len(self.record_offsets)
 
 

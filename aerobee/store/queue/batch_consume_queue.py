@@ -153,7 +153,7 @@ class BatchConsumeQueue:
         return self.max_offset - self.min_offset == self._end - self._first
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """Where the record of a queue offset is: physical offset, size, tags code."""
+        """Entry of a queue offset: physical offset, size, tags code."""
         if not self.min_offset <= offset < self.max_offset:
             return None
         for found in self.entries_from(offset, 1):
@@ -162,7 +162,7 @@ class BatchConsumeQueue:
 
     @property
     def max_physical_offset(self) -> int:
-        """Where in the log the record of the last entry ends; 0 without entries."""
+        """End in the log of the last entry's record; 0 without entries."""
         last = self.entry_at(self._end - 1)
         return last.end_physical if last is not None else 0
 
@@ -175,7 +175,7 @@ class BatchConsumeQueue:
 
     @property
     def first_position(self) -> int:
-        """Where the first file begins; 0 when there is none."""
+        """Start of the first file; 0 when there is none."""
         return self._files.files[0].base if self._files.files else 0
 
     def first_bad_file(self, log_end: int) -> int | None:
@@ -287,7 +287,7 @@ class BatchConsumeQueue:
 
     @property
     def file_count(self) -> int:
-        """How many files the queue has."""
+        """Number of files of the queue."""
         return len(self._files.files)
 
     @property

@@ -8,8 +8,8 @@ Follows ConsumeQueue of RocketMQ. Entries of 20 bytes, position = queue offset *
 0x7FFFFFFF, tags code 0. A hole, in place of messages whose records are lost, has that size too and points to the record
 behind it. `tags_code` is the hash of TAGS, or the delivery time in the schedule topic.
 
-What always holds: entries [min_offset, max_offset) are there, their physical offsets grow, and behind max_offset there
-are zeros up to `room`.
+Invariants: entries [min_offset, max_offset) exist, their physical offsets grow, and after max_offset there are zeros up
+to `room`.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class ConsumeQueue:
         return found
 
     def next_file_offset(self, offset: int) -> int:
-        """First queue offset of the file behind the one that holds `offset`."""
+        """First queue offset of the file after the one that contains `offset`."""
         return (offset // self._entries_per_file + 1) * self._entries_per_file
 
     def is_resident(self, offset: int, count: int) -> bool:
@@ -237,12 +237,12 @@ class ConsumeQueue:
 
     @property
     def fault(self) -> str:
-        """What is wrong with the files, as far as load() saw; empty: nothing."""
+        """Error that load() found in the files; empty: none."""
         return self._files.fault
 
     @property
     def first_position(self) -> int:
-        """Where the first file begins, or will."""
+        """Start of the first file, present or future."""
         files = self._files.files
         if files:
             return files[0].base
@@ -251,8 +251,8 @@ class ConsumeQueue:
     def first_bad_file(self, log_end: int) -> int | None:
         """Queue offset at which the first file begins that cannot hold entries of this queue; None when all may.
 
-        Looks at the first and the last entry of each: their physical offsets grow and lie in the log. Where they do not
-        grow from one file to the next either may be the wrong one.
+        Looks at the first and the last entry of each: their physical offsets grow and lie in the log. If they do not
+        grow from one file to the next, either file may be the wrong one.
         """
         before, previous = -1, 0
         for file in self._files.files:
@@ -330,7 +330,7 @@ class ConsumeQueue:
         return entry
 
     def _reject(self, file: QueueFile, index: int) -> None:
-        """Keep what stands where the queue is taken to end: recovery asks whether it is a damaged entry."""
+        """Keep the bytes at the assumed end of the queue: recovery checks whether they are a damaged entry."""
         physical_offset, size, _ = self._entry_of(file, index)
         if physical_offset or size:
             self.rejected = (file.base // ENTRY_BYTES + index, physical_offset)
@@ -357,7 +357,7 @@ class ConsumeQueue:
         return max(0, before - self.max_offset)
 
     def _look_for_end(self, physical_bound: int) -> None:
-        """Set `rejected` to what stands where cut_records_from will cut."""
+        """Set `rejected` to the bytes at the position where cut_records_from will cut."""
         for file in reversed(self._files.files):
             first = self._entry_of(file, 0)
             if file is self._files.files[0] or (first[1] > 0 and 0 <= first[0] < physical_bound):
@@ -396,7 +396,7 @@ class ConsumeQueue:
         files = self._files.files
         removed = 0
         while len(files) > 1:
-            # The next file's first entry tells whether everything in this one is gone.
+            # The next file's first entry shows whether all records of this file are deleted.
             last = self._entry_of(files[0], self._entries_per_file - 1)
             if last[1] > 0 and last[0] >= log_min_offset:
                 break
@@ -434,7 +434,7 @@ class ConsumeQueue:
 
     @property
     def file_count(self) -> int:
-        """How many files the queue has."""
+        """Number of files of the queue."""
         return len(self._files.files)
 
     @property

@@ -6,10 +6,10 @@ mappedFileSizeConsumeQueueExt bytes in consumequeue_ext/{topic}/{queueId}/, each
     size int16 (whole unit) | tags_code int64 | store_timestamp int64 | bitmap_size int16 (bytes) | bitmap
 
 A unit does not cross files, and a file's last 4 bytes hold none; size -1 is the end of a file. The queue entry has in
-place of the tags code the unit's position plus -2^63. Whatever is above -2^31 - 1 is a tags code: both kinds of entry
-may stand in one queue, and one without a unit that can be read is given to every reader.
+place of the tags code the unit's position plus -2^63. A value above -2^31 - 1 is a tags code: one queue may contain
+both kinds of entries, and an entry whose unit is unreadable matches for every reader.
 
-What always holds: units lie before `end`, in the order of their entries.
+Invariant: units are before `end`, in the order of their entries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Bitmap = Callable[[str, bytes], bytes]  # topic, properties -> the bits of the f
 
 @dataclass(frozen=True, slots=True)
 class ExtensionUnit:
-    """What an entry points to. `store_timestamp` in ms; an empty `bitmap` says nothing."""
+    """The unit of an entry. `store_timestamp` in ms; an empty `bitmap` says nothing."""
 
     tags_code: int
     store_timestamp: int
@@ -98,7 +98,7 @@ class QueueExtension:
             position += unit_bytes
 
     def _fitting_position(self, position: int, size: int) -> int:
-        """Where a unit goes that cannot begin before `position`."""
+        """Position of a unit that cannot begin before `position`."""
         left = self._file_size - position % self._file_size
         return position if size + END_BYTES <= left else position + left
 

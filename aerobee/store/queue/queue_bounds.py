@@ -1,8 +1,8 @@
-"""Where each queue began and ended at a moment: what the checkpoint knows of the queues, so that a loss is noticed.
+"""Bounds of each queue at a point in time, stored in the checkpoint so that a loss is detected.
 
-Queue files are derived from the log and do not say whether they are complete: a queue whose last file is gone looks like a
-shorter queue, and its offsets would be given to other messages. So the checkpoint holds for every queue its first
-file and its end, at a moment from which the log is durable: whatever happens later, the queue cannot be shorter.
+Queue files are derived from the log and do not show whether they are complete: a queue without its last file looks like
+a shorter queue, and its offsets would be assigned to other messages. So the checkpoint contains the first file and the
+end of every queue at a time up to which the log is durable: the queue can never be shorter later.
 
     header  magic 8 | boot id 16 | log min 8 | log end 8 | last record in the index 8
             | sizes of files 4 x 8 (log, queue, batch queue, index) | topic count 4
@@ -67,7 +67,7 @@ class QueueBounds:
 
 
 def decode_queue_bounds(data: bytes) -> QueueBounds | None:
-    """What encode() made; None for anything else. The caller has checked a checksum."""
+    """The result of encode(); None for anything else. The caller has checked a checksum."""
     try:
         magic, boot_id, log_min, log_end, index_end, *sizes, count = _HEADER.unpack_from(data, 0)
         if magic != _MAGIC:
@@ -107,7 +107,7 @@ def written_sizes(data: bytes) -> tuple[int, int, int, int]:
 
 
 class BoundedQueue(Protocol):
-    """What is taken down of a queue."""
+    """Recorded bounds of a queue."""
 
     max_offset: int
 
@@ -119,7 +119,7 @@ class BoundedQueue(Protocol):
 
 
 class BoundedLog(Protocol):
-    """What is taken down of the log."""
+    """Recorded bounds of the log."""
 
     end: int
 
@@ -128,7 +128,7 @@ class BoundedLog(Protocol):
 
 
 class BoundedIndex(Protocol):
-    """What is taken down of the key index."""
+    """Recorded bounds of the key index."""
 
     @property
     def last_physical_offset(self) -> int: ...
@@ -155,7 +155,8 @@ class BoundsKeeper:
         *,
         now: bool,
     ) -> bytes:
-        """What may be written to the checkpoint. `now`: nothing is under way, so it holds the queues as they are."""
+        """Bounds that may be written to the checkpoint. `now`: nothing is under way, so it holds the queues as they
+        are."""
         pending = self._pending
         if pending is not None and pending.log_end <= flushed:
             self._durable, self._encoded, self._pending = pending, pending.encode(), None

@@ -26,7 +26,7 @@ _FILL_STEP_BYTES_MIN = 65_536  # of a queue that grows so fast the next part is 
 
 
 def check_component(name: str) -> None:
-    """Raise RecordInvalid unless `name` can be one directory of a path: whoever makes a path of a name asks here.
+    """Raise RecordInvalid unless `name` can be a single directory name: call it before building a path from a name.
 
     Wider than what clients may name a topic: a broker's name is a topic and may have dots.
     """
@@ -222,12 +222,12 @@ class FilePool:
 
     @property
     def dirty_count(self) -> int:
-        """How many files have bytes that are not synced."""
+        """Number of files with unsynced bytes."""
         return len(self._dirty)
 
     @property
     def open_count(self) -> int:
-        """How many files are mapped."""
+        """Number of mapped files."""
         return len(self._open)
 
     def _opened(self, open_: Callable[[], MappedFile]) -> MappedFile:
@@ -251,7 +251,7 @@ class FilePool:
             self._close_unused(file)
 
     def _close_unused(self, newest: QueueFile) -> None:
-        """Second chance: who was used since its last turn goes to the end of the line.
+        """Second chance: a file that was used since its last check moves to the end of the list.
 
         Looks at a few files only. Dirty ones are kept while there is space for twice as many files; beyond that they
         are closed too, and the flush opens them again to sync them.
@@ -292,7 +292,7 @@ class QueueFileList:
         self.file_size = file_size
         self.pool = pool
         self.files: list[QueueFile] = []
-        self.fault = ""  # what is wrong with the files
+        self.fault = ""  # error found in the files
         self._strays: list[str] = []  # files that load() left out
         self._on_close = on_close or _ignore
 
@@ -301,7 +301,7 @@ class QueueFileList:
         self.fault = fault
 
     def load(self, config_key: str, written_size: int = 0) -> None:
-        """Find the files. What cannot be one of them, and all behind it, is left out and told in `fault`.
+        """Find the files. The first invalid file and all later ones are left out and reported in `fault`.
 
         `written_size`: the length that the files are known to have had, 0 when nothing is known. Raises ConfigError when
         nothing says that files of another length were cut. A last file that lost its length goes.
@@ -371,7 +371,7 @@ class QueueFileList:
             raise store_full(f"the queue {self.directory}", error, path=self.directory) from error
 
     def cut(self, position: int) -> bool:
-        """Remove what is at or behind `position`: files behind it, zeros in its own. Whether there was any."""
+        """Remove everything from `position` on: delete later files, zero the rest of its own. Whether there was any."""
         changed = False
         while self.files and self.files[-1].base >= position:
             if position == self.files[-1].base and len(self.files) == 1:
@@ -383,7 +383,7 @@ class QueueFileList:
             buffer = self.pool.buffer(file)
             assert file.file is not None
             start = max(0, position - file.base)
-            # Writes are zeros ahead of the end up to 64 KiB: what lies further is met by writable_file's caller.
+            # The space after the end is zero for 64 KiB: the caller of writable_file handles bytes beyond.
             while start < file.size:
                 stop = min(file.size, start + 65_536)
                 if is_zero(file.file.peek(start, stop)):

@@ -1,8 +1,9 @@
-"""Which kind a queue has, SimpleCQ or BatchCQ, and its entries in a queue of the other kind. Core.
+"""Kind of a queue, SimpleCQ or BatchCQ, and entries of records in a queue of the other kind. Core.
 
-The record of a batch lies in a batch queue; a single message lies in a queue of either kind and does not say in which. A queue
-begins again at offset 0 when its topic was deleted and created again, perhaps with another `queue.type`. A replica meets the
-records before it has the topic's settings, so the records decide and the settings only say what no record says.
+The record of a batch belongs to a batch queue; a single message may belong to either kind, and its record does not
+contain which. A queue begins again at offset 0 when its topic was deleted and created again, perhaps with another
+`queue.type`. A replica meets the records before it has the topic's settings, so the records decide and the settings
+only say what no record says.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ RecordAt = Callable[[int], DispatchRecord | None]
 
 
 class Kind(NamedTuple):
-    """What a queue has to be for a record to continue it. `restarts`: its entries belong to a deleted topic of the same name."""
+    """Required kind and bounds of a queue for its next record. `restarts`: its entries belong to a deleted topic of the
+    same name."""
 
     is_batch: bool
     restarts: bool

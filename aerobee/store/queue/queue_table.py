@@ -149,7 +149,7 @@ class QueueTable:
         return ConsumeQueue(topic, queue_id, directory, size, self._pool)
 
     def tags_code(self, topic: str, properties: dict[str, str], store_timestamp: int) -> int:
-        """What the queue entry of a message says of its tag, or of its due time."""
+        """The filter value of a message's queue entry: the tag's hash, or the due time."""
         return entry_tags_code(topic, properties, store_timestamp, self.delay_levels_ms)
 
     def light_records(self, record: DispatchRecord, properties: dict[str, str]) -> Iterator[DispatchRecord]:
@@ -346,13 +346,13 @@ class QueueTable:
         queue.rewrite_entry(record.queue_offset, record.physical_offset, record.size, code)
 
     def rewrite_from(self, queue: ConsumeQueue, offset: int, record: DispatchRecord) -> None:
-        """Put a record's entry at an offset of a queue, whatever stands there."""
+        """Write a record's entry at an offset of a queue, replacing an existing one."""
         properties = decode_properties(record.properties)
         code = self.tags_code(record.topic, properties, record.store_timestamp)
         queue.rewrite_entry(offset, record.physical_offset, record.size, code)
 
     def make_holes(self, start: int, stop: int) -> None:
-        """What stood in log bytes [start, stop) is no message any more: no entry leads to it."""
+        """The log bytes [start, stop) contain no message any more: remove the entries that point to them."""
         for queue in self.queues.values():
             queue.make_holes(start, stop)
 

@@ -66,8 +66,8 @@ class KeyQueries:
         end_ms: int = 2**63 - 1,
         index_type: str = "",
     ) -> QueryResult:
-        """Records of the topic that KeyQuestion asks for, at most maxMsgsNumBatch; the index has hashes of
-        topic and key only, and what has another key is left out."""
+        """The topic's records that match a KeyQuestion, at most maxMsgsNumBatch; the index contains only hashes of
+        topic and key, and records with other keys are skipped."""
         count_max = min(count_max, self._count_max)
         return self._answer(KeyQuestion(topic, key, count_max, begin_ms, end_ms, index_type))
 
@@ -130,7 +130,7 @@ class KeyQueries:
 
 
 def _bounds(count_max: int) -> Iterator[int]:
-    """How many candidates to look at: few first, more when the first ones only share the hash."""
+    """Number of candidates to read: few first, more when the first ones only share the hash."""
     bound = CANDIDATES_PER_RESULT * count_max
     while bound < CANDIDATES_MAX:
         yield bound

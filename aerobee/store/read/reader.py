@@ -24,7 +24,7 @@ RESULT_BYTES_MAX = 128 * 1024 * 1024
 _SIZE = head_struct("size")
 _OWN_EXTENT = head_struct("size", "physical_offset")
 _OWN_OFFSET, _OWN_OFFSET_AT = head_struct("physical_offset"), field_at("physical_offset")
-_HEAD_BYTES_MIN = field_end("physical_offset")  # what is read of a record here
+_HEAD_BYTES_MIN = field_end("physical_offset")  # the fields of a record that are read here
 _SYS_FLAG_AT = field_at("sys_flag")
 _LAYOUTS_KEPT = 64
 _OWN_EXTENT_FORMAT = format_of("size", "physical_offset")
@@ -116,7 +116,7 @@ def _entry_extents(count: int) -> struct.Struct:
 
 @lru_cache(_LAYOUTS_KEPT)
 def _own_extents(count: int, size: int) -> struct.Struct:
-    """What so many records of one size, back to back, say: each its size and its physical offset."""
+    """Size and physical offset of each of these back-to-back records of one size."""
     return struct.Struct(f">{f'{_OWN_EXTENT_FORMAT}{size - _HEAD_BYTES_MIN}x' * count}")
 
 
@@ -303,8 +303,8 @@ class MessageReader:
     def hot_run(self, queue: ConsumeQueue, offset: int, count_max: int) -> tuple[bytes, int] | None:
         """The records from `offset` on, which is readable, and how many, when all are hot and what their entries say.
 
-        That is most pulls. None for whatever needs a closer look, as a read over the end of a queue file does, and a
-        record that is not there. A run has no loop where its records are alike: of one size, at equal distances, as a
+        That is most pulls. None for reads that need the general code, such as a read across the end of a queue file,
+        and for a missing record. A run has no loop where its records are alike: of one size, at equal distances, as a
         producer leaves them that sends messages of one size to its queues in turn (32 of them: 8 us instead of 13).
         """
         config, log = self._config, self._log

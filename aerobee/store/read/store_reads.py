@@ -1,4 +1,4 @@
-"""What readers ask of a store, by topic and queue: messages, records, bounds, times.
+"""Reads of a store by topic and queue: messages, records, bounds, times.
 
 The forms that end in _cold bring the data into memory in the executor first; where is_cold() says no, the plain ones do not
 wait for the disk. Follows the reading half of DefaultMessageStore; reader.py reads one queue.

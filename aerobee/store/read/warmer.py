@@ -1,8 +1,8 @@
 """Bringing data from the disk into memory without stopping the event loop.
 
-A page fault in a mapping happens under the interpreter's lock and stops every thread. So the store first requests the bytes
-from the system (POSIX_FADV_WILLNEED) and reads when they have come; a thread of the executor reads them through the
-file where that takes long. The read through the mapping then finds them in memory. RocketMQ's threads simply wait for
+A page fault in a mapping happens under the interpreter's lock and stops every thread. So the store first requests the
+bytes from the kernel (POSIX_FADV_WILLNEED) and reads when they are in memory; if that takes long, an executor thread
+reads them through the file. The read through the mapping then finds them in memory. RocketMQ's threads simply wait for
 the page fault.
 """
 
@@ -21,10 +21,11 @@ from aerobee.store.queue.consume_queue import ENTRY_BYTES, ConsumeQueue
 from aerobee.store.queue.queue_files import FilePool
 from aerobee.store.queue.queue_table import AnyQueue
 
-# Messages warmed at a time and their bytes: more than most reads take, for a consumer that reads there reads on. Where one read
-# takes more, that many, as far as RUN_BYTES_MAX.
+# Messages warmed at a time and their bytes: more than most reads take, for a consumer that reads there reads
+# on. A read that needs more gets that many, up to RUN_BYTES_MAX.
 COUNT_MAX, BYTES_MAX = 256, 1 << 20
-GAP_BYTES_MAX = 64 << 10  # between records of a queue lie those of others: read, too, when they are no more
+# Maximum size of other queues' records between two records; a smaller gap is read, too.
+GAP_BYTES_MAX = 64 << 10
 STEP_BYTES_MAX = 1 << 20  # of one read
 NEAR_ENTRIES = 1024  # so near to the end, a queue's entries are in memory
 # One look covers that many messages and reads of a consumer that reads on: a look costs as much as a read.
@@ -44,7 +45,8 @@ class Warmer:
         self._log = log
         self._pool = pool
         self._executor = executor
-        # What was found in memory: first offset, offset behind the last, reads that still go by it.
+        # Range found in memory: first offset, offset after the last, number of reads that may still use this
+        # result.
         self._looked_at: dict[AnyQueue, tuple[int, int, int]] = {}
         # An entry that was found to be hot: offset, physical offset. Those behind it are younger.
         self._hot: dict[AnyQueue, tuple[int, int]] = {}
@@ -87,7 +89,7 @@ class Warmer:
         return known if known is not None and known[0] <= offset < known[1] else (offset, offset, 0)
 
     def _bounded(self, queue: AnyQueue, offset: int, count_max: int) -> int:
-        """How many messages are to be in memory for a read there that asks for `count_max`."""
+        """Number of messages that must be in memory for a read of `count_max` at this position."""
         if count_max <= SCATTERED_COUNT_MAX:
             return count_max
         first = queue.entry(offset)
@@ -100,7 +102,7 @@ class Warmer:
         return min(count_max, max(most, SCATTERED_COUNT_MAX))
 
     def _entry_count(self, count_max: int) -> int:
-        """How many queue entries a read of `count_max` messages looks at."""
+        """Number of queue entries that a read of `count_max` messages examines."""
         return max(self._config.max_filter_message_size // ENTRY_BYTES, count_max)
 
     def _are_resident(self, queue: AnyQueue, offset: int, count_max: int) -> bool:
@@ -136,7 +138,7 @@ class Warmer:
         return all(entry is None or self._is_resident(entry[0], entry[1]) for entry in entries)
 
     def _run_count(self, queue: AnyQueue, offset: int, count: int) -> int:
-        """How many of `count` messages one read takes when they are not hot: those near the first one, or a few from anywhere."""
+        """Number of `count` cold messages that one read returns: those near the first one, or a few scattered ones."""
         first, last = queue.entry(offset), queue.entry(min(offset + count, queue.readable_max) - 1)
         if first is None or last is None or last[0] - first[0] <= RUN_BYTES_MAX:
             return count
@@ -177,7 +179,7 @@ class Warmer:
         tag_codes: frozenset[int] | None,
         count_max: int = SCATTERED_COUNT_MAX,
     ) -> None:
-        """Bring what the next reads of up to `count_max` messages from `offset` on need into memory."""
+        """Load the data of the next reads of up to `count_max` messages from `offset` on into memory."""
         if queue is None or not queue.min_offset <= offset < queue.readable_max:
             return
         count_max = self._bounded(queue, offset, count_max)
@@ -299,8 +301,8 @@ class Warmer:
 async def _arrive(runs: list[_Run]) -> bool:
     """Ask the system for these bytes and look now and then whether they have come; False when that takes too long.
 
-    No thread has a part in it: one that hands the bytes over takes the interpreter's lock from the event loop for each
-    piece, and a thread that is put aside while it holds the lock stops all others.
+    No thread is used: a thread that passes the bytes takes the GIL from the event loop for each piece, and a thread
+    that is preempted while it holds the GIL stops all others.
     """
     missing = [run for run in runs if not run[0].is_resident(run[1], run[2])]
     for file, start, end in missing:

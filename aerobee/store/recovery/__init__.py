@@ -1,1 +1,1 @@
-"""What a start finds and repairs, and how a log is cut."""
+"""Recovery at start-up, and truncation of a log."""

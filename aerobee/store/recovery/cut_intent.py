@@ -1,10 +1,10 @@
-"""What is left to do of a cut of the log, on the disk from before the first byte goes until everything that belongs to the cut is
-done, so that the next start finishes what a kill left: `cut/unfinished`.
+"""Remaining steps of a truncation of the log, on disk from before the first removed byte until all steps are done, so
+that the next start completes it after a kill: `cut/unfinished`.
 
     magic 8 | physical offset 8 | crc32 of the log's bytes there 4 | 1 once the log itself is cut, else 0: 1 | crc32 of these 4
 
-The bytes at the offset tell whether the log still has what was to be cut: a log that another program has written to since is left
-as it is.
+The bytes at the offset show whether the log still contains the part to cut: a log that another program has written to
+since is left unchanged.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class CutIntentFile:
         self._path = os.path.join(directory, NAME)
 
     def read(self, log: CommitLog) -> None:
-        """Read what is left to do. Raises OSError.
+        """Read the remaining steps. Raises OSError.
 
-        A damaged file says only that there was an intent: what was noted outside the log is limited to the log as it is.
+        A damaged file only shows that there was an intent: state outside the log is then limited to the present log.
         """
         self.current = None
         if not self._disk.exists(self._path):
@@ -76,7 +76,7 @@ class CutIntentFile:
         self._write(CutIntent(offset, head_crc(log, offset), is_log_cut=offset >= log.end))
 
     def log_is_cut(self) -> None:
-        """What is left is what belongs to the log. Durable on return. Raises OSError."""
+        """The steps on the log itself remain. Durable on return. Raises OSError."""
         if self.current is not None and not self.current.is_log_cut:
             self._write(replace(self.current, is_log_cut=True))
 

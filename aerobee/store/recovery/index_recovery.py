@@ -31,11 +31,11 @@ class IndexRecovery:
         self._bounds = bounds
         self._note = note
         self._before_rebuild = before_rebuild
-        self.is_lost = False  # files went: what they held is indexed again
+        self.is_lost = False  # files were deleted: their records are indexed again
         self.files_rebuilt = 0
 
     def judge(self, dispatch_from: int, *, checks_all: bool) -> None:
-        """Index files that are gone, or hold something else: what they held is indexed again."""
+        """Missing index files, or files with other content: their records are indexed again."""
         if not self._index.is_enabled or self.is_lost:
             return
         why = self._index.first_fault(self._log.end)
@@ -67,7 +67,7 @@ class IndexRecovery:
         )
 
     def cut(self, bound: int) -> None:
-        """Drop index entries from the bound on; a damaged file goes, and what it held is built again."""
+        """Remove index entries from the bound on; a damaged file is deleted and rebuilt."""
         is_trusted = self._checkpoint.has_bounds
         files = [file for file in self._index.files if not file.is_empty]
         for number, file in enumerate(files):

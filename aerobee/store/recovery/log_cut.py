@@ -1,8 +1,9 @@
 """Cutting the end off a log that parted from its master's, with what belongs to it: a slave's first step back into line.
 
-Before anything changes an intent stands on the disk (cut_intent.py), until what belongs to the log is cut, too. What is cut off is kept, durable, in separate files before anything goes: `cut/OFFSET-SIZE` holds the bytes that stood at
-that physical offset. Then the checkpoint promises nothing behind the cut any more, so that a crash at any later moment leaves
-a log that recovery takes as it is; then entries go, and the records last.
+Before any change an intent is written to disk (cut_intent.py), and stays until dependent state is cut, too. The removed
+bytes are first stored durably in separate files: `cut/OFFSET-SIZE` holds the bytes that stood at that physical offset.
+Then the checkpoint is limited to the cut, so that recovery accepts the log after a crash at any later time; then
+entries are removed, and the records last.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PIECE_BYTES = 64 << 20  # of one file there: it is in memory while it is writte
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """What was cut off: bytes [start, end) of the log, kept in `paths`."""
+    """The removed bytes [start, end) of the log, stored in `paths`."""
 
     start: int
     end: int

@@ -1,4 +1,5 @@
-"""Where the log ends at a start: a crash's torn end is cut, damage is refused or, when told so, left out.
+"""Finds the end of the log at start-up: an incomplete end after a crash is truncated; damage is refused, or skipped if
+configured.
 
 A record that cannot be read where durable data must be (below the checkpoint's bound, or with newer records behind it) is
 damage, not a crash: the store refuses to start and names the bytes, unless `truncateCorruptLog`.

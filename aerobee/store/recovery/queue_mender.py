@@ -1,7 +1,7 @@
 """A queue entry without its record, met while reading: the entry is written again from the log, or passed over.
 
-Entries have no checksum. The records between those of the entries around it are looked through for the one that belongs
-there. When it is not among them it is the record that is damaged: that message alone is left out, and said.
+Entries have no checksum. The records between those of the adjacent entries are searched for the missing one. If it is
+not among them, the record itself is damaged: only that message is left out, and logged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _logger = logging.getLogger(__name__)
 
 
 class QueueMender:
-    """One thread, the one that reads."""
+    """Used only by the reading thread."""
 
     def __init__(self, log: CommitLog, queues: QueueTable) -> None:
         self._log = log
@@ -101,7 +101,7 @@ class QueueMender:
         return self._log.end
 
     def _find(self, queue: ConsumeQueue, offset: int, start: int, stop: int) -> int | None:
-        """Where the record of the queue's message stands in [start, stop), which begins with a record or behind one."""
+        """Position of the queue's message in [start, stop), which begins at a record's start or end."""
         log, at, topic = self._log, start, queue.topic.encode()
         limit = start + SEARCH_BYTES_MAX
         while at < stop and (segment := log.segment_at(at)) is not None:

@@ -4,7 +4,7 @@ Queues are derived. An entry that is missing or wrong is written again from its 
 damaged the queue gets a hole, so that every other message keeps its offset and none is given twice. A hole is an
 entry of size 0x7FFFFFFF that points to the next record: readers pass over it.
 
-What stands before the first entry that is lost is kept, and the log is read from the record of the last good one on.
+Entries before the first lost one are kept, and the log is read from the record of the last valid entry on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTES_MAX = 1_000  # sentences about single records
 
 
 class QueueRebuild:
-    """Which queues are to be built again, and the building. Blocking."""
+    """The queues to rebuild, and their reconstruction. Blocking."""
 
     def __init__(
         self, queues: QueueTable, scanner: LogScanner, bounds: QueueBounds | None, note: Callable[[str], None]
@@ -67,7 +67,8 @@ class QueueRebuild:
         self._log_damage += 1
 
     def forget_suspects(self) -> None:
-        """This start is refused: what was built of a queue whose files are gone goes, so that the next one misses it."""
+        """This start is refused: partially rebuilt queues whose files were missing are removed, so that the next start
+        detects the loss again."""
         for key, offset in self._from.items():
             if not offset:
                 self._queues.any(*key).clear()
@@ -95,7 +96,7 @@ class QueueRebuild:
         bounds = self._bounds
         if bounds is None:
             return
-        # What was there then is gone, or whatever came until retention took the rest: its offsets stay used.
+        # The messages of that time are lost, or were removed by retention: their offsets stay used.
         self._log_damage += log_end < bounds.log_end or log_min > bounds.log_end
         for key, bound in bounds.queues.items():
             found = self._queues.queues.get(key)
@@ -125,7 +126,7 @@ class QueueRebuild:
             return None
         for offset, physical_offset in queue.first_entries():
             if self._scanner.is_far_from_record(physical_offset):
-                continue  # which of the two is damaged is found when it is read
+                continue  # reading determines which of the two is damaged
             record = self._scanner.alone(physical_offset).record
             if record is not None and (record.topic, record.queue_id, record.queue_offset) != (*key, offset):
                 return offset
@@ -178,8 +179,9 @@ class QueueRebuild:
     def _damaged(self, start: int, stop: int, reason: str) -> None:
         self._log_damage += 1
         self._say(
-            f"the commit log is damaged at {self._scanner.location(start)} (log bytes {start} to {stop}): {reason}; the "
-            "messages there are left out of their queues, what is behind them is served"
+            f"the commit log is damaged at {self._scanner.location(start)} (log bytes {start} to"
+            f" {stop}): {reason}; the messages there are left out of their queues, later "
+            "messages are served"
         )
 
     def _say(self, text: str) -> None:
@@ -188,12 +190,12 @@ class QueueRebuild:
             self._note(text)
 
     def _give(self, record: DispatchRecord, properties: dict[str, str]) -> None:
-        """Give a record its entry. One that leaves entries out waits for the next one to say the same."""
+        """Give a record its entry. A record that skips entries must be confirmed by the next one."""
         key = record.topic, record.queue_id
         queue = self._queues.any(*key)
         held = self._held.pop(key, None)
         if held is not None:
-            if record.queue_offset >= self._next_of(held):  # what is between them is lost as well
+            if record.queue_offset >= self._next_of(held):  # the records between them are lost as well
                 self._fill(held)
             else:
                 self._leave_out(held)
@@ -261,7 +263,8 @@ class QueueRebuild:
             if queue.max_offset == queue.min_offset:
                 queue.start_at(end)
             elif self._log_damage and end - queue.max_offset <= HOLE_MAX:
-                # They count as entries of the last record: the next start does not cut them as it does what is behind the log.
+                # They count as entries of the last record, so that the next start does not truncate them like
+                # entries after the log's end.
                 queue.pad_to(end, max(0, log_end - 1))
         self._note(
             f"queue {key[0]} {key[1]} had lost entries ({self._why[key]}) and was built again from the log, from offset "

@@ -1,12 +1,9 @@
-"""Opening a store: what is kept, what is cut, and the report that says why.
+"""Opens a store: decides what is kept and truncated, with a report of the reasons.
 
 Follows CommitLog.recoverNormally and recoverAbnormally of RocketMQ, with these differences, for a broken record is
 not always the end of the log:
 
-- A record that cannot be read where durable data must be is damage, not a crash (`log_end.py`).
-- Queue and index entries behind the last bound known to be on the disk are cut and built again from the log, since a
-  power loss keeps any subset of their pages. RocketMQ keeps what looks valid.
-- What lies behind the end of the log becomes zero, so that old bytes can never be taken for new ones.
+- An unreadable record in the durable part is damage, not the result of a crash (`log_end.py`). - Queue and index entries after the last durable bound are removed and rebuilt from the log, because a power loss may keep any subset of their pages. RocketMQ keeps entries that look valid. - Bytes after the end of the log are zeroed, so that old bytes can never be mistaken for new ones.
 """
 
 from __future__ import annotations
@@ -33,7 +30,9 @@ from aerobee.store.recovery.queue_rebuild import QueueRebuild
 from aerobee.store.recovery.recovery_report import NOTES_MAX, RecoveryReport
 
 _TIMESTAMP_SLACK_MS = 3_000  # RocketMQ's distance between the checkpoint's times and what it trusts
-_ENTRY_SLACK_FILES = 8  # log files behind what is known of the log: further off an entry is taken for damaged
+# Number of log files after the known end within which an entry is plausible; further entries count as
+# damaged.
+_ENTRY_SLACK_FILES = 8
 _INT64 = (1 << 64) - 1
 # A store of which nothing is known of the queues, as RocketMQ leaves it, is compared with its log when that is this small.
 _ADOPT_BYTES_MAX = 4 << 30
@@ -68,7 +67,7 @@ class Recovery:
         self._bounds = decode_queue_bounds(checkpoint.queue_bounds)
         self._dispatch_from = 0
         self._found: dict[tuple[str, int], QueueBound] = {}  # the queues, as this start found them
-        self._found_end = 0  # where the last record ends that they point to and whose offset stays used
+        self._found_end = 0  # end of the last record that they point to and whose offset stays used
         self.report = RecoveryReport(was_clean=was_clean)
         self._scanner = LogScanner(log, check_crc=config.check_crc_on_recover)
         self._rebuild = QueueRebuild(queues, self._scanner, self._bounds, self.report.notes.append)
@@ -175,13 +174,13 @@ class Recovery:
         self._queues.make_holes(at, stop)
         self._rebuild.tell_damage()
 
-    # -- what is gone
+    # -- lost data
 
     def _judge_lost_tail(self) -> None:
-        """Refuse when queue entries point behind what is left of the log although no page can have been lost.
+        """Refuse when queue entries point after the end of the log although no page can have been lost.
 
-        A power loss keeps any subset of the pages that were not synced, so an entry may be there without its record. When
-        only the process died, everything that it wrote is there; what is not there was taken away since.
+        A power loss keeps any subset of the pages that were not synced, so an entry may be there without its record. If
+        only the process died, all its writes are in the files; missing data was removed afterwards.
         """
         log, lost, whole = self._log, [], 0
         known = max(
@@ -236,7 +235,8 @@ class Recovery:
                 )
 
     def _tell_older_log(self) -> None:
-        """RocketMQ's checkpoint says no offset. Of its slave, which cut its log, it may say times of what was cut: no refusal."""
+        """RocketMQ's checkpoint says no offset. At a slave that truncated its log, it may contain times of removed
+        records: no refusal."""
         known, newest = self._checkpoint.log_timestamp, self.report.last_store_timestamp
         if not self._checkpoint.has_bounds and known - _TIMESTAMP_SLACK_MS > newest:
             self.report.notes.append(
@@ -250,7 +250,8 @@ class Recovery:
         return any(self._is_record_of(key, queue_offset, candidate) for candidate in offsets)
 
     def _judge_lost_beginning(self) -> None:
-        """Retention takes the oldest files, and the checkpoint knows of it; when files went otherwise, the report says what is gone."""
+        """Retention deletes the oldest files and records this in the checkpoint; if files disappeared otherwise, the
+        report states the loss."""
         bounds, log = self._bounds, self._log
         if self.report.was_clean and bounds is not None and bounds.log_min < log.min_offset:
             self.report.notes.append(
@@ -315,8 +316,8 @@ class Recovery:
             covered = max(
                 (queue.max_physical_offset for queue in self._queues.queues.values()), default=log.min_offset
             )
-            # What the checkpoint says is there was there: records before it without a queue are of deleted topics, and a
-            # queue that is gone since is missed by its bound.
+            # The checkpoint is complete: earlier records without a queue belong to deleted topics, and a
+            # queue that is missing since is detected by its bound.
             said = min(checkpoint.queues_flushed, log.end) if self._bounds is not None else 0
             return max(log.min_offset, covered, said)
         if checkpoint.has_bounds:
@@ -332,8 +333,8 @@ class Recovery:
         """An offset at or before dispatch_from where a record is known to begin."""
         log = self._log
         if not self.report.was_clean:
-            # The bound itself begins a record, or is the end of the log at that time. What is said to lie before it is
-            # looked at, too: the file may be gone or empty although all of it was on the disk.
+            # The bound itself begins a record, or is the end of the log at that time. Data before the bound
+            # is checked, too: the file may be missing or empty although it was on disk.
             return min(dispatch_from, self._last_flushed_record(dispatch_from))
         known = self._checkpoint.queues_physical_offset
         if log.min_offset < known <= dispatch_from and self._scanner.at(known).kind is ScanKind.RECORD:

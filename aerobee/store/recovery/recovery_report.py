@@ -1,4 +1,4 @@
-"""What a start of the store found and did, and how that is said."""
+"""Report of a store's start-up: findings, actions, and their text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOTES_MAX = 1_000  # sentences about single records: a log may hold millions of 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What load() found and did. `notes` are sentences for the log, naming file and offset."""
+    """Findings and actions of load(). `notes` are sentences for the log, naming file and offset."""
 
     was_clean: bool
     log_min_offset: int = 0

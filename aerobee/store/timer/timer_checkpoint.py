@@ -1,4 +1,4 @@
-"""How far the timer has come: config/timercheck. Follows TimerCheckpoint of RocketMQ.
+"""Progress of the timer: config/timercheck. Follows TimerCheckpoint of RocketMQ.
 
 4096 bytes; the first 56 are also the body of GET_TIMER_CHECK_POINT (60), int64 each:
 
@@ -13,8 +13,9 @@ in the timer log below the flushed position. RocketMQ reads nothing behind byte 
     @128 magic 8 | where the timer log begins 8 | size of its files 8 | crc32 of these and the one above 4
     @192 magic 8 | source 8 | position 8 | log end 8 | crc32 of these and the one above 4   (a slave's copy only)
 
-`scan_from` is a physical offset: what was delivered of the slots from the read time on lies behind it in the commit
-log. `is closed` is 1 while no slot was written since. When RocketMQ has written the file since, the copies differ, and scan_from is not used.
+`scan_from` is a physical offset: deliveries of slots from the read time on are after it in the commit log. `is closed`
+is 1 while no slot was written since. If RocketMQ has written the file since, the copies differ, and scan_from is
+ignored.
 
 A slave's file repeats what its master said: `source` is the master's timer log, `position` where in it the copy ends, and `log end` where
 the master's commit log ended. The statement is true of a commit log that reaches `log end`.
@@ -54,7 +55,7 @@ class CopiedFrom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerCheckpoint:
-    """What the file says; `scan_from` -1: not known, the file is RocketMQ's."""
+    """Content of the file; `scan_from` -1: not known, the file is RocketMQ's."""
 
     read_time_ms: int = 0
     log_flushed: int = 0
@@ -65,7 +66,7 @@ class TimerCheckpoint:
     counter: int = 0
     scan_from: int = -1
     is_closed: bool = False
-    log_min: int = -1  # where the timer log begins; -1: not known
+    log_min: int = -1  # begin of the timer log; -1: unknown
     log_file_size: int = 0  # 0: not known
     copied_from: CopiedFrom | None = None  # None: this broker was the master
 
@@ -157,7 +158,7 @@ class TimerCheckpointFile:
         self._path = path
 
     def read(self) -> TimerCheckpoint | None:
-        """What is on the disk; None when there is nothing usable. Raises OSError."""
+        """The durable checkpoint; None when there is nothing usable. Raises OSError."""
         if not self._disk.exists(self._path):
             return None
         return decode_timer_checkpoint(self._disk.read_file(self._path))

@@ -5,7 +5,7 @@ are dropped and their messages read again from the timer topic, for a power loss
 when RocketMQ wrote the checkpoint, which does not say exactly which messages have their unit, whole units behind
 it are kept, as it keeps them.
 
-What a checkpoint promises is on the disk before the checkpoint is: units, then slots, then the file itself.
+Data covered by a checkpoint is written to disk before it: units, then slots, then the checkpoint file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class TimerFiles:
     ) -> Generator[None, None, TimerCheckpoint | None]:
         """Open the files and settle them, in steps of some milliseconds. None when there never was a timer message.
 
-        Nothing else uses the files meanwhile. One that is not finished leaves what a crash leaves: close(), then begin again.
+        Nothing else uses the files meanwhile. An incomplete write leaves the same state as a crash: call close(), then
+        start again.
 
         `log_end` and `queue_max` are the ends of the commit log and of the timer topic's queue; `queue_offset_of`
         tells the queue offset of the timer record at a physical offset. Raises ConfigError, StoreError, OSError.
@@ -90,8 +91,8 @@ class TimerFiles:
         fault = "" if checkpoint is None else (yield from self._log_fault(checkpoint))
         if checkpoint is not None and fault:
             _logger.warning(
-                "the timer log is damaged (%s): every timer message that is still in the commit log is looked at again, and "
-                "what was delivered is left out",
+                "the timer log is damaged (%s): every timer message in the commit log is read "
+                "again, and delivered ones are skipped",
                 fault,
             )
             # First the checkpoint, then the files: a start that ends in between begins this again.
@@ -148,7 +149,7 @@ class TimerFiles:
         )
 
     def _log_fault(self, checkpoint: TimerCheckpoint) -> Generator[None, None, str]:
-        """What is wrong with the part of the timer log that the checkpoint counts; empty when nothing is."""
+        """Error in the part of the timer log that the checkpoint covers; empty when it is valid."""
         log, end = self.log, checkpoint.log_flushed
         if not end:
             return ""
@@ -264,7 +265,7 @@ class TimerFiles:
             raise
 
     def slot(self, slot_time: int) -> TimerSlot | None:
-        """The slot of a time; None when it is empty or belongs to another turn of the wheel."""
+        """The slot of a time; None when it is empty or belongs to another revolution of the wheel."""
         return self.wheel.get(slot_time)
 
     def replace_slot(self, slot_time: int, units: list[TimerUnit]) -> None:

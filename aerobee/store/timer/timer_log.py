@@ -69,21 +69,21 @@ class _File:
 class TimerLog:
     """Append and read by position. One thread, but sync(), which any thread may call.
 
-    What always holds: every byte from the first file to `end` belongs to a whole unit or a blank; behind it are zeros.
+    Invariant: every byte from the first file to `end` belongs to a whole unit or a blank; zeros follow.
     """
 
     def __init__(self, directory: str, file_size: int, disk: Disk) -> None:
-        self.end = 0  # where the next unit goes, before a blank is taken into account
+        self.end = 0  # position of the next unit, without a possible blank
         self._directory = directory
         self.file_size = file_size
         self._disk = disk
         self._files: list[_File] = []
         self._unsynced_names = False
-        self.fault = ""  # what load() found wrong with the files
+        self.fault = ""  # error that load() found in the files
 
     @property
     def min_position(self) -> int:
-        """Where the oldest file begins."""
+        """Begin of the oldest file."""
         return self._files[0].base if self._files else self.end
 
     # -- writing
@@ -259,7 +259,7 @@ class TimerLog:
     # -- opening, cutting, deleting
 
     def load(self, written: int = 0) -> None:
-        """Find the files; set_end() comes next. What cannot be one of them, and all behind it, is named in `fault`.
+        """Find the files; set_end() comes next. The first invalid file and all later ones are reported in `fault`.
 
         `written`: the length that files are known to have had, 0 for not known. Raises ConfigError when nothing says that
         a file of another length was cut.
@@ -356,7 +356,7 @@ class TimerLog:
 
     @property
     def file_count(self) -> int:
-        """How many files there are."""
+        """Number of files."""
         return len(self._files)
 
     def close(self) -> None:

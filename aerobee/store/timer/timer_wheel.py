@@ -28,7 +28,7 @@ _PAGE_BYTES = 4096
 
 
 class TimerSlot(NamedTuple):
-    """What the wheel knows of one slot. `time_ms` is when it begins."""
+    """Content of one slot of the wheel. `time_ms` is when it begins."""
 
     time_ms: int
     first: int
@@ -172,7 +172,8 @@ class TimerWheel:
             yield piece
 
     def first_used(self, time_ms: int, slot_count: int) -> int:
-        """When the first slot begins that is not empty, of so many from that of a time on; the one behind them when all are."""
+        """Start of the first non-empty slot among this number of slots from a time on; the end of the range when all
+        are empty."""
         number = time_ms // self.precision_ms
         end = number + slot_count
         while number < end and self._file is not None:

@@ -1,1 +1,1 @@
-"""What is done periodically: flushing queues, deleting old files."""
+"""Periodic tasks: flushing queues, deleting expired files."""

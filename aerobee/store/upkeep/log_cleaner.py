@@ -1,6 +1,6 @@
 """Carrying out retention: old log files go, and with them the queue and index files that only point into them.
 
-Follows CleanCommitLogService and CleanConsumeQueueService of RocketMQ; what is to go is decided in retention.py.
+Follows CleanCommitLogService and CleanConsumeQueueService of RocketMQ; retention.py selects the files to delete.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bringing queue entries and index entries to the disk, and knowing up to where they are there.
 
 Follows FlushConsumeQueueService of RocketMQ. The bound is a physical offset: every queue and index entry of a record
-before it is on the disk. It is what the checkpoint may promise, and where recovery begins.
+before it is on the disk. The checkpoint records it, and recovery starts there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class QueueFlusher:
         return min(offsets, default=log_end)
 
     def begin(self, log_flushed: int) -> Work:
-        """Take everything that is dirty now. What is written from here on belongs to the next round.
+        """Take everything that is dirty now. Later writes belong to the next round.
 
         `log_flushed` limits the bound: an entry may be on the disk before its record, the promise may not.
         """
@@ -65,9 +65,9 @@ class QueueFlusher:
         return self.Work(log_flushed, self._pool.take_dirty(), self.index.take_dirty(), directories)
 
     def sync(self, work: Work) -> None:
-        """Raises OSError; then nothing is known about what the round should have made durable."""
+        """Raises OSError; then the durability of this round's data is unknown."""
         for directory in work.directories:
-            # A topic may be deleted meanwhile, also between two lines here: what is gone has no names to keep.
+            # A topic may be deleted at any time meanwhile: deleted files have no directory entries to sync.
             with suppress(FileNotFoundError):
                 if self._disk.is_dir(directory):
                     self._disk.sync_dir(directory)

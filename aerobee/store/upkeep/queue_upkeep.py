@@ -87,7 +87,7 @@ class QueueUpkeep:
         try:
             await asyncio.wait([future])
             while is_used_up(future.exception()):
-                # A file could not be opened to be synced, so nothing is wrong with what the disk holds: again.
+                # A file could not be opened for syncing, which is not an error of the disk: retry.
                 await self._clock.sleep(_RETRY_S)
                 future = loop.run_in_executor(self._executor, self._sync, work, checkpoint)
                 await asyncio.wait([future])

@@ -96,7 +96,7 @@ class WrongEntry:
 
 @dataclass(slots=True)
 class StoreReport:
-    """What verify() saw. `faults` are sentences about whole files."""
+    """Result of verify(). `faults` are sentences about whole files."""
 
     log_min: int = 0
     log_end: int = 0

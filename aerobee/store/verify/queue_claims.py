@@ -1,4 +1,4 @@
-"""What a store knows of the messages that were in a damaged range of its log: from whole records around it, and from its queues.
+"""Knowledge about messages in a damaged range of the log, from whole records around it and from the queues.
 
 A record of a replica says itself which message it is. It is believed
 
@@ -44,7 +44,7 @@ class _Seen(NamedTuple):
 
 
 class QueueClaims:
-    """Tell it whole records with saw() and damaged ranges with damaged(), both in the log's order; then ask refusal()."""
+    """Report whole records with saw() and damaged ranges with damaged(), both in the log's order; then call refusal()."""
 
     def __init__(self, queues: Mapping[Key, AnyQueue]) -> None:
         self._queues = queues
@@ -102,7 +102,7 @@ class QueueClaims:
         return _raw(queue, record.queue_offset) if queue is not None else None
 
     def refusal(self, record: DispatchRecord, damaged: tuple[int, int], *, is_last: bool) -> str:
-        """Why a record in the `damaged` range cannot be the one that was there, as a part of a sentence; "" when it can.
+        """Reason why a record cannot be the original one of the `damaged` range, as a part of a sentence; "" when it can.
 
         Behind the last whole record (`is_last`) only the entries decide.
         """
@@ -154,7 +154,7 @@ class QueueClaims:
         return ""
 
     def _lost_between(self, start: int, stop: int) -> int:
-        """How many bytes of [start, stop) may have held other messages: damaged, and not restored."""
+        """Number of damaged, not restored bytes of [start, stop) that may have contained other messages."""
         return _overlap(self._damaged, start, stop) - _overlap(self._restored, start, stop)
 
     def _claims_in(self, damaged: tuple[int, int]) -> list[Claim]:

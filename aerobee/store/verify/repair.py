@@ -1,7 +1,7 @@
 """Mending a store that no broker has open: everything that can be derived is written again from the log.
 
-It is a start with `truncateCorruptLog` and `checkQueuesOnStart`: damaged bytes of the log are left out and kept in
-`damaged/`, every queue entry is compared with the log, indexes are built again.
+It is a start with `truncateCorruptLog` and `checkQueuesOnStart`: damaged bytes of the log are skipped and stored in
+`damaged/`, every queue entry is compared with the log, indexes are rebuilt.
 """
 
 from __future__ import annotations

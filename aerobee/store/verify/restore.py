@@ -9,8 +9,8 @@ repair left out, are taken when all of this holds:
   queue has to have an entry that says so;
 - the whole records before and behind the range are the same, byte for byte, at the replica: else it is another log.
 
-The bytes that were there are kept in `damaged/`. Queues that had lost the entries of what came back are built again; all
-others, and indexes, are repair's work, afterwards.
+The bytes that were there are kept in `damaged/`. Queues that had lost the entries of restored records are rebuilt;
+repair handles all others, and the indexes, afterwards.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FILE_NAME_DIGITS = 20
 
 @dataclass(slots=True)
 class Restored:
-    """What restore() did. `refused` are sentences: a range, and why its record was not taken."""
+    """Result of restore(). `refused` are sentences: a range, and why its record was not taken."""
 
     records: int = 0
     bytes: int = 0
@@ -93,14 +93,14 @@ def restore(config: StoreConfig, record_at: RecordAt, *, disk: Disk | None = Non
                 taken = _without_those_that_cost_the_end(damaged, found, taken, claims, done.refused)
         stale = {(record.topic, record.queue_id) for record, _ in taken if not claims.has_entry(record)}
         ends = {key: table.queues[key].max_offset for key in stale if key in table.queues}
-        # Those whose entries are there come first: behind the last whole record, entries are all that vouches for a record, and
-        # they go with the files.
+        # Queues with entries first: after the last whole record only entries prove a record, and they are
+        # removed with the files.
         with_entry = [each for each in taken if claims.has_entry(each[0])]
         without = [each for each in taken if not claims.has_entry(each[0])]
         for record, data in with_entry:
             _write(log, record.physical_offset, data, config.path(DIRECTORY), disk)
-        # Before the others, and durably: a queue whose files are gone is built again at the next start, while one with a hole
-        # would keep it, and the message that came back would never be served.
+        # Before the others, and durably: a queue without files is rebuilt at the next start, while a queue
+        # with a gap would keep it and never serve the restored message.
         for key in ends:
             _remove_files(table.queues[key].path, disk)
         for record, data in without:
@@ -152,7 +152,7 @@ def _is_log_file(path: Path) -> bool:
 
 
 def _damaged_ranges(log: CommitLog, claims: QueueClaims) -> tuple[list[_DamagedRange], int]:
-    """Damaged ranges, what lies behind the last record among them, and records that stand for damaged bytes.
+    """Damaged ranges, including the bytes after the last record, and records that replace damaged bytes.
 
     Returns them and where the last whole record ends. `claims` receives the records.
     """
@@ -246,7 +246,7 @@ def _judge(
 def _without_those_that_cost_the_end(
     damaged: _DamagedRange, found: list[_Taken], taken: list[_Taken], claims: QueueClaims, refused: list[str]
 ) -> list[_Taken]:
-    """Not all of the log's end came back: leave out records whose queue would lose the entries that say what belongs there.
+    """The log's end was only partly restored: skip records whose queue would lose the entries that identify them.
 
     Such a queue is built again, with holes for the end; a better replica could no longer fill them. `found` are the records that
     are taken for the end, `refused` gets the others.
@@ -288,7 +288,7 @@ def _write(log: CommitLog, at: int, data: bytes, directory: str, disk: Disk) -> 
     begin, end = at - segment.base, at - segment.base + len(data)
     disk.make_dirs(directory)
     path = os.path.join(directory, f"{at:020d}-{len(data)}")
-    if not disk.exists(path):  # what an earlier try kept is what was there at first
+    if not disk.exists(path):  # the bytes stored by an earlier try are the original ones
         disk.replace_file(path, segment.file.read(begin, end))
     segment.file.reserve(end)
     segment.file.buffer[begin:end] = data
