@@ -1,9 +1,9 @@
-"""MessagePack with a checksum, and the checks of what comes out of it.
+"""MessagePack with a checksum, and checks of decoded values.
 
     crc32 4 | payload        big-endian; the checksum (zlib.crc32) covers the payload
 
-What a peer sent or a disk returned is never trusted: sizes are bounded before anything is decoded, and each value's
-type and range are checked before it is used. A value that fails raises MalformedFrame, and nothing else is raised.
+Bytes from peers and disks are never trusted: sizes are bounded before decoding, and each value's type and range are
+checked before use. A value that fails raises MalformedFrame, and nothing else is raised.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def unpack_checked(data: bytes, *, bytes_max: int, what: str) -> Any:
 def unpack_first(data: bytes, count: int, *, bytes_max: int, what: str) -> tuple[object, ...]:
     """The first `count` values of an array that pack_checked made, by its first `bytes_max` bytes alone.
 
-    The checksum and what lies behind them are not looked at, so the cost has a bound whatever the array holds. Raises MalformedFrame.
+    The checksum and later elements are not read, so the cost is bounded for any array. Raises MalformedFrame.
     """
     unpacker = msgpack.Unpacker(use_list=False, raw=False, strict_map_key=False, max_buffer_size=bytes_max)
     unpacker.feed(data[CRC_BYTES:bytes_max])

@@ -1,4 +1,4 @@
-"""How much one micro-batch of a stream takes. Core.
+"""Size of one micro-batch of a stream. Core.
 
 `maxOffsetsPerTrigger` is shared out in proportion to what waits in each queue; `minOffsetsPerTrigger` lets a batch wait until
 so much is there, but not longer than `maxTriggerDelay` after the last one.

@@ -1,4 +1,4 @@
-"""Where a read begins and ends in each queue: what the options say, held against what the queues have. Core.
+"""Begin and end of a read in each queue: the options, limited to the queues' actual ranges. Core.
 
 The order is that of Kafka's source: timestamp for all, timestamps by queue, offsets. Times have to be looked up at the
 brokers, so that this asks for them first:

@@ -41,14 +41,14 @@ class QueueAdmin(Admin):
     """An admin client that also asks for queues one by one."""
 
     async def bounds(self, queue: MessageQueue) -> Bounds:
-        """What a queue holds now."""
+        """Present range of a queue."""
         routes = self._session.routes
         begin = await begin_offset(self._session, queue)
         end = max(begin, await end_offset(self._session, queue))
         return Bounds(begin, end, is_masters=routes.address_of(routes.leader_of(queue)) is not None)
 
     async def refresh_route(self, topic: str) -> None:
-        """Ask for the route again; what is not known any more is forgotten, and its queues are missing."""
+        """Refresh the routes; unknown topics are dropped, and their queues are missing."""
         try:
             await self._session.routes.refresh(topic)
         except AerobeeError as error:
@@ -103,7 +103,7 @@ class ClusterView:
         return self._run(ask)
 
     def bounds(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
-        """What each queue holds now. Raises TransportError when a broker gives no answer after all retries."""
+        """Present range of each queue. Raises TransportError when a broker gives no answer after all retries."""
         return self._each(queues, lambda admin, queue: admin.bounds(queue))
 
     def queue_bounds(self, known: Collection[str] | None = ()) -> dict[MessageQueue, Bounds]:
@@ -121,7 +121,7 @@ class ClusterView:
         return self._each(times_ms, lambda admin, queue: admin.offset_at(queue, times_ms[queue]))
 
     def missing_cause(self, queue: MessageQueue) -> str:
-        """Why a queue that was read is not among queues(): NO_QUEUE, or "" while its broker is not there."""
+        """Reason why a queue that was read is missing in queues(): NO_QUEUE, or "" while its broker is not there."""
 
         async def ask(admin: QueueAdmin) -> str:
             info = await admin.cluster_info()

@@ -47,7 +47,7 @@ class DataLost(AerobeeError):
 
 
 def losses(start: Offsets, bounds: dict[MessageQueue, Bounds]) -> list[Loss]:
-    """What is gone of queues that are to be read from `start` on. Queues without bounds are not judged."""
+    """Lost messages of queues that must be read from `start` on. Queues without bounds are not judged."""
     found = []
     for queue in sorted(start):
         has, begin = bounds.get(queue), start[queue]

@@ -58,7 +58,7 @@ class TopicRows:
 
 
 class _Buffers(Protocol):
-    """What is used of a pyarrow array."""
+    """The part of a pyarrow array that is used here."""
 
     type: Any
     offset: int

@@ -1,11 +1,11 @@
-"""The lag job: samples of a cluster into a history, and what the history says of every queue of every group.
+"""The lag job: writes samples of a cluster to a history, and evaluates the history for every queue of every group.
 
     aerobee spark lag --nameservers 127.0.0.1:9876 --history /data/lag --rounds 5 --every 30
     spark-submit -c spark.submit.deployMode=client $(python -c 'import aerobee.spark.lag_job as m; print(m.__file__)') --nameservers ...
 
-The history is a table of SAMPLE_FIELDS in any format that Spark appends to and reads by path (Parquet, Delta) or by options (JDBC).
-evaluation() is a plain DataFrame of it: each queue's samples of the last windows are judged together by aerobee/spark/lag_rows.py, in
-tasks; nothing that grows with the history comes to the driver.
+The history is a table of SAMPLE_FIELDS in any format that Spark appends to and reads by path (Parquet, Delta) or by
+options (JDBC). evaluation() is a plain DataFrame of it: aerobee/spark/lag_rows.py evaluates each queue's samples of the
+last windows together, in tasks; the driver receives nothing that grows with the history.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LAG_ARROW = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Where samples are kept. `options` for formats without a path, as url and dbtable of jdbc."""
+    """Store of the samples. `options` for formats without a path, as url and dbtable of jdbc."""
 
     format: str
     path: str = ""
@@ -148,7 +148,8 @@ def look(spark: Any, nameservers: str, history: History, *, client: ClientConfig
 
 
 def groups_of(result: Any) -> Any:
-    """One row for each group: its worst state, lag, retry and dead letters. What is UNKNOWN adds nothing, and is counted."""
+    """One row for each group: its worst state, lag, retry and dead letters. UNKNOWN queues add no lag, and are counted
+    separately."""
     rank = F.array_position(F.array(*(F.lit(state.value) for state in SEVERITY)), F.col("state"))
     is_unknown = F.col("state") == "UNKNOWN"
 
@@ -327,9 +328,7 @@ def _parser() -> argparse.ArgumentParser:
         "--window", type=float, default=WINDOW_MS / 1000, help="seconds of history that a state is judged by"
     )
     parser.add_argument("--page", default="", help="an HTML page with a heat map and a chart of each group")
-    parser.add_argument(
-        "--page-hours", type=float, default=6.0, help="how much of the history the page shows"
-    )
+    parser.add_argument("--page-hours", type=float, default=6.0, help="time range of the page")
     parser.add_argument(
         "--metrics", default="", help="a file for Prometheus, by node_exporter's textfile collector"
     )

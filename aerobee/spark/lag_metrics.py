@@ -1,6 +1,6 @@
-"""What the lag job found, for Prometheus: a file in its text format, which node_exporter's textfile collector shows. Core.
+"""Results of the lag job for Prometheus: a file in its text format for node_exporter's textfile collector. Core.
 
-One line a number and group, with the labels `cluster` and `consumer_group`. What is not known has no line, never a 0.
+One line a number and group, with the labels `cluster` and `consumer_group`. Unknown values have no line, never a 0.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ PREFIX = "aerobee_lag_job_"
 def metrics_text(groups: Sequence[Mapping[str, Any]], at_ms: int) -> str:
     """Rows of lag_job.groups_of() as text; `at_ms` is when they were sampled, ms since the epoch."""
     groups = groups[:GROUPS_MAX]
-    lines = list(
-        _family("sample_timestamp_seconds", "When the last look was taken.", [(_labels(), at_ms / 1000)])
-    )
+    lines = list(_family("sample_timestamp_seconds", "Time of the last sample.", [(_labels(), at_ms / 1000)]))
     for column, (name, text, factor) in _GAUGES.items():
         found = [
             (_labels(cluster=row["cluster"], consumer_group=row["group"]), row[column] * factor)

@@ -1,7 +1,7 @@
 """The lag of groups as an HTML page that needs nothing else: a table, a heat map of all groups, a chart of each. Core.
 
-What it draws is small whatever the history is: at most GROUPS_MAX groups, and of each at most COLUMNS points, the largest lag of a
-stretch of time. A stretch in which nothing was sampled, or no broker answered, is left empty, never 0.
+The page is small for any history: at most GROUPS_MAX groups, each with at most COLUMNS points, the largest lag of an
+interval. A stretch in which nothing was sampled, or no broker answered, is left empty, never 0.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Span:
 
     @property
     def column_ms(self) -> float:
-        """How long one column is."""
+        """Duration of one column."""
         return max(1.0, (self.end_ms - self.begin_ms) / COLUMNS)
 
 

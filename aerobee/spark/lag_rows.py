@@ -1,4 +1,4 @@
-"""What the lag job samples, and what it says of a history of samples. Core.
+"""Rows of the lag job: samples, and the evaluation of a history of samples. Core.
 
 A sample is one look at one queue of one group. A history may come late, out of order and twice: evaluate() puts it in order and takes
 of equal times the last. A broker that gave no answer leaves a sample with `error`, and where that is the newest one the state is
@@ -58,7 +58,7 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLag:
-    """What the job says of one queue of a group. Rates are messages a second over the window; None: not known.
+    """Evaluation of one queue of a group. Rates are messages a second over the window; None: not known.
 
     `retention_s`: seconds until the first unread message may be deleted; below 0: it may be already.
     """
@@ -86,12 +86,12 @@ LAG_FIELDS = tuple(each.name for each in fields(QueueLag))
 
 
 def kind_of(topic: str) -> str:
-    """What a topic is to the group that reads it."""
+    """Kind of a topic for the group that reads it."""
     return RETRY if topic.startswith(RETRY_PREFIX) else DEAD if topic.startswith(DLQ_PREFIX) else TOPIC
 
 
 def evaluate(history: Iterable[Mapping[str, Any]], *, window_ms: int = WINDOW_MS) -> QueueLag | None:
-    """What the samples of one queue of one group say, each a mapping of SAMPLE_FIELDS; None without any."""
+    """Evaluate the samples of one queue of one group, each a mapping of SAMPLE_FIELDS; None without any."""
     by_time = {row["at_ms"]: LagSample(**row) for row in history}
     samples = [by_time[at_ms] for at_ms in sorted(by_time)]
     if not samples:

@@ -1,4 +1,4 @@
-"""Asks a cluster for one sample of each queue of each group: what the lag job keeps as history.
+"""Reads one sample of each queue of each group from a cluster, for the history of the lag job.
 
 It asks with admin calls, a few groups at a time, and never commits. Groups that consume by broadcasting keep their offsets themselves and
 are left out. A broker that gives no answer leaves samples that say so, for the queues that earlier samples knew.
@@ -61,7 +61,7 @@ async def _sample(
 
 
 def wanted_of(subscriptions: Iterable[SubscriptionData]) -> Wanted:
-    """What a member asks for, by topic, so that equal wishes are equal; without the retry topic, which clients add in their own ways."""
+    """A member's normalized subscriptions by topic, without the retry topic, which clients add in different forms."""
     return {
         item.topic: (item.expression_type, tuple(sorted(item.tags_set)) or item.sub_string.strip())
         for item in subscriptions
@@ -165,7 +165,7 @@ class ClusterSampler(Admin):
         return [*await asyncio.gather(*looks), *await self._dead(group)]
 
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """As Admin.running_info; what the member asks for is noted besides."""
+        """As Admin.running_info; also records the member's subscriptions."""
         info = await super().running_info(group, client_id)
         self._wanted.setdefault(group, {})[client_id] = wanted_of(info.subscription_set)
         return info

@@ -19,7 +19,7 @@ EARLIEST = -2
 LATEST = -1
 
 Offsets = dict[MessageQueue, int]
-OffsetTable = dict[str, dict[str, int]]  # what Spark keeps in the checkpoint
+OffsetTable = dict[str, dict[str, int]]  # key in Spark's checkpoint
 
 
 def queue_name(queue: MessageQueue) -> str:

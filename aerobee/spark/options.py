@@ -30,7 +30,7 @@ _STRATEGIES = ("error", "latest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Where a range begins or ends, as the options say it. The first that is set counts: the order is Kafka's.
+    """Begin or end of a range, from the options. The first that is set counts: the order is Kafka's.
 
     `timestamp_ms`: all queues. `by_timestamp`: ms of each queue. `offsets`: EARLIEST, LATEST, or an offset of each queue.
     """
@@ -42,7 +42,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a reader is to do. Counts are of offsets, which are messages unless a filter takes some."""
+    """Options of a reader. Counts are of offsets, which are messages unless a filter takes some."""
 
     nameservers: str
     topics: tuple[str, ...] = ()  # subscribe
@@ -78,7 +78,7 @@ class SourceOptions:
 
 
 class OptionReader:
-    """Takes options out of Spark's dictionary, so that what is left over is unknown."""
+    """Removes known options from Spark's dictionary, so that the remaining ones are unknown."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.left = {name.lower(): value for name, value in options.items()}
@@ -89,7 +89,7 @@ class OptionReader:
         return value.strip() if value is not None else None
 
     def take(self, name: str, read: Callable[[str, str], T], otherwise: T) -> T:
-        """What `read(name, value)` makes of the value; `otherwise` when the option is not given."""
+        """The result of `read(name, value)`; `otherwise` when the option is not given."""
         value = self.text(name)
         return otherwise if value is None else read(name, value)
 
@@ -138,7 +138,7 @@ def _choice(*allowed: str) -> Callable[[str, str], str]:
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Check all options of a read. Raises ConfigError, naming the option and what to write instead."""
     reader = OptionReader(options)
-    reader.text("path")  # what .load("...") would set; a queue has none
+    reader.text("path")  # the option that .load("...") sets; queues have no path
     nameservers = required_nameservers(reader)
     topics, pattern, queues = _wanted(reader)
     expression, expression_type = _expression(reader)

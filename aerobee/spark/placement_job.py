@@ -3,9 +3,10 @@
     aerobee spark placement --history /data/load --sample 60 --every 60 --plan plan.json
     spark-submit $(python -c 'import aerobee.spark.placement_job as m; print(m.__file__)') --nameservers 127.0.0.1:9876 ...
 
-What the plan goes by is the busiest hour of the week of the whole cluster: rates() takes each queue's mean at that hour over all weeks of the
-history, and growth() how a topic's last week compares with the one before. Both aggregate in two steps, by hour and by queue, without
-a join; what comes to the driver is a row a queue. At least two looks an hour are needed: what counts is the difference within an hour.
+The plan is based on the busiest hour of the week of the whole cluster: rates() takes each queue's mean at that hour
+over all weeks of the history, and growth() how a topic's last week compares with the one before. Both aggregate in two
+steps, by hour and by queue, without a join; the driver receives one row per queue. At least two looks an hour are
+needed: what counts is the difference within an hour.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def load_model(
 
 
 def take_samples(spark: Any, nameservers: str, history: History, count: int, every_s: float) -> None:
-    """So many looks at the cluster into the history."""
+    """Write this number of samples of the cluster to the history."""
 
     async def look() -> list[LoadSample]:
         async with LoadSampler(nameservers) as sampler:

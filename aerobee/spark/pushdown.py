@@ -45,7 +45,7 @@ _EQUALS = ("EqualTo", "EqualNullSafe")
 
 @dataclass(slots=True)
 class Pushed:
-    """What the conditions leave over. `offset_min` counts, `offset_end` does not; times are ms, both ends may hold a match."""
+    """The remaining conditions. `offset_min` counts, `offset_end` does not; times are ms, both ends may hold a match."""
 
     queue_tests: list[Callable[[MessageQueue], bool]] = field(default_factory=list)
     offset_min: int | None = None

@@ -1,7 +1,7 @@
-"""Reads one range of a queue, batch by batch, by the client's pulls. What an executor runs.
+"""Reads one range of a queue, batch by batch, by the client's pulls. The code that an executor runs.
 
-What comes out depends on queue, begin and end alone, as long as the messages are there. Pulls carry the subscription and
-commit nothing. A pull that gets no answer is repeated, at the master; ranges that are not in the master's memory are read
+The result depends only on queue, begin and end, while the messages are stored. Pulls carry the subscription and commit
+nothing. A pull that gets no answer is repeated, at the master; ranges that are not in the master's memory are read
 where it suggests. Between two batches nothing runs here, but pulls are on their way.
 """
 
@@ -105,7 +105,7 @@ class RangeReader:
         await self._session.close()
 
     async def next_batch(self) -> LaidOut | None:
-        """The next rows; None when all are handed out."""
+        """The next rows; None when all are assigned."""
         rows, options = self._rows, self._options
         while self._bodies or not self._window.is_done:
             self._has_answer.clear()
@@ -137,7 +137,7 @@ class RangeReader:
                 task.result()
 
     async def _pull(self, cell: Cell) -> None:
-        """One pull of a cell and what follows from its answer."""
+        """One pull of a cell, and the handling of its reply."""
         offset = cell.next_offset
         answer = await self._retried(self._ask, cell)
         code = answer.code

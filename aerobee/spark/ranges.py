@@ -44,7 +44,7 @@ def ranges_between(begin: Mapping[MessageQueue, int], end: Offsets) -> list[Queu
 def split_ranges(
     ranges: Sequence[QueueRange], *, partitions_min: int | None = None, records_max: int | None = None
 ) -> list[QueueRange]:
-    """The ranges of the tasks, in order. Together they are what came in.
+    """The ranges of the tasks, in order. Together they are equal to the input.
 
     Raises ConfigError when `records_max` would make more than TASKS_MAX of them.
     """

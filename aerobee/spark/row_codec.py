@@ -1,4 +1,4 @@
-"""Which backend lays out rows: the native one, or Python's. AEROBEE_CLIENT_CODEC chooses, as for the client's codec.
+"""Selects the backend that encodes rows: native or Python. AEROBEE_CLIENT_CODEC chooses, as for the client's codec.
 
 The native package may be older than this file: without ArrowRows, Python's is taken.
 """

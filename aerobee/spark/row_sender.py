@@ -22,7 +22,7 @@ PAUSE_S = 0.2
 
 @dataclass(slots=True)
 class Sent:
-    """What a task did. `duplicate_count`: rows that a broker knew already."""
+    """Result of a task. `duplicate_count`: rows that a broker knew already."""
 
     row_count: int = 0
     duplicate_count: int = 0
@@ -93,7 +93,7 @@ class RowSender:
             raise
 
     async def finish(self) -> Sent:
-        """Send what is left and wait for every answer. Raises SinkError."""
+        """Send the remaining rows and wait for every reply. Raises SinkError."""
         for batch in self._batches.values():
             await self._begin(batch)
         self._batches.clear()

@@ -5,8 +5,8 @@
               where there is a value, None when all have one
     map       offsets as above over the pairs, and a variable column each of names and of values
 
-Rows are added in the order of their offsets. What a record is that native code leaves to Python (compressed, with an IPv6
-host, of a retry topic, a batch in one record ...) is said in take() of native/src/arrow_rows.rs.
+Rows are added in the order of their offsets. take() of native/src/arrow_rows.rs lists the records that native code
+leaves to Python (compressed, with an IPv6 host, of a retry topic, a batch in one record ...).
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class PythonRows:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """What one message puts into the columns. Times in microseconds."""
+    """The column values of one message. Times in microseconds."""
 
     value: bytes
     key: bytes | None

@@ -1,7 +1,7 @@
-"""df.write and df.writeStream: Arrow batches in, messages out. docs/spark.md says what is promised.
+"""df.write and df.writeStream: Arrow batches in, messages out. docs/spark.md states the guarantees.
 
-At least once: a task that Spark runs again sends its rows again. With dedup=true each row has a key, and a broker with a
-window (dedupWindowMillis) stores a key once. What a failed batch has sent stays.
+At least once: a task that Spark runs again sends its rows again. With dedup=true each row has a key, and a broker with
+a window (dedupWindowMillis) stores a key once. Messages that a failed batch sent stay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROWS_AT_ONCE = 1024  # rows converted to messages at a time: many live objects c
 
 
 class TaskSent(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Result of a task for the driver."""
 
     def __init__(self, sent: Sent) -> None:
         self.row_count = sent.row_count
@@ -62,7 +62,7 @@ def _check_windows(admin: Any) -> None:
 
 
 class _Writing:
-    """What both writers do in a task."""
+    """Task code of both writers."""
 
     _options: SinkOptions
     _scope: str
@@ -125,7 +125,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         log_sent(messages, "the write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was sent stays."""
+        """Sent messages stay."""
         log_aborted(messages, "the write")
 
 
@@ -141,7 +141,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         log_sent(messages, f"batch {batchId}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent stays."""
+        """Sent messages stay."""
         log_aborted(messages, f"batch {batchId}")
 
 

@@ -33,7 +33,7 @@ COLUMN_TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a writer is to do. `topic`: of every row, whatever its column says. `dedup_scope`: see docs/spark.md."""
+    """Options of a writer. `topic`: topic of every row, overriding its column. `dedup_scope`: see docs/spark.md."""
 
     nameservers: str
     topic: str = ""

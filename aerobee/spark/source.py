@@ -47,7 +47,7 @@ class RocketMQSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in format(...)."""
+        """The name for format(...)."""
         return NAME
 
     def schema(self) -> str:
@@ -193,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_view": None, "_admission": None, "_bounds": {}}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. Raises UsageError, TransportError."""
+        """Start offsets of a new query. Raises UsageError, TransportError."""
         options, view = self._options, self._cluster()
         queues = view.queues()
         bounds = view.bounds(queues)
@@ -211,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends: `start` when there is nothing, or too little, to read.
+        """End of the next batch: `start` when there is nothing, or too little, to read.
 
         Queues that are new begin at their first offset; those whose broker is not there stay where they are. Raises
         DataLost.
@@ -234,13 +234,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return next_table(start, ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What the queues held when they were last asked, for the query's status."""
+        """The queues' ranges at the last request, for the query's status."""
         return to_table({queue: has.end for queue, has in self._bounds.items()}) if self._bounds else None
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the query is to end: what is stored from now on is not read."""
         view = self._cluster()
-        # What a checkpoint knows may be gone by now; of a new query initialOffset() looks whether it is there.
+        # Messages of a checkpoint may be lost by now; for a new query initialOffset() checks that they exist.
         self._last = {queue: has.end for queue, has in view.queue_bounds(None).items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -291,10 +291,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._view
 
     def _ends(self, start: Offsets) -> Offsets:
-        """Where each queue ends now, or where it stays. Raises DataLost for what is gone."""
+        """Present end of each queue, or its previous end. Raises DataLost for lost messages."""
         options, view = self._options, self._cluster()
         self._bounds = bounds = view.queue_bounds({queue.topic for queue in start})
-        # What only a slave has said is no loss: the master that comes may have it.
+        # Offsets reported by a slave only prove no loss: the next master may have the messages.
         found = losses(start, {queue: has for queue, has in bounds.items() if has.is_masters})
         missing = [queue for queue in start if queue not in bounds]
         for queue in missing:

@@ -2,9 +2,10 @@
 
     {"orders": {"broker-a:0": 23}, "@begin": {"orders": {"broker-a:0": 7}}}
 
-Spark keeps where a micro-batch ends, and takes the end of the one before for its begin. The first has none before: a query that was killed
-in it calls initialOffset() again, when "latest" is another offset, and "earliest" too after an expiration. So the end of
-the first micro-batch that reads anything says where it begins; until then "@new" says that nothing was read.
+Spark keeps where a micro-batch ends, and takes the end of the one before for its begin. The first has none before: a
+query that was killed in it calls initialOffset() again, when "latest" is another offset, and "earliest" too after an
+expiration. So the end of the first non-empty micro-batch contains its begin; until then "@new" marks that nothing was
+read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NEW = "@new"
 
 
 def initial_table(offsets: Offsets) -> dict[str, Any]:
-    """Where a new query begins."""
+    """Start offsets of a new query."""
     return {**to_table(offsets), NEW: {}}
 
 

@@ -14,7 +14,7 @@ TOPICS_MAX = 64  # of one record batch that is cut by topic
 def by_topic(batch: Any, first: int, topic: str) -> list[TopicRows]:
     """A record batch, whose first row has the number `first`, cut by topic: that of the options, or that of the column.
 
-    Rows of a topic stay in their order. What has no topic, or more than TOPICS_MAX, is not cut.
+    Rows of a topic stay in their order. Rows without a topic, or with more than TOPICS_MAX topics, are not split.
     """
     numbers = range(first, first + batch.num_rows)
     if topic:

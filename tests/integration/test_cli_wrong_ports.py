@@ -136,7 +136,7 @@ def command_lines() -> list[list[str]]:
 HANDLE = "djEgb3JkZXJzIGJyb2tlci1hIDE3OTUzNDgwMDAwMDAgN0YwMDAwMDEwQTNDMThCNEFBQzIwMDAwMDAwMDAwMDA="
 WORDS = {
     "refused": "Connection refused",
-    "broker": "a NameServer's address is needed, not a broker's",
+    "broker": "use a NameServer's address, not a broker's",
     "http": "it begins with 'HTTP', which another protocol does",
     "ssh": "it begins with 'SSH-', which another protocol does",
     "tls": "it speaks TLS, and this connection does not",

@@ -227,7 +227,7 @@ def test_a_fault_of_ours_in_a_turn_stops_neither_the_loop_nor_other_connections(
                 patch.setattr(broker._serving.fast_path, "_burst_done", fail)
                 one.writer.write(send(2))
                 assert [reply.opaque for reply in await one.replies(1)] == [2]  # stored, hence answered
-                await wait_until(lambda: "not noted to their end" in caplog.text)  # after a run of turns
+                await wait_until(lambda: "not recorded completely" in caplog.text)  # after a run of turns
             with monkeypatch.context() as patch:
                 patch.setattr(DirectTransport, "serve", fail)
                 one.writer.write(runtime_info(3))

@@ -1,4 +1,4 @@
-"""POP at a broker over real sockets: taken, acknowledged, put off, handed out again, in order, over a restart."""
+"""POP at a broker over real sockets: pop, acknowledgement, change of invisible time, redelivery, order, restart."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def send(
 async def again(
     client: RemotingClient, broker: Broker, clock: AdvancingClock, seconds: float
 ) -> list[Popped]:
-    """Let the time pass and pop what is handed out again."""
+    """Let the time pass and pop the redelivered message."""
     held = asyncio.create_task(pop(client, broker, TOPIC, poll_ms=200_000))
     await asyncio.sleep(0)
     clock.advance(seconds)
@@ -124,7 +124,7 @@ async def test_an_acknowledgement_that_comes_too_late_says_so(
     (back,) = await again(client, broker, clock, 11)
     reply = await client.invoke(broker.address, ack_request(taken))
     assert reply.code == 208
-    assert "was handed out again" in str(reply.remark)
+    assert "was redelivered" in str(reply.remark)
     assert await ack(client, broker, back) == 0
 
 

@@ -1,7 +1,8 @@
-"""How many calls that wait for the quorum a connection, a host and all of them together may have under way. Core.
+"""Bounds on pending calls to the quorum, per connection, per host and in total. Core.
 
-All calls of a controller share the inbox of its Raft member (raft/inbox.py). Without shares one client takes it whole, and brokers are answered
-SYSTEM_BUSY. What all peers together may have leaves space for the elections that the controller itself begins.
+All calls of a controller share the inbox of its Raft member (raft/inbox.py). Without shares one client takes it whole,
+and brokers are answered SYSTEM_BUSY. The total for all peers leaves space for elections that the controller itself
+starts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The calls of brokers and tools to a controller: 904, 1001 to 1006, 1011 to 1013. Source: ControllerRequestProcessor (RocketMQ).
 
-The leader alone answers what follows from the groups; the others answer CONTROLLER_NOT_LEADER, and an answer is given only
-when this controller surely leads (its lease, or a round that a majority answered). GET_METADATA_INFO and heartbeats are
+Only the leader answers requests about groups; the others answer CONTROLLER_NOT_LEADER. A reply is sent only when this
+controller surely leads (by its lease, or by a round that a majority answered). GET_METADATA_INFO and heartbeats are
 taken by every controller. A change whose fate is not known after CALL_TIMEOUT_S is answered SYSTEM_ERROR.
 """
 

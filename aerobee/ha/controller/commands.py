@@ -1,4 +1,4 @@
-"""What the controllers of a quorum agree on, one after the other, as bytes. Core.
+"""Commands on which the controllers of a quorum agree, and their encoding. Core.
 
 A command is MessagePack: `[code, fields in order]`; the code is that of the request that causes it. A command carries what
 only the leader knows at that moment (who is alive, how far each has got), so that every controller that applies it comes
@@ -19,7 +19,7 @@ CHECK_CODE_BYTES_MAX = 1_024
 
 
 class Candidate(NamedTuple):
-    """A broker that is alive: what it said in its last heartbeat."""
+    """A live broker, with the values of its last heartbeat."""
 
     broker_id: int
     epoch: int  # of the last mastership that it knows; -1 before the first
@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Which group it is about."""
+    """The group of the command."""
 
     CODE: ClassVar[int] = 0
     broker_name: str

@@ -1,6 +1,6 @@
 """Settings of a controller; keys and defaults as ControllerConfig and NettyServerConfig (RocketMQ), and the quorum's times.
 
-A controller listens where its own entry in `controllerDLegerPeers` says, for brokers, tools and the other controllers.
+A controller listens at the address of its entry in `controllerDLegerPeers`, for brokers, tools and the other controllers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ IGNORED_KEYS = frozenset(
         "writeBufferLowWaterMark",
     }
 )
-# What may change while a controller runs; everything else has effect at start only.
+# Settings that may change while a controller runs; all others take effect only at the start.
 CHANGEABLE_KEYS = frozenset(
     {
         "electMasterMaxRetryCount",
@@ -63,7 +63,7 @@ class ControllerConfig(MetricsConfig):
     controller_type: str = "DLedger"  # RocketMQ's other one, jRaft, has other addresses and is refused
     controller_d_leger_group: str = ""  # the quorum's name, the same in all
     controller_d_leger_peers: str = ""  # id-host:port of every controller, ; between them, the same in all
-    controller_d_leger_self_id: str = ""  # which of them this one is
+    controller_d_leger_self_id: str = ""  # the id of this controller in controllerDLegerPeers
     controller_store_path: str = ""  # "": controller/SELF_ID in the user's home
     controller_joins_quorum: bool = (
         False  # a new one of a quorum that is there: it waits until it is taken in
@@ -88,7 +88,7 @@ class ControllerConfig(MetricsConfig):
     raft_heartbeat_interval_millis: int = 200  # ms between two signs of the leader
     raft_snapshot_interval_entries: int = 10_000  # entries of the log between two snapshots
     config_store_path: str | None = (
-        None  # where UPDATE_CONTROLLER_CONFIG writes; None keeps changes in memory
+        None  # file to which UPDATE_CONTROLLER_CONFIG writes; None keeps changes in memory
     )
     config_black_list: str = "configBlackList;configStorePath"  # keys that no request changes, besides those that none ever may; ; between them
     inner_client_authentication_credentials: str = field(
@@ -159,7 +159,7 @@ class ControllerConfig(MetricsConfig):
 
     @property
     def credentials(self) -> Credentials | None:
-        """What this controller's requests are signed with. Raises ConfigError."""
+        """Credentials that sign this controller's requests. Raises ConfigError."""
         return credentials_of(
             self.inner_client_authentication_credentials, "innerClientAuthenticationCredentials"
         )
@@ -175,7 +175,7 @@ class ControllerConfig(MetricsConfig):
 
     @property
     def directory(self) -> str:
-        """Where this controller keeps its vote, log and snapshot."""
+        """Directory of this controller's vote, log and snapshot."""
         base = self.controller_store_path or os.path.join(os.path.expanduser("~"), "controller")
         return os.path.join(base, f"raft-{self.controller_d_leger_self_id}")
 

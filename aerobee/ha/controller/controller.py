@@ -1,7 +1,7 @@
 """A controller of a quorum: wires Raft, groups, calls and listeners. Source: ControllerManager, DLedgerController (RocketMQ).
 
-One listener serves brokers, tools and the other controllers, as DLedger's does. What the controllers agree on is on disk before
-any answer; liveness is in memory. A controller whose disk fails ends: `failure` says why, `ended` is set.
+One listener serves brokers, tools and the other controllers, as DLedger's does. Agreed commands are on disk before any
+reply; liveness is in memory. A controller whose disk fails ends: `failure` says why, `ended` is set.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Controller:
             client=self._client,
             clock=self._clock,
         )
-        # With a key each frame is proven, wherever it comes from.
+        # With a key every frame is authenticated, independent of its source address.
         self._peer_check = None if config.authentication_enabled else PeerCheck(peers, self._clock)
         self._refused = LogThrottle(log, self._clock.monotonic)
         self._raft = RaftService(
@@ -139,7 +139,7 @@ class Controller:
 
     @property
     def status(self) -> RaftStatus:
-        """What this controller knows of the quorum."""
+        """This controller's view of the quorum."""
         return self._raft.status
 
     @property
@@ -181,7 +181,7 @@ class Controller:
         self._unread_task = asyncio.create_task(self._look_for_unread(), name="controller-unread")
 
     async def stop(self) -> None:
-        """Let another one lead, take no further part, close everything. What was agreed on is on the disk already."""
+        """Let another one lead, take no further part, close everything. Agreed commands are on disk already."""
         if self.export is not None:
             await self.export.stop()
         await self._hand_over()
@@ -270,13 +270,12 @@ class Controller:
 
     def _on_raft_message(self, peer: Peer, request: RemotingCommand) -> RemotingCommand | None:
         try:
-            # Who may not send one must not have it decoded either: that takes half a second for the largest.
+            # A message from an unauthorized peer is not decoded: decoding the largest one takes half a
+            # second.
             refusal = self._refusal_of_message(peer, request)
             message = None if refusal else self._message(request)
         except MalformedFrame as error:
-            self._refused.warn(
-                "malformed", "%s sent what is no message of this quorum: %s", peer.address, error
-            )
+            self._refused.warn("malformed", "%s sent an invalid message: %s", peer.address, error)
             peer.close("no message of this quorum")
             return None
         if message is None:
@@ -291,7 +290,7 @@ class Controller:
         )
 
     def _refusal_of_message(self, peer: Peer, request: RemotingCommand) -> str:
-        """Why a message is not taken from this peer, whatever it says; "" when it is. Raises MalformedFrame."""
+        """Reason for refusing any message from this peer; "" when it is. Raises MalformedFrame."""
         if self._peer_check is None:
             return ""
         source = source_of(request.body, self.config.controller_d_leger_group)
@@ -304,7 +303,7 @@ class Controller:
         return refusal
 
     def _why_unrecognized(self) -> str:
-        """Why this controller takes no part in the quorum; "" when it does."""
+        """Reason why this controller does not take part in the quorum; "" when it does."""
         if not self.status.is_unrecognized:
             return ""
         own_id = self.config.controller_d_leger_self_id
@@ -331,7 +330,7 @@ class Controller:
 
 
 def listeners_of(config: ControllerConfig) -> tuple[Listener, ...]:
-    """Where a controller listens: its quorum address, and its listenPort where that differs."""
+    """Addresses at which a controller listens: its quorum address, and its listenPort if it differs."""
     own = Listener(QUORUM_LISTENER, config.bind_address, config.own_port)
     if config.listen_port in (0, config.own_port):
         return (own,)

@@ -1,4 +1,4 @@
-"""Who becomes master of a group. Core. Source DefaultElectPolicy of RocketMQ.
+"""Selects the master of a group. Core. Source DefaultElectPolicy of RocketMQ.
 
 Only a broker in the sync state set has everything that was confirmed, so only such a one is elected, unless losing
 messages is allowed for once.

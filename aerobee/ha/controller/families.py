@@ -21,7 +21,7 @@ def controller_families(
     alive: Callable[[str], tuple[int, ...]],
     connections: int,
 ) -> Iterator[Family]:
-    """What one controller knows. Who is alive the leader alone knows: others leave it out."""
+    """Metrics of one controller. Only the leader knows which brokers are alive: other controllers omit it."""
     common = label_text({"node_type": "controller", "controller_group": quorum, "controller_id": own_id})
     for name, meaning, value in (
         ("aerobee_controller_is_leader", "1: it leads the quorum", int(status.is_leader)),

@@ -1,12 +1,10 @@
 """Until when a master may rely on not being replaced. Core, in the memory of the leading controller.
 
-A lease is granted with the answer to a heartbeat, for a number of milliseconds. The master counts from the moment at which
-it sent the heartbeat, the controller from the moment at which it answers, each by its own monotonic clock. The controller
-waits longer by what two clocks may differ, so the master's lease expires first. What always holds:
+A lease is granted with the answer to a heartbeat, for a number of milliseconds. The master counts from the moment at
+which it sent the heartbeat, the controller from the moment at which it answers, each by its own monotonic clock. The
+controller waits longer by what two clocks may differ, so the master's lease expires first. Invariants:
 
-- Grants are made only by a controller that leads surely, for the master and epoch that it has applied.
-- No broker replaces a master before free_at_ms(); while that is waited for nothing is granted (withhold).
-- A controller that begins to lead does not know what the one before it granted: for one lease it waits for every master.
+- Only a controller that surely leads grants leases, for the master and epoch that it has applied. - No broker replaces a master before free_at_ms(); during that wait no lease is granted (withhold). - A new leader does not know the grants of its predecessor: it waits one lease for every master.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ CLOCK_DRIFT_RATIO_MAX = 0.02
 
 
 class MasterLeases:
-    """What was granted, by broker name."""
+    """Granted leases, by broker name."""
 
     def __init__(self, lease_ms: float) -> None:
         self.lease_ms = lease_ms
@@ -25,7 +23,7 @@ class MasterLeases:
 
     @property
     def waited_ms(self) -> float:
-        """How long a controller waits for a grant to be over, by its own clock."""
+        """Time that a controller waits for a grant to expire, by its own clock."""
         return self.lease_ms * (1 + CLOCK_DRIFT_RATIO_MAX) / (1 - CLOCK_DRIFT_RATIO_MAX)
 
     def begin(self, now_ms: float) -> None:

@@ -1,7 +1,7 @@
-"""Which brokers are alive, in the memory of the leading controller. Core. Source DefaultBrokerHeartbeatManager.
+"""Live brokers, in the memory of the leading controller. Core. Source DefaultBrokerHeartbeatManager.
 
-Heartbeats are not agreed on: what follows from them (an election, a change of a set) carries what they said. A controller
-that has just begun to lead has no heartbeats yet, so for one timeout silence proves nothing.
+Heartbeats are not replicated: commands that result from them (an election, a change of a set) contain their values. A
+controller that has just begun to lead has no heartbeats yet, so for one timeout silence proves nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from aerobee.ha.controller.commands import Candidate
 
-TIMEOUT_MS = 10_000  # when a heartbeat names none
+TIMEOUT_MS = 10_000  # default time-out of a heartbeat without one
 CLOSED_GRACE_MS = 1_500  # a broker whose connection ended before this controller led has so long to come back
 BROKERS_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a broker says every second. Source BrokerHeartbeatRequestHeader."""
+    """A broker's heartbeat, sent every second. Source BrokerHeartbeatRequestHeader."""
 
     broker_name: str
     broker_id: int
@@ -61,7 +61,7 @@ class BrokerLiveness:
         return pushed_out
 
     def begin_leading(self, now_ms: float) -> None:
-        """What happens from now on counts: earlier silence may have been this controller's own absence."""
+        """Restart all time-outs: earlier silence may have been this controller's own absence."""
         self._began_ms = now_ms
 
     def closed(self, broker_name: str, broker_id: int, now_ms: float) -> None:

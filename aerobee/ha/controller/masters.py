@@ -1,8 +1,8 @@
 """Masters of groups, as the leading controller looks after them: heartbeats, leases, elections, notices to brokers.
 
-Follows ControllerManager (RocketMQ): a broker whose connection ends, or that is silent for longer than it said, is gone, and when
-it was a master another one is elected. Beyond RocketMQ: a master that requested a lease is replaced only when its lease has
-expired, and one that says that its disk takes no writes is replaced although it lives.
+Follows ControllerManager (RocketMQ): a broker whose connection ends, or that is silent for longer than it said, is
+gone, and when it was a master another one is elected. Beyond RocketMQ: a master that requested a lease is replaced only
+when its lease has expired, and a live master is replaced when it reports that its disk refuses writes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _named(keys: list[Key]) -> str:
 
 
 class Masters:
-    """Who is alive, and who leads what. `start()` in the running loop, `await stop()`."""
+    """Live brokers and the masters of groups. `start()` in the running loop, `await stop()`."""
 
     def __init__(
         self,
@@ -76,13 +76,14 @@ class Masters:
         self._client = client
         self._clock = clock
         self._was_serving = False
-        self._via: dict[Key, Peer] = {}  # the connection of a broker's last heartbeat
-        # The connection that brought them first, of those that are open: whoever claims the id later is not where that broker runs.
+        # The connection of a broker's last heartbeat The first connection with heartbeats of this id, while
+        # it is open: a later one with the same id does not belong to that broker.
+        self._via: dict[Key, Peer] = {}
         self._first: dict[Key, Peer] = {}
         self._by_peer: dict[Peer, set[Key]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._wanted: set[str] = set()  # groups whose master is being looked for
-        self._changed_ms: dict[str, float] = {}  # when each group's master last changed, as seen here
+        self._changed_ms: dict[str, float] = {}  # time of each group's last change of master, as seen here
         self._deferred: OrderedSet[str] = OrderedSet()  # groups whose election had no space
         self._tasks: OrderedSet[asyncio.Task[None]] = OrderedSet()
         self._is_stopped = False
@@ -152,7 +153,7 @@ class Masters:
         return self.leases.grant(name, now_ms)
 
     def refusal(self, broker_name: str, broker_id: int, address: str, ha_address: str | None = None) -> str:
-        """Why a broker at `address` may not go by this id: another one does. "" when it may.
+        """Reason why a broker at `address` must not use this id, because another broker uses it. "" when it may.
 
         `ha_address` None: it is not said here, which is no other one.
 
@@ -173,8 +174,8 @@ class Masters:
     def host_of_master(self, broker_name: str) -> str | None:
         """The host from which the heartbeats of a group's master come; None when there are none.
 
-        Heartbeats are not signed. Of several connections that send them under one id the first counts, for as long as it is open: one
-        heartbeat from elsewhere does not make its sender the master's host.
+        Heartbeats are not signed. If several connections send heartbeats with one id, the first one counts while it is
+        open: a heartbeat from another host does not make its sender the master's host.
         """
         group = self._state.groups.get(broker_name)
         if group is None:
@@ -249,7 +250,8 @@ class Masters:
             self._deferred.add(broker_name)
 
     def _consider_deferred(self) -> None:
-        """Begin elections that had no space. What is left is considered when another task ends, and by the next look."""
+        """Begin elections that had no space. The remaining groups are considered when another task ends, and in the
+        next check."""
         for broker_name in list(islice(self._deferred, GROUPS_A_TURN)):
             if len(self._tasks) >= GROUP_TASKS_MAX:
                 return
@@ -290,7 +292,7 @@ class Masters:
             self._wanted.discard(broker_name)
 
     def wait_apart_ms(self, broker_name: str, apart_ms: float) -> float:
-        """How long a hand-over of this group has to wait so that no other group's master changed within `apart_ms`.
+        """Wait of a hand-over of this group until no other group's master changed within `apart_ms`.
 
         0 is a turn that is taken: the next group waits from now on. Clients learn of a new master from their next route; one that
         looks for another group meanwhile must find one that it knows.
@@ -368,7 +370,7 @@ class Masters:
         return tuple(each for each in found if each.broker_id in known)
 
     def ha_address(self, broker_name: str, broker_id: int) -> str:
-        """Where a broker that is heard has its HA port, as it says; "" when it does not."""
+        """HA port of a live broker, from its heartbeat; "" when it does not."""
         beat = self.liveness.last(broker_name, broker_id)
         return beat.ha_address if beat is not None else ""
 

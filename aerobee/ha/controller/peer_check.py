@@ -27,7 +27,7 @@ class PeerCheck:
         self._looking: asyncio.Task[None] | None = None
 
     def refusal(self, source: str, address: str) -> str:
-        """Why a frame of the controller `source` cannot come from `address`; "" when it can.
+        """Reason why a frame of the controller `source` cannot come from `address`; "" when it can.
 
         A name may have moved: it is looked up again, and a later frame is taken then. Raft sends what was lost again.
         """

@@ -1,11 +1,11 @@
-"""What the controllers agree on: groups of brokers, their ids, masters, sync state sets. Core, a Raft state machine.
+"""Replicated state of the controllers: groups of brokers, their ids, masters, sync state sets. Core, a Raft state
+machine.
 
-Follows ReplicasInfoManager of RocketMQ. What always holds:
+Follows ReplicasInfoManager of RocketMQ. Invariants:
 
 - A master epoch belongs to one master, or to none, and only grows; so does the epoch of a sync state set.
 - A master is in its sync state set. When no member can be elected the set stays: its members may still win later.
-- apply() depends on nothing but the state and the command. A command that cannot be carried out is answered. One that cannot be
-  read ends the controller: otherwise its state would differ from that of the controllers that can read it.
+- apply() depends on nothing but the state and the command. A command that cannot be carried out is answered. An unreadable command stops the controller: otherwise its state would differ from that of controllers that can read it.
 """
 
 from __future__ import annotations
@@ -314,7 +314,8 @@ class ControllerState:
 
 
 def group_bytes(group: Group) -> int:
-    """How much of STATE_BYTES_MAX a group takes: its texts in UTF-8 and, for numbers and lengths, 64 bytes and 48 a broker."""
+    """Share of STATE_BYTES_MAX that a group uses: its texts in UTF-8 and, for numbers and lengths, 64 bytes and 48 a
+    broker."""
     return (
         64
         + len(group.cluster_name.encode())

@@ -15,7 +15,7 @@ class RaftConfig:
     # twice as long without a leader.
     election_timeout_ms: int = 1_000
     heartbeat_interval_ms: int = 200
-    # How far the speed of a monotonic clock may be from true time; the leader's lease is shorter by it.
+    # Assumed maximum drift of a monotonic clock; the leader's lease is shorter by it.
     clock_drift_ratio_max: float = 0.02
     entry_bytes_max: int = 1 << 20  # one proposal
     append_bytes_max: int = 1 << 20  # entries of one message; one entry always fits
@@ -59,7 +59,7 @@ class RaftConfig:
 
     @property
     def lease_ms(self) -> float:
-        """How long a leader may trust one answered round: all over before the first of its voters votes again.
+        """Time for which a leader may trust one answered round: it ends before the first of its voters may vote again.
 
         A voter's timeout lasts at least timeout / (1 + drift) of true time, the leader's lease at most
         lease / (1 - drift).

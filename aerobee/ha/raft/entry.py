@@ -1,4 +1,4 @@
-"""What the log holds, and who the members are. Core.
+"""Entries of the log, and the membership. Core.
 
 An entry on the wire and on disk is `[index, term, kind, data]`. A membership is `[voters, learners, identities]`, ids in order, without the
 identities where none is known: `[[id, identity], …]` says which data directory each member has.
@@ -12,14 +12,14 @@ from enum import IntEnum
 from aerobee.errors import MalformedFrame
 from aerobee.ha.packed import array, array_of, blob, integer, pack, text, unpack
 
-# What a message holds per entry besides its data: four heads of MessagePack.
+# Overhead per entry in a message: four MessagePack headers.
 ENTRY_OVERHEAD_BYTES = 32
 FIRST_TERM = 1  # of the first entry, which every first member has from the start; no node leads in it
-MEMBERS_LIMIT = 255  # what a decoder takes; RaftConfig.members_max is what a leader allows
+MEMBERS_LIMIT = 255  # maximum size that a decoder accepts; RaftConfig.members_max is what a leader allows
 
 
 class EntryKind(IntEnum):
-    """What an entry is for."""
+    """Kind of an entry."""
 
     COMMAND = 1  # a proposal, for the state machine
     NOTHING = 2  # a leader's first entry, which commits what was before it
@@ -76,7 +76,7 @@ class Membership:
 
     @property
     def quorum(self) -> int:
-        """How many voters are a majority."""
+        """Number of voters that form a majority."""
         return len(self.voters) // 2 + 1
 
     def identity_of(self, member: str) -> str:
@@ -91,7 +91,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a node must never forget: its term, and for whom it voted in it ("" for none)."""
+    """Durable state of a node: its term, and its vote in that term ("" for none)."""
 
     term: int = 0
     voted_for: str = ""

@@ -1,7 +1,7 @@
 """Inputs of a Raft replica that wait for its next step: messages of other members, and calls of this process. Core.
 
-Each kind has its own bound, and a step takes one of each in turn. Callers therefore never displace the messages on which the leadership
-rests, however many requests they have under way, and messages never keep calls out.
+Each kind has a separate bound, and a step takes one of each in rotation. Callers therefore never displace the messages
+on which the leadership rests, however many requests they have under way, and messages never keep calls out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Inbox(Generic[Each]):
     def __init__(self) -> None:
         self._messages: deque[Each] = deque()
         self._calls: deque[Each] = deque()
-        self._order: list[deque[Each]] = []  # where each input of the last batch() came from
+        self._order: list[deque[Each]] = []  # source of each input of the last batch()
 
     def __len__(self) -> int:
         return len(self._messages) + len(self._calls)

@@ -1,7 +1,7 @@
 """A snapshot on its way in, chunk by chunk. Core.
 
-Chunks are of one leader, one term and one index; a chunk of another throws away what has come so far, because two
-leaders may write the same state in different bytes. At most `total_bytes` are held.
+All chunks belong to one leader, term and index; a chunk of another one discards the received chunks, because two
+leaders may encode the same state in different bytes. At most `total_bytes` are held.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class IncomingSnapshot:
     def add(self, chunk: SnapshotChunk) -> tuple[int, bytes | None]:
         """Take a chunk. Return how many bytes have come, and all of them when that was the last one.
 
-        A chunk that does not follow is left out: the answer tells the leader where to continue. Raises WireError when
-        the whole is damaged; then nothing of it is kept.
+        A chunk that does not follow the last one is ignored: the reply contains the offset at which the leader must
+        continue. Raises WireError when the whole is damaged; then nothing of it is kept.
         """
         key = (chunk.source, chunk.term, chunk.index, chunk.snapshot_term, chunk.total_bytes, chunk.crc)
         if key != self._of:

@@ -44,7 +44,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a file holds: whole records up to `end`. `fault` says what is damaged there, "" when nothing is."""
+    """Content of a file: whole records up to `end`. `fault` describes damage at `end`, "" without any."""
 
     entries: tuple[Entry, ...]
     end: int
@@ -101,7 +101,7 @@ def scan_file(data: Buffer, *, is_last: bool) -> Scan:
 
 
 def zeros_from(data: Buffer, start: int) -> int:
-    """Where the zeros begin that fill the file up to its end; at least `start`."""
+    """Start of the zeros at the end of the file; at least `start`."""
     view = memoryview(data)
     end = len(view)
     # In steps from the end: a file is mostly zeros, and to strip them byte by byte takes 10 ms of 4 MiB.
@@ -125,7 +125,7 @@ def _whole_record(view: memoryview, at: int) -> tuple[memoryview, int] | None:
 
 
 def _fault_at(view: memoryview, at: int, *, is_last: bool) -> str:
-    """Why what follows the last whole record is damage, or "" when it is the end or a lost append."""
+    """Reason why the bytes after the last whole record are damage, or "" when they are the end or a lost append."""
     dirty_end = zeros_from(view, at)
     if dirty_end == at:
         return ""

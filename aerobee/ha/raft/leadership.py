@@ -1,7 +1,7 @@
-"""What a node holds while it leads, from its election to its last moment as leader. Core.
+"""State of a node while it leads, from its election to the end of its leadership. Core.
 
-`round` numbers the heartbeats. A follower's answer to a round proves that it still followed when the round began, so a
-round that a majority answered is what the lease and the reads stand on.
+`round` numbers the heartbeats. A follower's reply to a round proves that it still followed when the round began, so
+lease and reads are based on rounds that a majority answered.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Leadership:
         self.lease_is_given_up = False
         self.is_target_told = False
         self.uncommitted_bytes = 0
-        # When a majority was last heard before this node was held up, and when it continued.
+        # Time of the last reply of a majority before this node was blocked, and time at which it continued.
         self._held_up = float("-inf"), float("-inf")
         self._began_ms: dict[int, float] = {}
         self.follow(membership, now_ms)
@@ -61,7 +61,8 @@ class Leadership:
         self.heard = {member: each for member, each in self.heard.items() if member in self.peers}
 
     def check_proposal(self, size: int, config: RaftConfig) -> None:
-        """Raises UsageError for one that is too large, QuorumBusy while too much waits or the leadership is handed over."""
+        """Raises UsageError for a proposal that is too large, QuorumBusy while too many are pending or the leadership
+        is being transferred."""
         if size > config.entry_bytes_max:
             raise UsageError(f"a proposal of {size} bytes, {config.entry_bytes_max} are allowed")
         if self.transfer_target:
@@ -72,7 +73,7 @@ class Leadership:
             )
 
     def no_change_because(self, membership_index: int, commit_index: int) -> str:
-        """Why the members cannot change now; "" when they can."""
+        """Reason why the members cannot change now; "" when they can."""
         if membership_index > commit_index:
             return "another change of the members is not committed yet"
         if commit_index < self.first_index:
@@ -123,7 +124,7 @@ class Leadership:
         return self._quorum(membership, now_ms, lambda peer: peer.contact_ms)
 
     def held_up(self, contact_ms: float, now_ms: float) -> None:
-        """This node itself did nothing for a while: a process that got no turn, a slow disk. Answers may lie here unread.
+        """This node itself was blocked for a while: a paused process, a slow disk. Answers may lie here unread.
 
         Once for each contact: a leader that is alone and slow ceases to lead all the same.
         """
@@ -135,7 +136,7 @@ class Leadership:
         return max(contact_ms, self._held_up[1])
 
     def lease_began_ms(self, membership: Membership, now_ms: float) -> float:
-        """When the newest round that a majority answered began; minus infinity before the first."""
+        """Start of the newest round that a majority answered; minus infinity before the first."""
         if self.lease_is_given_up:
             return float("-inf")
         return self._quorum(membership, now_ms, lambda peer: peer.contact_ms if peer.round else float("-inf"))

@@ -5,7 +5,7 @@
        entries kept for slow followers     on disk     not yet on disk
 
 `base` is the last entry that is gone. Entries behind `stable` are not durable: no message may report them as stored.
-What always holds: base <= snapshot_index, base <= stable <= last, and terms never go down from one entry to the next.
+Invariants: base <= snapshot_index, base <= stable <= last, and terms never go down from one entry to the next.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aerobee.ha.raft.entry import (
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a storage found when it was opened. The entries follow the snapshot, or begin at 1 without one."""
+    """Content of a storage at its opening. The entries follow the snapshot, or begin at 1 without one."""
 
     hard_state: HardState
     snapshot: Snapshot | None
@@ -44,7 +44,7 @@ class Recovered:
 class RaftStorage(Protocol):
     """Makes durable. Each call returns when its data survives power loss, or raises StoreError.
 
-    After an error nothing is known about what was written: the node must stop, and be recovered from the disk.
+    After an error the state on disk is unknown: the node must stop and recover from disk.
     """
 
     def save_hard_state(self, state: HardState) -> None: ...
@@ -143,7 +143,7 @@ class RaftLog:
         return index
 
     def append(self, entries: Sequence[Entry], *, commit_index: int) -> None:
-        """Add entries whose predecessor is here. Entries that are here already stay, and what follows them too.
+        """Add entries whose predecessor is here. Existing entries stay, and so do the following ones.
 
         Only an entry of another term at the same index replaces it and all behind it. Raises WireError, and changes
         nothing, when that would take back a committed entry: the leader that sent it cannot be one.
@@ -177,7 +177,7 @@ class RaftLog:
         return term
 
     def compact(self, snapshot: Snapshot, *, kept_max: int) -> None:
-        """Take a snapshot of what is here, and forget entries before it except the last `kept_max`."""
+        """Record a snapshot of the present state, and drop entries before it except the last `kept_max`."""
         self.snapshot = snapshot
         base = max(self.base_index, snapshot.index - kept_max)
         term = self.term_at(base)

@@ -1,7 +1,8 @@
 """The members after one change, and why a change makes no sense. Core.
 
-One voter more or less: a majority before and a majority after always share a member. Which data directory a member has (its identity)
-is noted once a leader has heard it, and forgotten with the member: one that lost its disk is removed and added again.
+One voter more or less: a majority before and a majority after always share a member. The identity of a member's data
+directory is recorded at its first message to a leader, and removed with the member: a member that lost its disk must be
+removed and added again.
 """
 
 from __future__ import annotations

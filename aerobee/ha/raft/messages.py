@@ -1,4 +1,4 @@
-"""What the nodes of a group say to each other, as values and as bytes. Core.
+"""Messages between the nodes of a group, and their encoding. Core.
 
     crc32 4 | MessagePack array: version, group, kind, source, target, term, identity, target's identity, fields of the kind in order
 
@@ -29,7 +29,8 @@ from aerobee.ha.packed import (
 from aerobee.ha.raft.entry import Entry, EntryKind, Membership, decode_entry, identities_of, members
 
 VERSION = 2
-ENTRIES_LIMIT = 1 << 16  # what a decoder takes in one message; RaftConfig.append_entries_max is what is sent
+# Maximum size of one message at a decoder; RaftConfig.append_entries_max is what is sent.
+ENTRIES_LIMIT = 1 << 16
 _HEAD = 8  # values before the fields of the kind
 _SOURCE = 3  # the index of the source in the head
 _TO_SOURCE_BYTES_MAX = 512  # version, kind and source, a text of TEXT_BYTES_MAX, with what MessagePack adds; the group comes on top
@@ -37,7 +38,7 @@ _TO_SOURCE_BYTES_MAX = 512  # version, kind and source, a text of TEXT_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Who says it to whom, in which term. The identities are "" where none is known."""
+    """Sender, receiver and term. The identities are "" where none is known."""
 
     KIND: ClassVar[int] = 0
     source: str
@@ -51,7 +52,7 @@ class Message:
 class VoteRequest(Message):
     """Asks for a vote. With `is_pre_vote` only whether there would be one: `term` is the one that would be stood for.
 
-    `is_ordered`: the leader told the candidate to stand, so voters need not wait until they miss their leader.
+    `is_ordered`: the leader ordered the candidacy, so voters need not wait for their leader's time-out.
     """
 
     KIND: ClassVar[int] = 1
@@ -130,7 +131,7 @@ class SnapshotReply(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandNow(Message):
-    """The leader tells a follower that has everything to stand for election immediately."""
+    """The leader orders an up-to-date follower to start an election immediately."""
 
     KIND: ClassVar[int] = 7
 
@@ -217,7 +218,7 @@ def encode_message(message: Message, group: str) -> bytes:
 
 
 def source_of(data: bytes, group: str) -> str:
-    """Who a message says that it is of, at a cost that does not grow with the message: to be asked before decode_message().
+    """The claimed sender of a message, at constant cost: call it before decode_message().
 
     Raises MalformedFrame when the first values of the head cannot be read, or are of another version or group.
     """
@@ -265,7 +266,7 @@ def decode_message(data: bytes, group: str, *, bytes_max: int) -> Message:
 
 
 def _check_relations(message: Message) -> None:
-    """What no single field shows."""
+    """Checks that involve several fields."""
     if isinstance(message, AppendRequest):
         index, term = message.prev_index, message.prev_term
         for entry in message.entries:

@@ -10,11 +10,9 @@ Follows Ongaro's dissertation "Consensus: Bridging Theory and Practice": electio
 misses its majority steps down (6.2), membership one at a time (4.1), handing over (3.10), snapshots (5), reads by
 index and by lease (6.4). Differences and additions:
 
-- A voter that heard its leader grants no candidate a vote for an election timeout, not even after a restart, whose moment
-  counts as the last time it heard one: the lease stands on it.
+- A voter that heard its leader grants no vote for an election time-out, not even after a restart, which counts as the last message of a leader: the lease depends on it.
 - A change of members waits until an entry of this leader's own term is committed (the fault that was found in 4.1).
-- A leader that ordered another to stand has no lease until its term ends, even when it keeps leading.
-- A member is its id and its data directory, whose identity a leader notes in the membership: another one takes no part (trust.py).
+- A leader that ordered another node to start an election has no lease until its term ends, even if it keeps leading. - A member is identified by its id and its data directory, whose identity a leader records in the membership: a node with another directory cannot take part (trust.py).
 """
 
 from __future__ import annotations
@@ -111,7 +109,7 @@ class RaftNode:
 
     @property
     def deadline_ms(self) -> float:
-        """When tick() has something to do, if nothing happens before."""
+        """Time of the next tick() with work, without earlier events."""
         if self._leadership is not None:
             return self._next_heartbeat_ms
         return min(self._election_due_ms, self._asked_reads.deadline_ms)
@@ -263,7 +261,7 @@ class RaftNode:
         leadership.hand_over(target, self.log.membership, now_ms + self.config.election_timeout_ms)
 
     def compact(self, index: int, data: bytes) -> None:
-        """Take `data` as the state after the entry `index`, and forget what came before it.
+        """Use `data` as the state after the entry `index`, and drop earlier entries.
 
         Raises UsageError when that entry was not given out as committed, is not durable, or the state is too large.
         """
@@ -277,7 +275,7 @@ class RaftNode:
     # -- outputs
 
     def take_effects(self, now_ms: float) -> Effects | None:
-        """What is to be done now, or None. Between this and its on_persisted() nothing more is given out."""
+        """The effects to execute now, or None. Between this and its on_persisted() nothing more is given out."""
         if self._is_persisting:
             return None
         if self._leadership is not None:
@@ -311,7 +309,7 @@ class RaftNode:
         return effects
 
     def on_persisted(self, effects: Effects, now_ms: float) -> None:
-        """What these effects had to make durable is. Only now do this node's own vote and entries count."""
+        """The data of these effects is durable. Only now do this node's own vote and entries count."""
         self._is_persisting = False
         if effects.hard_state is not None:
             self._saved = effects.hard_state
@@ -451,7 +449,7 @@ class RaftNode:
     def _on_append(self, request: AppendRequest, now_ms: float) -> None:
         self._hear_leader(request.source, now_ms)
         if request.prev_index < self.log.base_index:
-            # Committed long ago, and gone since; whoever leads has all of it.
+            # Committed and compacted long ago; every leader has these entries.
             self._accept_append(request, self.commit_index)
             return
         if self.log.term_at(request.prev_index) != request.prev_term:
@@ -461,7 +459,7 @@ class RaftNode:
             return
         check_memberships(request, self.log.membership_at(request.prev_index))
         self.log.append(request.entries, commit_index=self.commit_index)
-        # What follows in this log may be of another leader: only up to here it is the same as the leader's.
+        # Later entries of this log may come from another leader: only up to here it equals the leader's log.
         same_up_to = request.prev_index + len(request.entries)
         self._commit_up_to(min(request.commit_index, same_up_to))
         self._accept_append(request, same_up_to)
@@ -669,7 +667,7 @@ class RaftNode:
 
     def _lead_read(self, leadership: Leadership, read_id: int, source: str, now_ms: float) -> None:
         if self.commit_index < leadership.first_index:
-            # What an earlier leader acknowledged may be behind the commit index that this one knows.
+            # Entries that an earlier leader acknowledged may be above this leader's commit index.
             leadership.early_reads.append((read_id, source))
         elif self.has_lease(now_ms):
             self._answer_read(read_id, source, self.commit_index)

@@ -1,4 +1,4 @@
-"""What a node gives out: effects in their order, and the messages that it makes. Core."""
+"""Output of a node: ordered effects, and messages. Core."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aerobee.ha.raft.progress import Progress
 
 
 class Head(TypedDict):
-    """Who says it to whom, in which term."""
+    """Sender, receiver and term."""
 
     source: str
     target: str
@@ -31,7 +31,7 @@ class ReadReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What to do now, in this order: make durable, say on_persisted, send, restore, apply, answer reads."""
+    """Actions in this order: make durable, call on_persisted, send, restore, apply, answer reads."""
 
     hard_state: HardState | None = None
     snapshot: Snapshot | None = None

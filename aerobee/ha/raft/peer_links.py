@@ -1,8 +1,9 @@
 """Messages between the controllers of a quorum: one connection to each, with its own queue.
 
-A message is the body of an AEROBEE_RAFT_MESSAGE request (checksum, version and group are in it, see ha/raft/messages.py),
-mostly without an answer. What cannot be sent now is dropped: Raft asks again. Now and then one message wants an answer,
-so that a way that swallows everything is noticed and left; the system would try it for minutes.
+A message is the body of an AEROBEE_RAFT_MESSAGE request (checksum, version and group are in it, see
+ha/raft/messages.py), mostly without an answer. Messages that cannot be sent now are dropped: Raft asks again. Now and
+then one message wants an answer, so that a way that swallows everything is noticed and left; the system would try it
+for minutes.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _Link:
                 await self._send_queued(connection)
             except TransportError as error:
                 self._heard(False, error)
-                # What waited is old when the way is there again.
+                # Waiting messages are outdated when the connection is restored.
                 self._queue.clear()
                 self._queued_bytes = 0
                 await self._clock.sleep(RETRY_S)

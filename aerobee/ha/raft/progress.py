@@ -1,8 +1,7 @@
-"""What a leader knows of one follower, and what it may send to it next. Core.
+"""A leader's state of one follower, and the next message to it. Core.
 
-PROBE      where the logs part is not known: one message at a time
-PIPELINE   messages follow each other without waiting, at most `in_flight_max`
-SNAPSHOT   the follower needs entries that are gone: it gets the snapshot, one chunk at a time
+PROBE the point at which the logs diverge is unknown: one message at a time PIPELINE messages are sent without waiting,
+at most `in_flight_max` SNAPSHOT the follower needs compacted entries: it gets the snapshot, one chunk at a time
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Flow(Enum):
 class FlowEvent(Enum):
     ACCEPTED = auto()  # an append fitted
     REJECTED = auto()  # an append did not fit, and that is news
-    ENTRIES_GONE = auto()  # what it needs is only in the snapshot
+    ENTRIES_GONE = auto()  # the entries that it needs are only in the snapshot
     INSTALLED = auto()  # it has the snapshot, or no longer needs it
 
 
@@ -55,7 +54,7 @@ class Progress:
     )
 
     def __init__(self, next_index: int, now_ms: float) -> None:
-        self.contact_ms = now_ms  # when the newest round that it answered began, or when it was added
+        self.contact_ms = now_ms  # start of the newest round that it answered, or time of its addition
         self.flow = Flow.PROBE
         self.match_index = 0
         self.next_index = next_index

@@ -46,7 +46,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RaftStatus:
-    """What this member knows of the group after its last step.
+    """This member's view of the group after its last step.
 
     `is_serving`: it leads and has applied everything that earlier leaders acknowledged. `lease_until_s`: until then, by
     the clock's monotonic seconds, no other node can have been elected.
@@ -64,7 +64,7 @@ class RaftStatus:
 
 @dataclass(slots=True)
 class _Step:
-    """What one step gave out, and how many inputs it took."""
+    """Output of one step, and the number of its inputs."""
 
     taken: int = 0
     messages: list[Message] = field(default_factory=list)
@@ -96,7 +96,7 @@ class RaftService:
         on_failed: Callable[[Exception], None],
         runner: Runner | None = None,
     ) -> None:
-        """`members` are the first voters, the same at each of them; empty for one that joins a group which is there.
+        """`members` are the initial voters, equal at all of them; empty for a node that joins an existing group.
 
         `send` may lose a message. `on_status` is called after a step that changed the status.
         """
@@ -275,7 +275,7 @@ class RaftService:
             elif outcome is Outcome.REPLACED:
                 asked.fail(NotLeader(f"{self._node_id} lost the leadership: nothing was changed"))
             else:
-                asked.fail(QuorumBusy("what became of the change is unknown: ask again"))
+                asked.fail(QuorumBusy("the result of the change is unknown: check the state and retry"))
 
         # The tick that ends a step makes all its proposals durable together.
         return lambda replica, now_ms: replica.propose_deferred(data, on_done)

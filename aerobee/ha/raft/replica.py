@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class StateMachine(Protocol):
-    """What the entries act on. The same entries give the same state and the same results on every member."""
+    """The state machine to which entries are applied. The same entries give the same state and the same results on
+    every member."""
 
     def apply(self, index: int, data: bytes) -> object:
         """Carry out one command and return its result, for whoever proposed it here. Raises NewerVersion, and changes nothing then."""
@@ -44,7 +45,7 @@ class StateMachine(Protocol):
 
 
 class Outcome(Enum):
-    """What became of a proposal."""
+    """Result of a proposal."""
 
     APPLIED = auto()
     REPLACED = auto()  # another leader's entry replaced it: it never took effect
@@ -122,7 +123,7 @@ class Replica:
         self._work(now_ms)
 
     def run(self, act: Callable[[RaftNode], object], now_ms: float) -> None:
-        """Change members or hand over: call a method of the node, then carry out what follows from it."""
+        """Change members or transfer the leadership: call a method of the node, then execute its effects."""
         self._check()
         act(self.node)
         self._work(now_ms)
@@ -172,7 +173,7 @@ class Replica:
 
     def _apply(self, effects: Effects) -> None:
         if effects.restore is not None:
-            assert effects.restore.index >= self.applied_index, "a snapshot takes back what was applied"
+            assert effects.restore.index >= self.applied_index, "a snapshot reverts applied entries"
             self._restore(effects.restore)
             self.applied_index = effects.restore.index
             for index in [each for each in self._proposals if each <= self.applied_index]:

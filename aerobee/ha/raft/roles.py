@@ -1,7 +1,7 @@
 """The roles of a Raft node, as a table. Core.
 
-A node is a follower until it misses its leader. It then asks whether it could win (pre-candidate), which disturbs
-no other node, and stands only when a majority would vote for it (candidate). Learners stay followers.
+A node is a follower until it misses its leader. It first asks whether it could win (pre-candidate), which does not
+disturb other nodes, and starts an election only when a majority would vote for it (candidate). Learners stay followers.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 The log is only ever written at its end. A follower whose entries are replaced writes the new ones behind the old:
 an entry puts aside all that came before it with the same or a higher index.
 
-Opening cuts a lost tail off, which was never answered. Anything else that is not as it was written is refused with a
-sentence that names file and byte: a member that guesses what it promised can elect a second leader.
+Opening cuts a lost tail off, which was never answered. Any other damage is refused with an error that names file and
+byte: a member that guesses its earlier votes can elect a second leader.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class RaftFiles:
         self._end = self._synced_end = layout.FILE_HEAD.size
 
     def _follow_snapshot(self, snapshot: Snapshot) -> None:
-        """Have the log continue behind the snapshot, and remove files that hold only what it holds."""
+        """Continue the log after the snapshot, and remove files that contain only entries covered by it."""
         if self._term_at(snapshot.index) != snapshot.term:
             self._write(Entry(snapshot.index, snapshot.term, EntryKind.RESET, b""))
             self._sync()
@@ -199,7 +199,7 @@ class RaftFiles:
         return self._terms[position] if self._base_index >= 0 and 0 <= position < len(self._terms) else None
 
     def _note_entry(self, entry: Entry, file: _LogFile) -> None:
-        """Note an entry that stands next in the log, and what it puts aside. Raises StoreError when some are missing."""
+        """Record the log's next entry, and the entries that it replaces. Raises StoreError when some are missing."""
         if entry.kind is EntryKind.RESET:
             self._base_index = entry.index
             self._terms.clear()
@@ -341,7 +341,7 @@ class RaftFiles:
             self._take_over(path, scan, layout.zeros_from(data, scan.end))
 
     def _take_over(self, path: str, scan: layout.Scan, dirty_end: int) -> None:
-        """Continue in the last file. What a failed sync may have left only in memory is written again."""
+        """Continue in the last file. Data that a failed sync may have left only in memory is written again."""
         self._mapped = mapped = self._disk.open_mapped(path)
         mapped.reserve(mapped.size)
         mapped.buffer[scan.end : dirty_end] = bytes(dirty_end - scan.end)
@@ -363,7 +363,7 @@ class RaftFiles:
         path = self._path(name)
         where = f"{path}, byte {offset}" if offset >= 0 else path
         return StoreError(
-            f"{where}: {reason}. This controller cannot know any more what it promised, so it does not start: "
+            f"{where}: {reason}. This controller's vote and log cannot be read, so it does not start: "
             f"remove it from its group, delete {self.directory}, and add it again as a new member",
             path=path,
             offset=offset,
@@ -371,7 +371,7 @@ class RaftFiles:
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
-        """After a failure nothing is known about what is on the disk, so nothing more is taken."""
+        """After a failure the state on disk is unknown, so further writes are refused."""
         if self._failure:
             raise StoreNotWritable(
                 f"{self.directory}: {self._failure}; restart this controller", path=self.directory

@@ -1,7 +1,7 @@
-"""What a member does not believe of a message, although it is well made. Core.
+"""Checks by which a member refuses well-formed messages. Core.
 
-A member is its id and its data directory. One that runs under that id with another directory has forgotten votes and entries, and a
-group that took it for the member could elect two leaders, or lose what was committed.
+A member is its id and its data directory. A node with that id and another directory has lost votes and entries; a group
+that accepted it could elect two leaders, or lose committed entries.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from aerobee.ha.raft.entry import EntryKind, Membership, decode_membership
 from aerobee.ha.raft.membership_change import is_one_step
 from aerobee.ha.raft.messages import AppendRequest, Message
 
-# What a message's term may be above ours. No member is away for so many elections; a forged term next to the largest would
-# be kept by all, and leave them no term to elect a leader in.
+# Maximum difference between a message's term and this node's. No member is away for so many elections; a
+# forged term next to the largest would be kept by all, and leave them no term to elect a leader in.
 TERM_STEP_MAX = 1 << 32
 
 

@@ -1,12 +1,13 @@
-"""Where a slave's log parts from its master's in classic HA, which itself never asks. Core.
+"""Finds where a slave's log diverges from its master's in classic HA, whose protocol has no such check. Core.
 
-A slave that was a master once may end in records that no other broker has. Before it follows, it asks for bytes that it has
-already, from a little before its end, and compares. Two logs that were one and parted stay apart: each record holds its
-own offset and time. So if the overlap is equal up to the slave's end, all before it is; if it parts inside, the slave
-cuts back to the last record that both have; if the very first record of it differs, the search goes further back.
+A slave that was a master once may end in records that no other broker has. Before it follows, it asks for bytes that it
+has already, from a little before its end, and compares. Two logs that were one and parted stay apart: each record holds
+its own offset and time. So if the overlap is equal up to the slave's end, all earlier bytes are equal; if it diverges
+within the overlap, the slave truncates to the last common record; if the first record of the overlap differs, the
+search continues further back.
 
-To a master a question for byte 0 means "I have nothing". Who is to ask from there asks from 1, and puts the byte before it,
-the highest one of a record's size and so 0, in front of what comes.
+To a master a question for byte 0 means "I have nothing". Such a slave requests from 1, and prepends the byte before it,
+the highest byte of a record's size and therefore 0.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from enum import Enum, auto
 from aerobee.errors import MalformedFrame
 
 OVERLAP_BYTES = 64 << 10
-GROWTH = 8  # how much further back each try goes
+GROWTH = 8  # factor by which each try searches further back
 
 
 class Verdict(Enum):
@@ -86,7 +87,7 @@ class DivergenceSearch:
 
 
 def _equal_bytes(one: bytes, other: bytes) -> int:
-    """How many bytes at the start are the same."""
+    """Number of equal bytes at the start."""
     if one == other:
         return len(one)
     low, high = 0, min(len(one), len(other))

@@ -83,7 +83,7 @@ def decode_epochs(data: bytes) -> tuple[EpochEntry, ...]:
 
 
 def end_offset(entries: Sequence[EpochEntry], position: int, max_offset: int) -> int:
-    """Where the epoch at `position` ends in a log that ends at `max_offset`."""
+    """End of the epoch at `position` in a log that ends at `max_offset`."""
     return entries[position + 1].start_offset if position + 1 < len(entries) else max_offset
 
 

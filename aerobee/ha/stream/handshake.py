@@ -31,13 +31,13 @@ from aerobee.ha.stream.transfer_header import (
 REQUEST = struct.Struct(">ihhq")
 REPLY_HEAD = struct.Struct(">iiqi")
 ENTRY = struct.Struct(">iq")
-ENTRIES_MAX = 1_000  # what RocketMQ has space for
+ENTRIES_MAX = 1_000  # buffer size of RocketMQ
 _STATE = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handshake:
-    """Who a slave is, and what it wants."""
+    """A slave's identity and options."""
 
     broker_id: int
     is_sync_from_last_file: bool = False

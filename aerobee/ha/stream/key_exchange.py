@@ -4,8 +4,8 @@
     master -> slave    16 bytes random | 32 bytes HMAC-SHA256(key, "master" | both randoms)
     slave  -> master   32 bytes HMAC-SHA256(key, "slave" | both randoms)
 
-Then the protocol of replication begins as without a key. Each side's proof holds for these two random numbers alone, so what was
-overheard proves nothing later. The log itself is not encrypted by this.
+Then the protocol of replication begins as without a key. Each side's proof is valid only for these two random numbers,
+so a recorded proof cannot be reused. The log itself is not encrypted by this.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ PROOF_BYTES = 32
 
 
 def proof(key: bytes, side: bytes, of_slave: bytes, of_master: bytes) -> bytes:
-    """What `side` ("slave" or "master") shows."""
+    """The proof of `side` ("slave" or "master")."""
     return hmac.new(key, side + of_slave + of_master, hashlib.sha256).digest()
 
 
 class KeyExchange:
-    """One side. feed() returns what is to be sent; `rest` has the bytes behind the exchange once `is_done`."""
+    """One side of the exchange. feed() returns the bytes to send; `rest` has the bytes behind the exchange once
+    `is_done`."""
 
     def __init__(self, key: bytes, random: bytes, *, is_master: bool) -> None:
         """`random`: RANDOM_BYTES unguessable bytes, used once."""

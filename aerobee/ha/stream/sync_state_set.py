@@ -1,15 +1,13 @@
-"""Who is in sync with this master, and up to where its log is confirmed. Core, one for each mastership.
+"""The sync state set of this master, and its confirm offset. Core, one for each mastership.
 
-Follows AutoSwitchHAService of RocketMQ. The set is the controller's: the master asks for a change and acts by the answer.
-What always holds, and what breaking it cost RocketMQ messages:
+Follows AutoSwitchHAService of RocketMQ. The set is the controller's: the master asks for a change and acts by the
+answer. Invariants, whose violation lost messages in RocketMQ:
 
-- Every member of the set has everything up to the confirm offset. The master requests a replica's entry only when it has that, and what
-  this master itself wrote first; from that moment it counts, whatever becomes of the request.
-- While a change is requested, both sets count. An answer that was lost may have been a yes, and may become one later: the
+- Every member of the set has everything up to the confirm offset. The master requests a replica's admission only when the replica has these bytes, including the first bytes that this master wrote; from then on it counts, whatever the result of the request. - While a change is requested, both sets count. An answer that was lost may have been a yes, and may become one later: the
   requested set counts until the controller names a newer set, because a request with an older set's epoch is refused then.
-  When nothing else brings a newer set, the master asks for the present one under a new epoch.
+  If no other change brings a newer set, the master requests the present one with a new epoch.
 - The confirm offset never goes back.
-- A member that reports less than the confirm offset lost what it had: the master removes it immediately.
+- A member that reports less than the confirm offset has lost data: the master removes it immediately.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class SyncStateSet:
         self._catch_up_ms_max = catch_up_ms_max
 
     def set_needs_all(self, needs_all: bool) -> None:
-        """Wait for every member from now on, or for none. What was confirmed stays confirmed."""
+        """Wait for every member from now on, or for none. The confirm offset never goes back."""
         self._needs_all = needs_all
 
     @property
@@ -95,7 +93,7 @@ class SyncStateSet:
             self.advance(own_end)
 
     def left(self, broker_id: int) -> None:
-        """A slave's connection is gone. What it had is not known any more until it reports again."""
+        """A slave's connection is gone. Its position is unknown until it reports again."""
         self._replicas.pop(broker_id, None)
 
     def advance(self, own_end: int) -> int:
@@ -121,8 +119,9 @@ class SyncStateSet:
     def wanted(self, now_ms: float, *, may_renew: bool = False) -> frozenset[int] | None:
         """The set to ask the controller for; None when it is right as it is, or an answer is due.
 
-        `may_renew`: the controllers give the present set a new epoch. It is requested while replicas outside of it count, because a
-        request for them was not answered: one that left would hold the confirm offset until it is back.
+        `may_renew`: the controllers give the present set a new epoch. It is requested while replicas outside of it
+        count because a request for them was not answered: a disconnected one would block the confirm offset until it
+        returns.
         """
         if self._asked is not None:
             return None

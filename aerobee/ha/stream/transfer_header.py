@@ -150,7 +150,7 @@ class Reports:
 class ClassicFrames:
     """Cut a classic master's stream into frames. After a WireError it is not used again.
 
-    The body of a frame that comes in one read is a view of that read: only what is cut by its end is copied.
+    The body of a frame that arrives in one read is a view of it: only a body that the read's end splits is copied.
     """
 
     def __init__(self, *, body_bytes_max: int = BODY_BYTES_MAX) -> None:

@@ -371,7 +371,7 @@ class QueueFileList:
             raise store_full(f"the queue {self.directory}", error, path=self.directory) from error
 
     def cut(self, position: int) -> bool:
-        """Remove everything from `position` on: delete later files, zero the rest of its own. Whether there was any."""
+        """Remove everything from `position` on: delete later files and zero the rest of its file. Whether there was any."""
         changed = False
         while self.files and self.files[-1].base >= position:
             if position == self.files[-1].base and len(self.files) == 1:

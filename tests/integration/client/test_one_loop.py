@@ -70,9 +70,9 @@ async def test_a_client_that_was_closed_stays_closed(address: str) -> None:
     producer = Producer(address, "PG")
     async with producer:
         pass
-    with pytest.raises(UsageError, match="make a new one"):
+    with pytest.raises(UsageError, match="create a new one"):
         await producer.start()
-    with pytest.raises(UsageError, match="make a new one"):
+    with pytest.raises(UsageError, match="create a new one"):
         await producer.send(Message("orders", b"x"))
 
 
