@@ -1,4 +1,5 @@
-//! Backend: whole bursts of ordinary frames (aerobee/broker/fastpath/python_backend.py is the reference implementation).
+//! Backend: whole bursts of ordinary frames (aerobee/broker/fastpath/python_backend.py is its Python counterpart; the handlers
+//! are the reference of both).
 //!
 //! Cuts frames, reads headers and asks the families that have registered for a request's code, in their order; what none of
 //! them takes is for the handlers.

@@ -1,5 +1,5 @@
-//! Batches (320): several messages for one queue, stored back to back in one file (aerobee/broker/fastpath/batch.py is the
-//! definition).
+//! Batches (320): several messages for one queue, stored back to back in one file (as
+//! aerobee/broker/fastpath/batch.py, its Python counterpart).
 
 use crate::constants::{
     BATCH_ENTRIES_MAX, BATCH_ENTRY_HEAD_BYTES, BATCH_HASHES_MAX, BATCH_MESSAGE_PROPERTIES, BATCH_PROPERTIES,

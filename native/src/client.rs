@@ -16,7 +16,7 @@ use crate::text::write_decimal;
 const HEX_UPPER: &[u8; 16] = b"0123456789ABCDEF";
 const HEX_LOWER: &[u8; 16] = b"0123456789abcdef";
 
-/// Twin of UniqueIds. The prefix and the calendar come from the reference implementation.
+/// Counterpart of UniqueIds in Python, the reference, which gives the prefix and the calendar.
 #[pyclass(module = "aerobee_native")]
 pub struct UniqueIds {
     text: Vec<u8>,

@@ -1,5 +1,5 @@
 //! Messages with a delay level or a time, as send.py stores them with the hooks of aerobee/broker/send/delay_level.py and
-//! aerobee/broker/timer/timer_hook.py (aerobee/broker/fastpath/delayed.py is the reference implementation): in the queue of their level of
+//! aerobee/broker/timer/timer_hook.py (aerobee/broker/fastpath/delayed.py is the Python counterpart): in the queue of their level of
 //! SCHEDULE_TOPIC_XXXX, with the time at which they are due in the queue entry, or in queue 0 of rmq_sys_wheel_timer.
 
 use std::collections::HashSet;

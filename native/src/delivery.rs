@@ -1,4 +1,5 @@
-//! Delivery of messages that waited, in runs (aerobee/broker/fastpath/delivery.py is the reference implementation): levels and timers.
+//! Delivery of messages that waited, in runs (aerobee/broker/fastpath/delivery.py is the Python counterpart): levels and timers.
+//! aerobee/broker/delay/redelivery.py is the reference of both.
 
 use std::collections::HashSet;
 use std::sync::Mutex;

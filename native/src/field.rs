@@ -286,7 +286,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As `number`, where the reference implementation takes the text "0" without looking further.
+    /// As `number`, where the Python backend takes the text "0" without looking further.
     pub fn small(&self) -> Option<i64> {
         match self {
             Value::Text { raw: b"0", .. } => Some(0),

@@ -1,4 +1,4 @@
-//! Who may have a frame served: aerobee/broker/fastpath/guard.py is the reference implementation.
+//! Who may have a frame served: aerobee/broker/fastpath/guard.py is the Python counterpart, aerobee/access/gate.py the reference of both.
 //!
 //! A grant is looked up once for a host, an access key and the names that a request needs permission for, and kept until users
 //! or permissions change; what it allows is looked up behind the first right signature. Each frame's signature is verified:

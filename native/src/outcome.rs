@@ -14,7 +14,7 @@ pub enum Stop {
 
 pub type Outcome<T> = Result<T, Stop>;
 
-/// Errors of the store, besides those that the reference implementation takes for "not ordinary".
+/// Errors of the store, besides those that the Python backend takes for "not eligible" (UNREADABLE).
 pub struct Errors {
     store_error: Py<PyAny>,
 }
@@ -24,7 +24,7 @@ impl Errors {
         Ok(Self { store_error: py.import("aerobee.errors")?.getattr("StoreError")?.unbind() })
     }
 
-    /// An error of the store, or one that the reference implementation takes for "not ordinary", leaves the frame to the handlers. For
+    /// An error of the store, or one that the Python backend takes for "not eligible", leaves the frame to the handlers. For
     /// calls before the first byte is written alone.
     pub fn check<T>(&self, py: Python<'_>, result: PyResult<T>) -> Outcome<T> {
         result.map_err(|error| {

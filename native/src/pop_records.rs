@@ -1,5 +1,5 @@
 //! POP's check points and acknowledgements as records of the timer's topic (aerobee/broker/pop/revive_log.py is the
-//! definition): laid out and appended in one call.
+//! reference): laid out and appended in one call.
 
 use std::fmt::Write as _;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Pulls (11, 361) that find messages in memory, or wait for the next one (aerobee/broker/fastpath/pull.py is the reference implementation).
+//! Pulls (11, 361) that find messages in memory, or wait for the next one (aerobee/broker/fastpath/pull.py is the Python counterpart).
 
 use std::io::Write as _;
 use std::ops::Range;

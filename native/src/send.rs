@@ -1,5 +1,5 @@
 //! Sends of one message (10, 310): from the header's fields to the record, its entries and the reply
-//! (aerobee/broker/fastpath/send.py is the reference implementation).
+//! (aerobee/broker/fastpath/send.py is the Python counterpart, aerobee/broker/send/send_service.py the reference of both).
 
 use crate::constants::{ELIGIBLE_SYS_FLAG, PROPERTIES_BYTES_MAX, SEND_MESSAGE, SEND_MESSAGE_V2};
 use crate::outcome::{Outcome, Stop};

@@ -299,7 +299,7 @@ impl Shared {
         Ok((number, queue))
     }
 
-    /// Index hashes of a message, in the order of the reference implementation; returns its tags code.
+    /// Index hashes of a message, in the order in which handlers write them; returns its tags code.
     pub fn hash(&self, topic: usize, pairs: &Properties<'_>, hashes: &mut Vec<i32>) -> i64 {
         let topic = &self.appender.topics.list[topic];
         if let Some(key) = pairs.unique_key.filter(|key| !key.is_empty()) {

@@ -1,5 +1,5 @@
 //! Transactions: half messages (310) and one-way END_TRANSACTION (37) (aerobee/broker/fastpath/transaction.py is the
-//! definition).
+//! Python counterpart).
 //!
 //! Which transactions are open is known to Python (the transaction table). This file reads it, and reports what a frame
 //! began or decided as soon as the record is in the log, so that the next frame of the burst finds it.

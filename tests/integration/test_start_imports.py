@@ -31,7 +31,7 @@ NOT_IN_A_PLAIN_BROKER = (
     "aerobee.broker.replication.classic_follower",
     "aerobee.broker.replication.controller_agent",
     "aerobee.broker.replication.controller_wiring",
-    "aerobee.broker.replication.classic_slave",
+    "aerobee.broker.replication.classic_slave_connection",
     "aerobee.broker.replication.slave_connection",
     "aerobee.client",
     "aerobee.console",

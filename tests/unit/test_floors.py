@@ -200,7 +200,7 @@ LOADED_WHEN_WANTED = {
         "aerobee.broker.fastpath.delivery",
         "aerobee.broker.fastpath.python_backend",
     },
-    "broker/replication/classic_mode.py": {"aerobee.broker.replication.classic_slave"},
+    "broker/replication/classic_mode.py": {"aerobee.broker.replication.classic_slave_connection"},
     "broker/replication/ha_listener.py": {
         "aerobee.broker.replication.keyed_connection",
         "aerobee.broker.replication.tls_connection",

@@ -16,7 +16,7 @@ from aerobee.broker.admin.sliced_json import dump_sliced
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
-from aerobee.broker.consumer.queue_position import queue_position
+from aerobee.broker.consumer.queue_lag import queue_position
 from aerobee.broker.consumer.wanted_messages import WantedMessages, wanted_count
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.metrics.stats import GROUP_GET_NUMS, BrokerStats

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from aerobee.broker.consumer.accumulation import estimated
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
-from aerobee.broker.consumer.queue_position import QueuePosition
+from aerobee.broker.consumer.queue_lag import QueuePosition
 from aerobee.broker.filter.expressions import Expressions
 from aerobee.broker.filter.sql92 import FilterSyntaxError
 from aerobee.broker.state.config import LiveConfig

@@ -31,7 +31,7 @@ from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerGroup, ConsumerRegistry
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.consumer.lock_table import LockTable
-from aerobee.broker.consumer.queue_position import QueuePosition, queue_position
+from aerobee.broker.consumer.queue_lag import QueuePosition, queue_position
 from aerobee.broker.consumer.wanted_messages import Takes, WantedMessages, wanted_count
 from aerobee.broker.pop.in_flight import InFlight, State
 from aerobee.broker.state.topic_table import TopicTable

@@ -1,8 +1,8 @@
 """Delivery of due messages in runs: converts their records to records under their real topics. A core.
 
-PythonDelivery is the reference implementation of what the native backend (native/src/delivery.rs) does;
-seam.DeliveryBackend is the seam. It writes the same bytes as Redelivery (delay/redelivery.py), which handles one
-message at a time, all other records and every error. An ordinary record has two IPv4 hosts, properties with names and
+Redelivery (delay/redelivery.py) is the reference: it handles any message, one at a time, and every error. PythonDelivery
+and its native counterpart (native/src/delivery.rs) write the same bytes, and leave all other records to it;
+seam.DeliveryBackend is the seam. An ordinary record has two IPv4 hosts, properties with names and
 values, and an existing queue.
 
 `sources` are physical offsets of records that are due, in the order of delivery; `stamp` is only for timer messages,

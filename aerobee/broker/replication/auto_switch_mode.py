@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from aerobee.broker.admission.ack import LEASE_IS_OVER, Shortage, too_few
 from aerobee.broker.replication.allowed_hosts import host_refusal
 from aerobee.broker.replication.auto_switch_follower import AutoSwitchFollower
-from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
+from aerobee.broker.replication.auto_switch_slave_connection import AutoSwitchSlaveConnection
 from aerobee.broker.replication.controller_files import Epochs
 from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.ha_mode import FollowState, MasterAddress, ReplicaState
@@ -135,7 +135,7 @@ class AutoSwitchMode:
         self._copies.restart(0)
 
     def slave_connection(self) -> asyncio.Protocol:
-        return AutoSwitchSlave(
+        return AutoSwitchSlaveConnection(
             store=self._store,
             clock=self._clock,
             epochs=self._epochs,
@@ -233,7 +233,7 @@ class AutoSwitchMode:
     def _is_member(self, broker_id: int) -> bool:
         return self._set is not None and broker_id in self._set.members
 
-    def _connected(self, slave: AutoSwitchSlave) -> str:
+    def _connected(self, slave: AutoSwitchSlaveConnection) -> str:
         if self._set is None:
             return "this broker is a slave itself"
         refusal = host_refusal(self._store.config, slave.host)
@@ -241,14 +241,14 @@ class AutoSwitchMode:
             self._claims.connected(slave)
         return refusal
 
-    def _left(self, slave: AutoSwitchSlave) -> None:
+    def _left(self, slave: AutoSwitchSlaveConnection) -> None:
         """A connection no longer represents its id, and no other one does yet."""
         log.info("the connection of broker %d at %s is closed", slave.broker_id, slave.address)
         if self._set is not None:
             self._set.left(slave.broker_id)
             self._look()
 
-    def _acknowledged(self, slave: AutoSwitchSlave) -> None:
+    def _acknowledged(self, slave: AutoSwitchSlaveConnection) -> None:
         found = self._set
         if found is None or slave not in self._slaves:
             return

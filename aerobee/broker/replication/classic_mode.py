@@ -24,7 +24,7 @@ from aerobee.store.message_store import MessageStore
 
 if TYPE_CHECKING:  # loaded only for a broker with slaves or a master
     from aerobee.broker.replication.classic_follower import ClassicFollower
-    from aerobee.broker.replication.classic_slave import ClassicSlave
+    from aerobee.broker.replication.classic_slave_connection import ClassicSlaveConnection
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ClassicMode:
         self._follower: ClassicFollower | None = None
         self._is_guarded = is_guarded
         self._is_master = False
-        self._slaves: OrderedSet[ClassicSlave] = OrderedSet()
+        self._slaves: OrderedSet[ClassicSlaveConnection] = OrderedSet()
 
     def become_master(self, epoch: int) -> None:
         self._is_master = True
@@ -71,9 +71,9 @@ class ClassicMode:
         self._two_copies.restart(0)
 
     def slave_connection(self) -> asyncio.Protocol:
-        from aerobee.broker.replication.classic_slave import ClassicSlave
+        from aerobee.broker.replication.classic_slave_connection import ClassicSlaveConnection
 
-        return ClassicSlave(
+        return ClassicSlaveConnection(
             store=self._store,
             clock=self._clock,
             admit=self._admit,
@@ -141,7 +141,7 @@ class ClassicMode:
 
     # --- the master's half
 
-    def _admit(self, slave: ClassicSlave) -> str:
+    def _admit(self, slave: ClassicSlaveConnection) -> str:
         if not self._is_master:
             return "this broker is a slave itself"
         refusal = host_refusal(self._store.config, slave.host)
@@ -163,12 +163,12 @@ class ClassicMode:
         self._slaves.add(slave)
         return ""
 
-    def _lost(self, slave: ClassicSlave) -> None:
+    def _lost(self, slave: ClassicSlaveConnection) -> None:
         if slave in self._slaves:
             self._slaves.discard(slave)
             log.info("the connection of the slave at %s is closed", slave.address)
 
-    def _acknowledged(self, slave: ClassicSlave) -> None:
+    def _acknowledged(self, slave: ClassicSlaveConnection) -> None:
         self._confirm()
 
     def _confirm(self) -> None:

@@ -18,7 +18,7 @@ from aerobee.clock import Clock
 from aerobee.ordered_set import OrderedSet
 
 if TYPE_CHECKING:
-    from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
+    from aerobee.broker.replication.auto_switch_slave_connection import AutoSwitchSlaveConnection
 
 # So long the first connection of an id may take to answer when the id is claimed again from its own host. From another host it is the
 # interval of heartbeats and this: RocketMQ's slaves answer nothing sooner when their log has not grown.
@@ -35,21 +35,23 @@ class ReplicaClaims:
         own_id: Callable[[], int],
         heartbeat_s: Callable[[], float],
         hosts: ReplicaHosts | None,
-        on_left: Callable[[AutoSwitchSlave], None],
+        on_left: Callable[[AutoSwitchSlaveConnection], None],
     ) -> None:
         """`hosts` None: peers are proven otherwise. `on_left`: a connection stands for its id no more."""
-        self.standing: OrderedSet[AutoSwitchSlave] = OrderedSet()
-        self.others: OrderedSet[AutoSwitchSlave] = OrderedSet()  # said no id yet, or wait with it
+        self.standing: OrderedSet[AutoSwitchSlaveConnection] = OrderedSet()
+        self.others: OrderedSet[AutoSwitchSlaveConnection] = OrderedSet()  # said no id yet, or wait with it
         self._clock = clock
         self._own_id = own_id
         self._heartbeat_s = heartbeat_s
         self._hosts = hosts
         self._on_left = on_left
-        self._unplaced: dict[AutoSwitchSlave, int] = {}  # -> the answer of the controllers that they wait for
+        self._unplaced: dict[
+            AutoSwitchSlaveConnection, int
+        ] = {}  # -> the answer of the controllers that they wait for
         if hosts is not None:
             hosts.on_news = self._hosts_known
 
-    def connected(self, slave: AutoSwitchSlave) -> None:
+    def connected(self, slave: AutoSwitchSlaveConnection) -> None:
         """One more at the HA port. Of too many that stand for no id one is ended."""
         self.others.add(slave)
         if len(self.others) > SLAVES_MAX:
@@ -57,7 +59,7 @@ class ReplicaClaims:
             self.others.discard(victim)
             victim.end(f"{SLAVES_MAX} connections at the HA port have not said who they are")
 
-    def claim(self, slave: AutoSwitchSlave) -> None:
+    def claim(self, slave: AutoSwitchSlaveConnection) -> None:
         """It has said its id. admitted() or end() of the connection is called, now or later."""
         broker_id, hosts = slave.broker_id, self._hosts
         if broker_id == self._own_id():
@@ -67,7 +69,7 @@ class ReplicaClaims:
         else:
             self._unplaced[slave] = hosts.want()
 
-    def lost(self, slave: AutoSwitchSlave) -> None:
+    def lost(self, slave: AutoSwitchSlaveConnection) -> None:
         """The connection is closed."""
         self.others.discard(slave)
         self._unplaced.pop(slave, None)
@@ -95,7 +97,7 @@ class ReplicaClaims:
                 del self._unplaced[slave]
                 slave.end(self._why_unrecognized(slave))
 
-    def _why_unrecognized(self, slave: AutoSwitchSlave) -> str:
+    def _why_unrecognized(self, slave: AutoSwitchSlaveConnection) -> str:
         assert self._hosts is not None
         known = self._hosts.known_hosts(slave.broker_id)
         where = f"at {known}" if known else "unknown"
@@ -104,7 +106,7 @@ class ReplicaClaims:
             "haSharedKey at every broker, or haAllowedHosts"
         )
 
-    def _decide(self, slave: AutoSwitchSlave) -> None:
+    def _decide(self, slave: AutoSwitchSlaveConnection) -> None:
         """Its host is right. Let it stand for its id unless another connection that lives does."""
         first = next((each for each in self.standing if each.broker_id == slave.broker_id), None)
         if first is None:
@@ -114,7 +116,9 @@ class ReplicaClaims:
         first.probe()
         self._clock.call_later(wait_s, self._judge, slave, first, first.read_count)
 
-    def _judge(self, slave: AutoSwitchSlave, first: AutoSwitchSlave, read_count: int) -> None:
+    def _judge(
+        self, slave: AutoSwitchSlaveConnection, first: AutoSwitchSlaveConnection, read_count: int
+    ) -> None:
         if slave not in self.others:
             return
         if first not in self.standing:
@@ -127,7 +131,7 @@ class ReplicaClaims:
             self._on_left(first)
             self._stand(slave)
 
-    def _stand(self, slave: AutoSwitchSlave) -> None:
+    def _stand(self, slave: AutoSwitchSlaveConnection) -> None:
         if len(self.standing) >= SLAVES_MAX:
             slave.end(f"{SLAVES_MAX} slaves are connected at the HA port")
             return

@@ -1,7 +1,7 @@
-"""A slave's connection at its master, for both modes (HAConnection of RocketMQ).
+"""The master's side of a slave's connection, for both modes (HAConnection of RocketMQ).
 
     ADMIT    the mode decides whether the connection may stay, then decides again where its handshake says who it is
-    READ     what the slave sends; a handshake per mode (classic_slave.py, auto_switch_slave.py), then reports of its log's end
+    READ     what the slave sends: a handshake (classic_slave_connection.py, auto_switch_slave_connection.py), then where its log ends
     SEND     log bytes from where the handshake says, a heartbeat after haSendHeartbeatInterval without any
 
 A report acknowledges what is before it. One above the master's log, or above what was sent on this connection, closes it.

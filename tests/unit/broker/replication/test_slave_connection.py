@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from aerobee.broker.replication.auto_switch_slave import AutoSwitchSlave
-from aerobee.broker.replication.classic_slave import ClassicSlave
+from aerobee.broker.replication.auto_switch_slave_connection import AutoSwitchSlaveConnection
+from aerobee.broker.replication.classic_slave_connection import ClassicSlaveConnection
 from aerobee.broker.replication.controller_files import END_OF_LAST
 from aerobee.broker.replication.ended_slaves import EndedSlaves
 from aerobee.broker.replication.slave_connection import SlaveConnection
@@ -77,9 +77,9 @@ class Master:
         )
         self.slave: SlaveConnection
         if mode == "classic":
-            self.slave = ClassicSlave(admit=lambda _: "", **common)
+            self.slave = ClassicSlaveConnection(admit=lambda _: "", **common)
         else:
-            self.slave = AutoSwitchSlave(
+            self.slave = AutoSwitchSlaveConnection(
                 epochs=epochs,
                 confirm_offset=lambda: 0,
                 is_member=lambda _: True,

@@ -1,4 +1,6 @@
-"""A slave's connection at the master, in classic mode (DefaultHAConnection of RocketMQ): the handshake is the first report.
+"""The master's side of a slave's connection, in classic mode (DefaultHAConnection of RocketMQ).
+
+The handshake is the first report.
 
 A slave that reports 0 is empty: it gets the whole log, or with syncFromLastFile the newest file (RocketMQ's masters
 send only that). A slave that requests bytes before the log's begin or after its end is disconnected with a line in the
@@ -16,7 +18,7 @@ from aerobee.ha.stream.transfer_header import CLASSIC_HEAD, Reports
 from aerobee.store.message_store import MessageStore
 
 
-class ClassicSlave(SlaveConnection):
+class ClassicSlaveConnection(SlaveConnection):
     """One slave. Bounded: at most 7 received bytes are kept."""
 
     def __init__(
@@ -24,9 +26,9 @@ class ClassicSlave(SlaveConnection):
         *,
         store: MessageStore,
         clock: Clock,
-        admit: Callable[[ClassicSlave], str],
-        on_ack: Callable[[ClassicSlave], None],
-        on_lost: Callable[[ClassicSlave], None],
+        admit: Callable[[ClassicSlaveConnection], str],
+        on_ack: Callable[[ClassicSlaveConnection], None],
+        on_lost: Callable[[ClassicSlaveConnection], None],
         is_urgent: Callable[[], bool],
         ended: EndedSlaves,
     ) -> None:

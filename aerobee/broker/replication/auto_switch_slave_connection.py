@@ -1,4 +1,4 @@
-"""A slave's connection at the master, in controller mode (AutoSwitchHAConnection of RocketMQ).
+"""The master's side of a slave's connection, in controller mode (AutoSwitchHAConnection of RocketMQ).
 
 HANDSHAKE it states its id; once it represents that id (replica_claims.py) the reply is this log's epochs and end, for
 each request before its first report READ its first report contains the end of its log after truncation to the common
@@ -23,7 +23,7 @@ from aerobee.ha.stream.transfer_header import TRANSFER_HEAD, HaState
 from aerobee.store.message_store import MessageStore
 
 
-class AutoSwitchSlave(SlaveConnection):
+class AutoSwitchSlaveConnection(SlaveConnection):
     """One slave. Bounded: a frame from it is at most 16 bytes."""
 
     def __init__(
@@ -34,10 +34,10 @@ class AutoSwitchSlave(SlaveConnection):
         epochs: Epochs,
         confirm_offset: Callable[[], int],
         is_member: Callable[[int], bool],
-        on_connected: Callable[[AutoSwitchSlave], str],
-        claim: Callable[[AutoSwitchSlave], None],
-        on_ack: Callable[[AutoSwitchSlave], None],
-        on_lost: Callable[[AutoSwitchSlave], None],
+        on_connected: Callable[[AutoSwitchSlaveConnection], str],
+        claim: Callable[[AutoSwitchSlaveConnection], None],
+        on_ack: Callable[[AutoSwitchSlaveConnection], None],
+        on_lost: Callable[[AutoSwitchSlaveConnection], None],
         is_urgent: Callable[[], bool],
         ended: EndedSlaves,
     ) -> None:

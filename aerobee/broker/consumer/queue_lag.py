@@ -1,4 +1,4 @@
-"""Position of a group in one queue: the only computation of lag. Core.
+"""Lag of a group in one queue, from its position there: the only computation of lag. Core.
 
     min_offset .. committed .. pulled .. max_offset
 
