@@ -9,8 +9,9 @@ import pytest
 from hypothesis import settings
 
 from aerobee.broker.state.config import BrokerConfig
+from tests.rounds import rounds
 
-settings.register_profile("no time limits", deadline=None)
+settings.register_profile("no time limits", deadline=None, max_examples=rounds(100))
 settings.load_profile("no time limits")
 
 # Allocations between two collections. With the default of 700 the collector walks the items of thousands of tests again and

@@ -134,38 +134,37 @@ def test_a_second_definition_is_found_under_a_private_name_too() -> None:
     }
 
 
-def _values(source: str) -> Iterator[tuple[str, str]]:
+def _values(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """(value, name) of the constants of a module that are texts of some length, layouts of several fields, or lists of texts."""
-    for node in ast.parse(source).body:
+    for node in tree.body:
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)):
             continue
         name, value = node.targets[0].id, node.value
+        if not name.lstrip("_").isupper():
+            continue
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str) and len(value.value) > 4
         text = ast.unparse(value)
         is_layout = re.fullmatch(r"struct\.Struct\('>(?=.*[a-zA-Z].*[a-zA-Z])\w+'\)", text) is not None
         is_list = (
             isinstance(value, ast.Tuple) and len(value.elts) > 2 and re.search(r"['\"]", text) is not None
         )
-        if name.lstrip("_").isupper() and (is_text or is_layout or is_list):
+        if is_text or is_layout or is_list:
             yield text, name
 
 
-def _repeated_values(sources: dict[str, str]) -> dict[str, list[str]]:
+def _repeated_values(sources: dict[str, ast.Module]) -> dict[str, list[str]]:
     where: dict[str, list[str]] = defaultdict(list)
-    for module, source in sources.items():
-        for value, name in _values(source):
+    for module, tree in sources.items():
+        for value, name in _values(tree):
             where[value].append(f"{module}: {name}")
     return {value: found for value, found in where.items() if len({each.split(":")[0] for each in found}) > 1}
 
 
 def test_no_text_or_layout_is_defined_twice_under_two_names() -> None:
-    sources = {
-        str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")
-    }
-    assert {
-        value: found for value, found in _repeated_values(sources).items() if value not in INDEPENDENT_VALUES
-    } == {}
-    assert INDEPENDENT_VALUES.keys() <= _repeated_values(sources).keys()
+    sources = {str(path.relative_to(PACKAGE)): tree_of(path) for path in PACKAGE.rglob("*.py")}
+    repeated = _repeated_values(sources)
+    assert {value: found for value, found in repeated.items() if value not in INDEPENDENT_VALUES} == {}
+    assert INDEPENDENT_VALUES.keys() <= repeated.keys()
 
 
 def test_a_text_under_another_name_is_found() -> None:
@@ -173,7 +172,7 @@ def test_a_text_under_another_name_is_found() -> None:
         "a.py": "NAME = 'topics'\nA = struct.Struct('>qi')",
         "b.py": "_OTHER = 'topics'\nB = struct.Struct('>qi')",
     }
-    assert _repeated_values(sources) == {
+    assert _repeated_values({name: ast.parse(source) for name, source in sources.items()}) == {
         "'topics'": ["a.py: NAME", "b.py: _OTHER"],
         "struct.Struct('>qi')": ["a.py: A", "b.py: B"],
     }

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -102,7 +103,9 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@cache
 def _load(name: str) -> Any:
+    """The command of a noun, built once: a program or a test may run several command lines."""
     module = import_module(f"aerobee.ops.{COMMANDS[name]}")
     holder = typer.Typer(context_settings=HELP_NAMES)
     if hasattr(module, "register"):

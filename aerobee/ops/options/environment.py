@@ -47,6 +47,7 @@ OF_THE_REPOSITORY = frozenset(
         "AEROBEE_ROCKETMQ_LIB",
         "AEROBEE_SEED",
         "AEROBEE_PLACEMENT_KILL_STRIDE",
+        "AEROBEE_QUICK",
         "AEROBEE_ROLLING_ROUNDS",
         "AEROBEE_SEEDS",
     }

@@ -12,6 +12,7 @@ from aerobee.placement.apply_config import ApplyConfig
 from aerobee.placement.journal import Journal
 from aerobee.placement.model import Broker, Load, Model, Topic
 from aerobee.placement.plan import make_plan, parse_plan
+from tests.rounds import rounds
 from tests.unit.placement.worlds import models
 
 
@@ -27,7 +28,7 @@ def skewed() -> Model:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=rounds(50), deadline=None)
 @given(model=models(), move_ordered=st.booleans())
 def test_a_plan_is_the_same_after_it_was_written(model, move_ordered):
     plan = make_plan(model, 1_700_000_000_000, move_ordered=move_ordered)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from aerobee.placement.goals import Goal, hard_amounts, imbalance, imbalances, violations
 from aerobee.placement.model import Broker, Load, Model, Topic, allocation_of, broker_loads
 from aerobee.placement.planner import planned
+from tests.rounds import rounds
 from tests.unit.placement.worlds import models
 
 
@@ -24,7 +25,7 @@ def brokers(count: int, **more: object) -> tuple[Broker, ...]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(150), deadline=None)
 @given(model=models(), move_ordered=st.booleans())
 def test_a_plan_breaks_no_hard_goal_and_is_never_less_even(model: Model, move_ordered: bool):
     before = allocation_of(model)
@@ -44,7 +45,7 @@ def test_a_plan_breaks_no_hard_goal_and_is_never_less_even(model: Model, move_or
     assert planned(model, move_ordered=move_ordered) == result
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=rounds(100), deadline=None)
 @given(model=models())
 def test_the_sum_of_all_load_stays_what_it_is(model: Model):
     def total(allocation: dict[str, dict[str, int]]) -> list[float]:

@@ -15,6 +15,7 @@ from aerobee.remoting.frame import FrameDecoder, encode_frame
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop
 from tests.fakes import FakeTransport
+from tests.rounds import rounds
 
 
 def good(opaque: int) -> bytes:
@@ -31,7 +32,7 @@ def opaques(data: bytes) -> list[int]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 @given(
     st.lists(st.integers(0, 1000), max_size=5),
     st.binary(max_size=80),

@@ -12,6 +12,7 @@ from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 from aerobee.remoting import fastjson
 from aerobee.remoting.body.message_queue import offset_map, queue_of_key
+from tests.rounds import rounds
 
 QUEUE = MessageQueue("T", "b", 3)
 QUEUE_KEY = b'{"brokerName":"b","queueId":3,"topic":"T"}'
@@ -86,7 +87,7 @@ def test_a_key_that_is_no_queue_is_malformed() -> None:
         queue_of_key('{"topic":"T","queueId":"x","brokerName":"b"}')
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=rounds(400), deadline=None)
 @given(st.text(alphabet='{}[]",:0123\\uabn e.-+tf\n', max_size=60))
 def test_random_text_only_raises_malformed_frame(text: str) -> None:
     try:
@@ -110,7 +111,7 @@ def with_text_keys(value: object) -> object:
     return [with_text_keys(item) for item in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 @given(JSON_VALUES)
 def test_what_is_written_is_read_again(value: object) -> None:
     assert fastjson.loads(fastjson.dumps(value)) == with_text_keys(value)

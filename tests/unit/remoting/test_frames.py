@@ -13,6 +13,7 @@ from aerobee.remoting.codes import LanguageCode
 from aerobee.remoting.command import RemotingCommand, SerializeType
 from aerobee.remoting.frame import FRAME_BYTES_MAX, FrameDecoder, decode_frame, encode_frame
 from tests.captures import capture_names, captured
+from tests.rounds import rounds
 
 JSON_105 = (
     b'{"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":7,'
@@ -224,7 +225,7 @@ def test_a_reply_repeats_opaque_and_header_type() -> None:
     assert (reply.version, reply.language) == (513, LanguageCode.PYTHON)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(300), deadline=None)
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_random_bytes_only_raise_wire_errors(data: bytes, step: int) -> None:
     decoder = FrameDecoder()
@@ -244,7 +245,7 @@ def test_random_bytes_only_raise_wire_errors(data: bytes, step: int) -> None:
 FRAMES = [frame.data for name in ("cpp-producer", "java-binary-send") for frame in captured(name)[:40]]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=rounds(600), deadline=None)
 @given(
     st.sampled_from(FRAMES),
     st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=6),
@@ -261,7 +262,7 @@ def test_mutated_frames_only_raise_wire_errors(frame: bytes, changes: list[tuple
         assert int.from_bytes(again[:4], "big") == len(again) - 4
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(200), deadline=None)
 @given(
     st.builds(
         RemotingCommand,

@@ -22,6 +22,7 @@ from aerobee.store.index.index_file import INDEX_ENTRY
 from aerobee.store.log.stored_message import StoredMessage
 from aerobee.store.queue.consume_queue import QUEUE_OFFSET_MAX
 from aerobee.system_names import SCHEDULE_TOPIC
+from tests.rounds import rounds
 from tests.unit.broker.raw_copies import FILE_BYTES, HOST, HOST_V6, Copy, cut, take
 
 TOPICS = ("orders", "other", "主题", "l" * 140, SCHEDULE_TOPIC)
@@ -133,7 +134,7 @@ def test_what_is_held_back_is_held_back_natively(flush: str) -> None:
     assert native.heard() == python.heard()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(rounds(60)))
 def test_hostile_bytes_are_judged_alike(seed: int) -> None:
     rng = random.Random(seed)
     data = bytearray(written(seed % 3, 120))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from aerobee.broker.filter.sql92 import DEPTH_MAX, FilterSyntaxError, compile_filter
 from tests.fuzz import sql92_against_sqlite as fuzz
+from tests.rounds import rounds
 from tests.unit.broker.filter.rows import ROW
 
 
@@ -147,7 +148,7 @@ def sqlite():
     connection.close()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=rounds(500), deadline=None)
 @given(expression=expressions, row=rows)
 def test_expression_agrees_with_sqlite(sqlite, expression, row):
     columns = ", ".join(f":{name} AS {name}" for name in "ijkst")
@@ -161,7 +162,7 @@ def test_filters_agree_with_sqlite_on_random_expressions():
     """A short run; `python tests/fuzz/sql92_against_sqlite.py` is the full one, of a million rows."""
     seed = random.randrange(1 << 32)
     assert (
-        fuzz.run(int(os.environ.get("AEROBEE_FUZZ_ROWS", "4000")), seed) > 0
+        fuzz.run(int(os.environ.get("AEROBEE_FUZZ_ROWS") or rounds(4000)), seed) > 0
     )  # a disagreement names the seed
 
 

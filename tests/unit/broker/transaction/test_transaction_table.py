@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from aerobee.broker.transaction import transaction_table
 from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome, TransactionTable
+from tests.rounds import rounds
 
 IMMUNITY = 6_000
 
@@ -121,7 +122,7 @@ def test_what_is_handed_out_at_once_is_bounded() -> None:
     assert len(table.due(IMMUNITY, IMMUNITY, 100)) == 6
 
 
-@settings(max_examples=200)
+@settings(max_examples=rounds(200))
 @given(st.lists(st.tuples(st.sampled_from("pdac"), st.integers(0, 7)), max_size=60))
 def test_book_agrees_with_a_plain_model(actions: list[tuple[str, int]]) -> None:
     """Any order of half messages, decisions, checks and put-offs: open copies, counts and progress are those of a set."""

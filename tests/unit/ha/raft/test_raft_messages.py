@@ -30,6 +30,7 @@ from aerobee.ha.raft.messages import (
     encode_message,
     source_of,
 )
+from tests.rounds import rounds
 
 GROUP = "controllers"
 LIMIT = 1 << 20
@@ -203,7 +204,7 @@ def test_messages_with_values_exchanged_are_refused_or_can_be_written_again() ->
         for value in unpack_checked(encode_message(message, GROUP), bytes_max=LIMIT, what="it")
     ]
     fine = 0
-    for _ in range(20_000):
+    for _ in range(rounds(20_000)):
         message = rng.choice(MESSAGES)
         values = list(unpack_checked(encode_message(message, GROUP), bytes_max=LIMIT, what="it"))
         for _ in range(rng.randint(1, 3)):

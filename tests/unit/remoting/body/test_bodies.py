@@ -32,6 +32,7 @@ from aerobee.remoting.body.topic_list import TopicList
 from aerobee.remoting.body.topic_stats import TopicStatsTable
 from aerobee.remoting.frame import decode_frame
 from tests.captures import capture_names, captured
+from tests.rounds import rounds
 
 
 class Body(Protocol):
@@ -238,7 +239,7 @@ SNIPPETS = [
 ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=rounds(500), deadline=None)
 @given(st.sampled_from(BODIES), st.integers(0, 60), st.sampled_from(SNIPPETS))
 def test_bodies_with_a_value_replaced_only_raise_malformed_frame(
     sample: tuple[type[Body], bytes], which: int, snippet: bytes
@@ -257,7 +258,7 @@ def test_bodies_with_a_value_replaced_only_raise_malformed_frame(
         assert isinstance(decoded, kind)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(300), deadline=None)
 @given(
     st.sampled_from(EVERY_BODY),
     st.recursive(

@@ -85,37 +85,45 @@ def served(store: MessageStore) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("index", [0, 1, 16, 31])
+INDEXES = (0, 1, 16, 31)
+
+
 @pytest.mark.parametrize("change", [-65_536, -256, -1, 1, 3, 0x7FFF_0000])
 @pytest.mark.parametrize(
     "what", ["entry's offset", "entry's size", "record's size", "record's offset", "both offsets"]
 )
 def test_a_record_that_is_not_what_its_entry_says_is_not_given(
-    store: MessageStore, what: str, index: int, change: int
+    store: MessageStore, what: str, change: int
 ) -> None:
     queue = queue_of(store)
-    records = [store.log.read(at, record_size) for at, record_size, _ in queue.entries(0, COUNT)]
-    physical_offset, size, code = queue.entries(index, 1)[0]
-    if what in ("entry's offset", "both offsets"):
-        queue.rewrite_entry(index, physical_offset + change, size, code)
-    elif what == "entry's size":
-        queue.rewrite_entry(index, physical_offset, min(size + change, 0x7FFFFFFF), code)
-    if what in ("record's size", "record's offset", "both offsets"):
-        at, number = OWN_SIZE if what == "record's size" else OWN_OFFSET
+    intact = [store.log.read(at, record_size) for at, record_size, _ in queue.entries(0, COUNT)]
+    for index in INDEXES:
+        records = list(intact)
+        physical_offset, size, code = queue.entries(index, 1)[0]
         segment = store.log.segment_at(physical_offset)
         assert segment is not None
-        at += physical_offset - segment.base
-        (value,) = number.unpack_from(segment.file.buffer, at)
-        number.pack_into(segment.file.buffer, at, min(value + change, 0x7FFFFFFF))
-    run = store.reader.hot_run(queue, 0, 32)
-    if what == "entry's size" and change == 0x7FFF_0000 and index:  # more than a reply holds: those before it
-        assert run == (b"".join(records[:index]), index)
-    else:
-        assert run is None
-    # A wrong entry is written again from the log; a damaged record is passed over, alone.
-    if not what.startswith("entry"):
-        del records[index]
-    assert served(store) == records
+        start = physical_offset - segment.base
+        if what in ("entry's offset", "both offsets"):
+            queue.rewrite_entry(index, physical_offset + change, size, code)
+        elif what == "entry's size":
+            queue.rewrite_entry(index, physical_offset, min(size + change, 0x7FFFFFFF), code)
+        if what in ("record's size", "record's offset", "both offsets"):
+            at, number = OWN_SIZE if what == "record's size" else OWN_OFFSET
+            (value,) = number.unpack_from(segment.file.buffer, start + at)
+            number.pack_into(segment.file.buffer, start + at, min(value + change, 0x7FFFFFFF))
+        run = store.reader.hot_run(queue, 0, 32)
+        # More than a reply holds: the records before it.
+        if what == "entry's size" and change == 0x7FFF_0000 and index:
+            assert run == (b"".join(records[:index]), index), index
+        else:
+            assert run is None, index
+        # A wrong entry is written again from the log; a damaged record is passed over, alone.
+        if not what.startswith("entry"):
+            del records[index]
+        assert served(store) == records, index
+        segment.file.buffer[start : start + size] = intact[index]
+        queue.rewrite_entry(index, physical_offset, size, code)
+        assert served(store) == intact
 
 
 def test_an_entry_of_another_record_of_the_same_size_is_not_followed_unseen(store: MessageStore) -> None:

@@ -11,6 +11,7 @@ from aerobee.store.files.config import StoreConfig
 from aerobee.store.timer.timer_checkpoint import CopiedFrom, TimerCheckpoint, decode_timer_checkpoint
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DELETE, ROLL, UNIT, UNIT_BYTES, TimerUnit
+from tests.rounds import rounds
 
 BASE_MS = 1_700_000_000_000
 SLOTS = 64
@@ -85,7 +86,7 @@ class Master:
             self.files.replace_slot(time_ms, left)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(rounds(60)))
 def test_the_copied_wheel_has_each_waiting_message_in_its_slot(seed: int) -> None:
     master = Master(seed)
     rng = random.Random(-seed - 1)
