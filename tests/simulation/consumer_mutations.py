@@ -25,7 +25,7 @@ from unittest import mock
 from aerobee.broker.consumer import lock_table
 from aerobee.broker.consumer.lock_calls import LockCalls
 from aerobee.broker.delay.schedule import Schedule
-from aerobee.broker.send.send_back import SendBackCalls
+from aerobee.broker.send.send_back_service import SendBackService
 from aerobee.client.consumer.consumption import Consumption
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.ordered_consumption import OrderedConsumption
@@ -127,13 +127,13 @@ def a_message_is_not_given_back() -> Mutation:
 
 
 def tries_are_not_counted() -> Mutation:
-    original = SendBackCalls._again
+    original = SendBackService._again
 
     def again(self: Any, *args: Any) -> Any:
         message, properties = original(self, *args)
         return dataclasses.replace(message, reconsume_times=message.reconsume_times - 1), properties
 
-    return mock.patch.object(SendBackCalls, "_again", again)
+    return mock.patch.object(SendBackService, "_again", again)
 
 
 def a_restarted_broker_delivers_no_retries() -> Mutation:

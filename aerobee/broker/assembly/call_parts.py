@@ -81,21 +81,10 @@ def pull_calls(parts: BrokerParts, services: Services) -> PullCalls:
     return PullCalls(service=services.pulls, pending_pulls=parts.pending_pulls, spawn=parts.spawn)
 
 
-def client_calls(parts: BrokerParts, registration: Registration) -> tuple[CallPart, ...]:
+def client_calls(parts: BrokerParts, services: Services, registration: Registration) -> tuple[CallPart, ...]:
     """Client requests other than sends, pulls and offsets."""
     return (
-        SendBackCalls(
-            store=parts.store,
-            writer=parts.writer,
-            topics=parts.topics,
-            groups=parts.groups,
-            stats=parts.stats,
-            live=parts.live,
-            identity=parts.identity,
-            role=parts.role,
-            ack=parts.ack,
-            records=parts.records,
-        ),
+        SendBackCalls(service=services.send_backs, ack=parts.ack, records=parts.records),
         HeartbeatCalls(
             consumers=parts.consumers,
             producers=parts.producers,

@@ -16,6 +16,7 @@ from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.pop.pop_service import PopService
 from aerobee.broker.pull.pull_service import PullService
 from aerobee.broker.send.new_topics import NewTopics
+from aerobee.broker.send.send_back_service import SendBackService
 from aerobee.broker.send.send_service import SendService
 from aerobee.broker.state.unserved import UnservedKinds
 
@@ -26,6 +27,7 @@ class Services:
 
     sends: SendService
     new_topics: NewTopics  # makes the topic of a send first, where there is none
+    send_backs: SendBackService
     pulls: PullService
     pops: PopService
     acks: AckService
@@ -39,6 +41,7 @@ def make_services(parts: BrokerParts, pop: Pop) -> Services:
     return Services(
         sends=_sends(parts),
         new_topics=NewTopics(topics=parts.topics, groups=parts.groups, live=parts.live),
+        send_backs=_send_backs(parts),
         pulls=_pulls(parts),
         pops=pop.pops,
         acks=pop.acks,
@@ -64,6 +67,19 @@ def _sends(parts: BrokerParts) -> SendService:
         unique_keys=parts.unique_keys,
         duplicates=parts.duplicates,
         clock=parts.clock,
+    )
+
+
+def _send_backs(parts: BrokerParts) -> SendBackService:
+    return SendBackService(
+        store=parts.store,
+        writer=parts.writer,
+        topics=parts.topics,
+        groups=parts.groups,
+        stats=parts.stats,
+        live=parts.live,
+        identity=parts.identity,
+        role=parts.role,
     )
 
 

@@ -411,7 +411,7 @@ class Serving:
         )
         calls: tuple[CallPart, ...] = (
             *queue_calls(parts, self.services, self._pulls),
-            *client_calls(parts, self.registration),
+            *client_calls(parts, self.services, self.registration),
             *admin_calls(parts, self.registration, info, self._modes),
             *replication_calls(parts, self.replication),
             *((self.acting,) if self.acting is not None else ()),

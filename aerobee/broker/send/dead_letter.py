@@ -27,16 +27,15 @@ from aerobee.message import (
     encode_properties,
 )
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
-from aerobee.remoting.command import RemotingCommand
 
 CAUSE_CHARS_MAX = 1024
 TRIES_MAX = 1 << 31
 _CLEAN = {ord(NAME_SEPARATOR): " ", ord(PROPERTY_SEPARATOR): " "}
 
 
-def note_error(properties: dict[str, str], request: RemotingCommand) -> None:
-    """Keep the error that a consumer tells with the message that it gives back."""
-    _set(properties, LAST_ERROR, _told(request, "lastError"))
+def note_error(properties: dict[str, str], told: str) -> None:
+    """Keep the error that a consumer tells with the message that it gives back; "" for none."""
+    _set(properties, LAST_ERROR, _clean(told))
 
 
 def note_death(
@@ -46,13 +45,13 @@ def note_death(
     message_id: str,
     tries: int,
     reason: str,
-    request: RemotingCommand | None = None,
+    told_tries: str = "",
+    told_reason: str = "",
 ) -> None:
-    """Make `properties` those of a dead letter. `tries` and `reason` are what the broker knows, unless the request says more."""
-    told_tries = _told(request, "deliveryTries")
+    """Make `properties` those of a dead letter. `tries` and `reason` are what the broker knows, unless the consumer tells more."""
+    told_tries, told_reason = _clean(told_tries), _clean(told_reason)
     if told_tries.isascii() and told_tries.isdigit():
         tries = min(int(told_tries[:12]), TRIES_MAX)
-    told_reason = _told(request, "deadLetterReason")
     _set(properties, DLQ_ORIGIN_TOPIC, topic)
     _set(properties, DLQ_ORIGIN_MESSAGE_ID, message_id)
     if DELIVERY_TRIES not in properties:
@@ -76,10 +75,9 @@ def tries_failed(tries: int) -> str:
     return f"{tries} {'try' if tries == 1 else 'tries'} failed"
 
 
-def _told(request: RemotingCommand | None, name: str) -> str:
-    """A field of the consumer's request, empty without one: at most CAUSE_CHARS_MAX characters, separators replaced by spaces."""
-    text = (request.field(name) if request is not None else None) or ""
-    return text[:CAUSE_CHARS_MAX].translate(_CLEAN).strip()
+def _clean(told: str) -> str:
+    """What a consumer tells: at most CAUSE_CHARS_MAX characters, separators replaced by spaces."""
+    return told[:CAUSE_CHARS_MAX].translate(_CLEAN).strip()
 
 
 def _set(properties: dict[str, str], name: str, text: str) -> None:

@@ -25,6 +25,7 @@ class Reason(Enum):
     FILTER_ILLEGAL = auto()
     FILTERS_OFF = auto()  # SQL92 expressions are disabled
     HANDLE_ILLEGAL = auto()  # no pop can have given it
+    RECORD_UNKNOWN = auto()  # nothing that the caller may read lies there
     NOT_HELD = auto()  # the message is not handed out with this handle, or not any more
 
 
@@ -39,6 +40,7 @@ _CODES = {
     Reason.FILTER_ILLEGAL: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     Reason.FILTERS_OFF: ResponseCode.SYSTEM_ERROR,
     Reason.HANDLE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    Reason.RECORD_UNKNOWN: ResponseCode.SYSTEM_ERROR,
     Reason.NOT_HELD: ResponseCode.NO_MESSAGE,
 }
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from aerobee.broker.send.dead_letter import CAUSE_CHARS_MAX, note_death, note_error, tries_failed
 from aerobee.message import PROPERTIES_BYTES_MAX, encode_properties
-from aerobee.remoting.command import RemotingCommand
 
 
-def request(**ext: str) -> RemotingCommand:
-    return RemotingCommand(36, ext)
-
-
-def dead(properties: dict[str, str], **ext: str) -> dict[str, str]:
-    note_error(properties, request(**ext))
+def dead(
+    properties: dict[str, str], *, lastError: str = "", deliveryTries: str = "", deadLetterReason: str = ""
+) -> dict[str, str]:
+    note_error(properties, lastError)
     note_death(
-        properties, topic="T", message_id="U", tries=3, reason="3 tries failed", request=request(**ext)
+        properties,
+        topic="T",
+        message_id="U",
+        tries=3,
+        reason="3 tries failed",
+        told_tries=deliveryTries,
+        told_reason=deadLetterReason,
     )
     return properties
 

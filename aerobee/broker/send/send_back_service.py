@@ -1,0 +1,239 @@
+"""Giving messages back, for a later try or as dead, whatever the protocol (AbstractSendMessageProcessor).
+
+The record is stored again in %RETRY%group behind a delay level, or in %DLQ%group when its tries are used up or the
+consumer asks for that. RETRY_TOPIC keeps the topic it first had, ORIGIN_MESSAGE_ID its first id. A consumer of ours may
+ask for a delay in milliseconds: then the message waits in the timer and not behind a level.
+
+send_back.py is the encoder for remoting.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from aerobee.broker.consumer.group_table import GroupTable
+from aerobee.broker.metrics.stats import BrokerStats
+from aerobee.broker.send.batch_queue import message_of_batch
+from aerobee.broker.send.dead_letter import note_death, note_error, tries_bound, tries_failed
+from aerobee.broker.send.message_writer import MessageWriter
+from aerobee.broker.state.config import PERM_WRITE, LiveConfig
+from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.refusal import Reason, Refused
+from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.topic_table import TopicTable
+from aerobee.errors import MalformedRecord, StoreError, UsageError
+from aerobee.message import (
+    DLQ_PREFIX,
+    INNER_BATCH,
+    RETRY_PREFIX,
+    Record,
+    check_topic_name,
+    decode_record,
+    encode_properties,
+    next_try,
+    pack_host,
+)
+from aerobee.property_names import (
+    DELAY,
+    TIMER_DELAY_MS,
+    TIMER_DELAYS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+)
+from aerobee.remoting.body.pop_handle import topic_before_retry
+from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
+from aerobee.remoting.protocol import FAQ
+from aerobee.store.files.config import StoreConfig
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET
+
+FIRST_RETRY_LEVEL = 3  # 10 s
+OF_A_TIMER = (
+    *TIMER_DELAYS,
+    TIMER_OUT_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ROLL_TIMES,
+)  # what a message that waited before brings along
+
+
+class RecordLog(Protocol):
+    """What sending back needs of the store."""
+
+    config: StoreConfig
+
+    def named_record(self, physical_offset: int) -> bytes | None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class SendBackRequest:
+    """What a consumer gives back. `physical_offset`: of the record in the commit log.
+
+    `delay_level` below 0: it is dead; 0: a level by its tries. `delay_ms` at 0 or above: so long instead, where the timer can.
+    `tries_max`: more than so many tries make it dead; None: as the group is set. `origin_id`: the UNIQ_KEY of one message of
+    a batch. The last three are the consumer's words, for a dead letter.
+    """
+
+    group: str
+    physical_offset: int
+    delay_level: int = 0
+    delay_ms: int = -1
+    tries_max: int | None = None
+    unit_mode: bool = False
+    origin_id: str = ""
+    last_error: str = ""
+    tries: str = ""
+    death_reason: str = ""
+
+
+class SendBackService:
+    """Stores records again. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        *,
+        store: RecordLog,
+        writer: MessageWriter,
+        topics: TopicTable,
+        groups: GroupTable,
+        stats: BrokerStats,
+        live: LiveConfig,
+        identity: BrokerIdentity,
+        role: RoleState,
+        pick_queue: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._groups = groups
+        self._stats = stats
+        self._live = live
+        self._identity = identity
+        self._role = role
+        self._pick_queue = pick_queue
+
+    def send_back(self, asked: SendBackRequest, may_consume: Callable[[Record], bool]) -> AppendResult | None:
+        """Store the record again, readable on return. `may_consume` says whether the consumer may have the record at all.
+
+        None: the group keeps no retries, and nothing is stored. Raises Refused, RemoteError at a bound, StoreError.
+        """
+        group = self._groups.find_or_create(asked.group)
+        if group is None:
+            raise Refused(
+                Reason.GROUP_UNKNOWN,
+                f"subscription group not exist, {asked.group}; create it, or set autoCreateSubscriptionGroup\n{FAQ}",
+            )
+        if not self._live.value.broker_permission & PERM_WRITE or not self._role.is_master:
+            raise Refused(
+                Reason.FORBIDDEN, f"the broker[{self._identity.address}] sending message is forbidden"
+            )
+        if group.retry_queue_nums <= 0:
+            return None
+        message, properties = self._again(asked, self._record(asked, may_consume), group)
+        try:
+            result = self._writer.put(message, properties)
+        except StoreError:
+            self._stats.put_failed()
+            raise
+        self._stats.send_back(asked.group, properties["RETRY_TOPIC"])
+        self._stats.topic_put(message.topic, 1, result.size)
+        return result
+
+    def _record(self, asked: SendBackRequest, may_consume: Callable[[Record], bool]) -> Record:
+        """The record that is given back. Raises Refused."""
+        data = self._store.named_record(asked.physical_offset)
+        try:
+            record = None if data is None else decode_record(data)
+        except MalformedRecord as error:
+            raise Refused(Reason.RECORD_UNKNOWN, str(error)) from error
+        if record is None or not may_consume(record):
+            raise Refused(
+                Reason.RECORD_UNKNOWN,
+                f"look message by offset failed, {asked.physical_offset}: no record of this broker begins there",
+            )
+        if not record.sys_flag & INNER_BATCH:
+            return record
+        # The whole batch would have the offset of one message in the retry topic, and the next one those of its others.
+        try:
+            one = message_of_batch(record, asked.origin_id)
+        except MalformedRecord as error:
+            raise Refused(Reason.RECORD_UNKNOWN, str(error)) from error
+        if one is None:
+            raise Refused(
+                Reason.RECORD_UNKNOWN,
+                f"the record at {asked.physical_offset} is a batch, and no message of it has the id {asked.origin_id[:64]!r}: send a copy",
+            )
+        return one
+
+    def _again(
+        self, asked: SendBackRequest, record: Record, group: SubscriptionGroupConfig
+    ) -> tuple[StoredMessage, dict[str, str]]:
+        """The message for the retry topic or the dead letters, and its properties."""
+        properties = dict(record.properties)
+        properties["RETRY_TOPIC"] = _first_topic(record, group.group_name)
+        properties.setdefault("ORIGIN_MESSAGE_ID", record.offset_message_id)
+        properties["WAIT"] = "false"
+        level = asked.delay_level
+        note_error(properties, asked.last_error)
+        if level < 0 or record.reconsume_times >= tries_bound(group, asked.tries_max):
+            tries = record.reconsume_times + 1
+            note_death(
+                properties,
+                topic=properties["RETRY_TOPIC"],
+                message_id=properties.get("UNIQ_KEY", properties["ORIGIN_MESSAGE_ID"]),
+                tries=tries,
+                reason="the consumer requested it" if level < 0 else tries_failed(tries),
+                told_tries=asked.tries,
+                told_reason=asked.death_reason,
+            )
+            topic = self._topics.create_dead_letter_topic(group.group_name)
+            queue_id = 0
+            properties[DELAY] = "0"
+            for name in (MULTI_DISPATCH, MULTI_OFFSET):  # the LMQs have the message already
+                properties.pop(name, None)
+        else:
+            topic = self._topics.create_retry_topic(group.group_name, group.retry_queue_nums, asked.unit_mode)
+            queue_id = self._pick_queue(topic.write_queue_nums)
+            if not self._waits_exactly(asked.delay_ms, properties):
+                properties[DELAY] = str(level or FIRST_RETRY_LEVEL + record.reconsume_times)
+        message = StoredMessage(
+            topic=topic.topic_name,
+            queue_id=queue_id,
+            body=record.body,
+            properties=encode_properties(properties).encode(errors="surrogateescape"),
+            born_host=pack_host(*record.born_host),
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            born_timestamp=record.born_timestamp,
+            reconsume_times=next_try(record.reconsume_times),
+        )
+        return message, properties
+
+    def _waits_exactly(self, wait_ms: int, properties: dict[str, str]) -> bool:
+        """Set the time that a consumer of ours asks for to the millisecond; False when a level has to do."""
+        config = self._store.config
+        if not config.timer_wheel_enable or not 0 <= wait_ms <= config.timer_max_delay_sec * 1000:
+            return False
+        for name in OF_A_TIMER:
+            properties.pop(name, None)
+        properties.pop(DELAY, None)
+        if wait_ms > 0:
+            properties[TIMER_DELAY_MS] = str(wait_ms)
+        return True
+
+
+def _first_topic(record: Record, group: str) -> str:
+    """The topic that a message was sent to first. A retry or a dead letter says it in RETRY_TOPIC; in any other record that is what
+    its sender made up, and so is what cannot be a topic's name."""
+    if record.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        named = record.properties.get("RETRY_TOPIC", "")
+        with suppress(UsageError):
+            check_topic_name(named)
+            return named
+    return topic_before_retry(record.topic, group)
