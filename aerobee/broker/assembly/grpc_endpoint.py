@@ -37,11 +37,15 @@ def serve_grpc(ports: Ports, serving: Serving, base: Foundation, *, port: int) -
         if not made:
             from aerobee.broker.grpc.endpoint import make_endpoint  # loaded where it is wanted
 
+            services = serving.services
             (transactions,) = (each for each in serving.features if isinstance(each, Transactions))
             made.append(
                 make_endpoint(
                     serving.parts,
-                    sends=serving.services.sends,
+                    sends=services.sends,
+                    pops=services.pops,
+                    acks=services.acks,
+                    send_backs=services.send_backs,
                     transactions=lambda: transactions.transaction_store.table,
                     handlers=serving.handlers,
                     gate=base.access.gate,

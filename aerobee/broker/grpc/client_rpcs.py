@@ -11,6 +11,7 @@ from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.client_table import ClientTable
 from aerobee.broker.grpc.names import group_name
 from aerobee.broker.grpc.refusal import status
+from aerobee.broker.grpc.renewals import Renewals
 from aerobee.broker.grpc.requests import BrokerRequests, language_of
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.broker.state.config import LiveConfig
@@ -28,12 +29,14 @@ class ClientRpcs:
         *,
         clients: ClientTable,
         producers: ProducerRegistry,
+        renewals: Renewals,
         requests: BrokerRequests,
         access: RpcAccess,
         live: LiveConfig,
     ) -> None:
         self._clients = clients
         self._producers = producers
+        self._renewals = renewals
         self._live = live
         self._requests = requests
         self._access = access
@@ -41,6 +44,7 @@ class ClientRpcs:
     async def heartbeat(self, context: RpcContext, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         """Note that the client lives. Raises RpcRefused, RemoteError."""
         self._access.identify(context.peer, context.metadata)
+        self._renewals.seen(context.client)
         client = self._clients.get(context)
         if client is not None and client.heartbeat is not None:
             body = client.heartbeat.encode()
@@ -65,7 +69,7 @@ class ClientRpcs:
     def terminate(
         self, context: RpcContext, request: pb.NotifyClientTerminationRequest
     ) -> pb.NotifyClientTerminationResponse:
-        """The client leaves its groups. Raises RpcRefused."""
+        """The client leaves its groups, and what it has not acknowledged comes back to them. Raises RpcRefused."""
         ext = {"clientID": context.client_id}
         if request.group.name:
             ext["consumerGroup"] = group_name(request.group)
@@ -74,4 +78,5 @@ class ClientRpcs:
         client = self._clients.get(context)
         if client is not None:
             client.close("it has said so")
+        self._renewals.client_left(context.client)
         return pb.NotifyClientTerminationResponse(status=status())

@@ -12,6 +12,7 @@ from aerobee.access.gate import Gate
 from aerobee.broker.grpc.access import RpcAccess
 from aerobee.broker.grpc.client_rpcs import ClientRpcs
 from aerobee.broker.grpc.client_table import ClientTable
+from aerobee.broker.grpc.pop_rpcs import PopServices, make_pop_rpcs, make_renewals
 from aerobee.broker.grpc.pull_rpcs import PullRpcs
 from aerobee.broker.grpc.query_route import RouteRpcs
 from aerobee.broker.grpc.requests import BrokerRequests
@@ -21,6 +22,9 @@ from aerobee.broker.grpc.session import GrpcSession
 from aerobee.broker.grpc.telemetry import Telemetry
 from aerobee.broker.grpc.transaction_rpcs import TransactionRpcs
 from aerobee.broker.parts.parts import BrokerParts
+from aerobee.broker.pop.ack_service import AckService
+from aerobee.broker.pop.pop_service import PopService
+from aerobee.broker.send.send_back_service import SendBackService
 from aerobee.broker.send.send_service import SendService
 from aerobee.broker.transaction.transaction_table import TransactionTable
 from aerobee.clock import Clock
@@ -29,13 +33,7 @@ from aerobee.grpc.proto import messages as pb
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.peer import Handler
 
-NOT_SERVED = (
-    "ReceiveMessage",
-    "AckMessage",
-    "ForwardMessageToDeadLetterQueue",
-    "ChangeInvisibleDuration",
-    "SyncLiteSubscription",
-)
+NOT_SERVED = ("SyncLiteSubscription",)
 
 
 class GrpcEndpoint:
@@ -55,13 +53,23 @@ def make_endpoint(
     parts: BrokerParts,
     *,
     sends: SendService,
+    pops: PopService,
+    acks: AckService,
+    send_backs: SendBackService,
     transactions: Callable[[], TransactionTable],
     handlers: Mapping[int, Handler],
     gate: Gate,
 ) -> GrpcEndpoint:
     """The endpoint of one broker. `handlers` are its dispatch, behind `gate`."""
     return GrpcEndpoint(
-        make_rpcs(parts, sends=sends, transactions=transactions, handlers=handlers, gate=gate),
+        make_rpcs(
+            parts,
+            sends=sends,
+            consuming=PopServices(pops=pops, acks=acks, send_backs=send_backs),
+            transactions=transactions,
+            handlers=handlers,
+            gate=gate,
+        ),
         clock=parts.clock,
     )
 
@@ -70,6 +78,7 @@ def make_rpcs(
     parts: BrokerParts,
     *,
     sends: SendService,
+    consuming: PopServices,
     transactions: Callable[[], TransactionTable],
     handlers: Mapping[int, Handler],
     gate: Gate,
@@ -77,8 +86,14 @@ def make_rpcs(
     """Every RPC that is served."""
     access = RpcAccess(gate)
     requests, clients = BrokerRequests(handlers, access), ClientTable(parts.clock)
+    renewals = make_renewals(parts, consuming)
     members = ClientRpcs(
-        clients=clients, producers=parts.producers, requests=requests, access=access, live=parts.live
+        clients=clients,
+        producers=parts.producers,
+        renewals=renewals,
+        requests=requests,
+        access=access,
+        live=parts.live,
     )
     routes = RouteRpcs(topics=parts.topics, groups=parts.groups, identity=parts.identity, access=access)
     send = SendRpc(
@@ -104,6 +119,7 @@ def make_rpcs(
         unary("QueryRoute", routes.query_route),
         unary("QueryAssignment", routes.query_assignment),
         unary("SendMessage", send.send),
+        *make_pop_rpcs(parts, consuming, renewals=renewals, access=access),
         unary("Heartbeat", members.heartbeat),
         unary("NotifyClientTermination", members.terminate),
         bidirectional("Telemetry", pb.TelemetryCommand, telemetry.open),

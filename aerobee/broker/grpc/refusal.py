@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from aerobee.broker.admission.ack import Safety
 from aerobee.broker.state.refusal import Reason, Refused
 from aerobee.errors import AerobeeError, RemoteError, StoreError
 from aerobee.grpc.proto import messages as pb
@@ -24,7 +25,6 @@ _CODES: Mapping[int, pb.Code] = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: pb.HA_NOT_AVAILABLE,
 }
-
 _REASONS: Mapping[Reason, pb.Code] = {
     Reason.FORBIDDEN: pb.FORBIDDEN,
     Reason.NOT_MASTER: pb.INTERNAL_SERVER_ERROR,
@@ -36,7 +36,15 @@ _REASONS: Mapping[Reason, pb.Code] = {
     Reason.FILTER_ILLEGAL: pb.ILLEGAL_FILTER_EXPRESSION,
     Reason.FILTERS_OFF: pb.ILLEGAL_FILTER_EXPRESSION,
     Reason.HANDLE_ILLEGAL: pb.INVALID_RECEIPT_HANDLE,
+    Reason.RECORD_UNKNOWN: pb.INVALID_RECEIPT_HANDLE,
     Reason.NOT_HELD: pb.INVALID_RECEIPT_HANDLE,
+}
+_SAFETIES: Mapping[Safety, pb.Code] = {
+    Safety.SAFE: pb.OK,
+    Safety.FLUSH_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
+    Safety.NO_REPLICAS: pb.HA_NOT_AVAILABLE,
+    Safety.REPLICAS_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
+    Safety.SYNC_FAILED: pb.INTERNAL_SERVER_ERROR,
 }
 
 
@@ -57,6 +65,11 @@ def status(code: pb.Code = pb.OK, message: str = OK_TEXT) -> pb.Status:
 def code_of(remoting_code: int) -> pb.Code:
     """The code that answers what remoting answers with `remoting_code`."""
     return _CODES.get(remoting_code, pb.INTERNAL_SERVER_ERROR)
+
+
+def safety_status(safety: Safety, text: str) -> pb.Status:
+    """The status that answers what is stored, by how safe it is."""
+    return status() if safety is Safety.SAFE else status(_SAFETIES[safety], text)
 
 
 def status_of(error: Exception) -> pb.Status:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aerobee.broker.grpc.call_peer import CallPeer
+from aerobee.broker.grpc.renewal_table import Client
 from aerobee.grpc.proto import messages as pb
 from aerobee.grpc.status import GrpcStatus
 
@@ -33,6 +34,11 @@ class RpcContext:
         """The id that the client gives itself; not empty while a service runs."""
         return self.metadata.get(CLIENT_ID, "")
 
+    @property
+    def client(self) -> Client:
+        """The client: an id is that of its user alone, known once the user was checked."""
+        return self.client_id, self.peer.principal
+
 
 class ResponseStream(Protocol):
     """The responses of a call, for a service that sends several."""
@@ -40,6 +46,11 @@ class ResponseStream(Protocol):
     @property
     def is_over(self) -> bool:
         """Whether nothing more can be sent."""
+        ...
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the call ended before all of its response was sent."""
         ...
 
     async def send(self, response: Any) -> None:
@@ -76,7 +87,8 @@ class RequestReceiver(Protocol):
 
 
 Unary = Callable[[RpcContext, Any], Any | Awaitable[Any]]  # returns the response
-Streaming = Callable[[RpcContext, Any, ResponseStream], Awaitable[None]]
+# What it returns is awaited and ends the call; with None the service ends the call itself, later, and costs no task until then.
+Streaming = Callable[[RpcContext, Any, ResponseStream], Awaitable[None] | None]
 Bidirectional = Callable[[RpcContext, ResponseStream], RequestReceiver]
 
 

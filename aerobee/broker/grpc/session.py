@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -174,6 +174,7 @@ class GrpcSession:
             elif isinstance(event, Writable):
                 running.on_writable()
             elif isinstance(event, CallEnded | CallAnswered):
+                running.is_cut_off = isinstance(event, CallEnded)
                 self._drop(running)
 
     def _start(self, call: Call) -> None:
@@ -216,6 +217,7 @@ class _Running:
         self._task: asyncio.Task[None] | None = None
         self._held_bytes = 0
         self._writable: asyncio.Future[None] | None = None
+        self.is_cut_off = False
 
     # --- the client
 
@@ -310,7 +312,9 @@ class _Running:
             request = self._parse(data)
             if self.rpc.unary is None:
                 assert self.rpc.streaming is not None
-                self._spawn(self._stream(request), len(data))
+                served = self.rpc.streaming(self._context, request, self)
+                if served is not None:
+                    self._spawn(self._stream(served), len(data))
                 return
             response = self.rpc.unary(self._context, request)
             if inspect.isawaitable(response):
@@ -333,10 +337,9 @@ class _Running:
         finally:
             self._release()
 
-    async def _stream(self, request: Any) -> None:
-        assert self.rpc.streaming is not None
+    async def _stream(self, served: Awaitable[None]) -> None:
         try:
-            await self.rpc.streaming(self._context, request, self)
+            await served
             self._session.finish(self.call)
         except Exception as error:
             self._refuse(error)

@@ -113,7 +113,7 @@ class Taken:
     topics: list[str] = field(default_factory=list)  # where each share lies
     sizes: list[int] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
-    order_counts: list[str] = field(default_factory=list)
+    consumed: list[dict[int, int]] = field(default_factory=list)  # ordered: per share, offset -> times before
     rest: int = 0  # number of remaining messages in the queues that were read
     end: int = 0
     count: int = 0
@@ -339,12 +339,7 @@ class PopEngine:
             invisible_ms=want.invisible_ms,
             attempt_id=want.attempt_id,
         )
-        taken.order_counts += [
-            f"{share.retry} qo{share.queue_id}%{offset} {times}" for offset, times in consumed.items()
-        ]
-        # For clients that support only one count per queue: the smallest of the block.
-        least = min(consumed.values()) if len(consumed) == len(share.offsets) else 0
-        taken.order_counts.append(f"{share.retry} {share.queue_id} {least}")
+        taken.consumed.append(consumed)
 
     def _write_points(self, want: PopWant, taken: Taken, moves: list[tuple[str, int, int]]) -> None:
         points: list[tuple[CheckPoint, int]] = []

@@ -116,7 +116,7 @@ class PopCalls:
             "msgOffsetInfo": message_offset_info(taken.shares),
         }
         if want.ordered:
-            ext["orderCountInfo"] = ";".join(taken.order_counts)
+            ext["orderCountInfo"] = order_count_info(taken)
         if outcome.status is not PopStatus.FOUND:
             return request.reply(_CODES[outcome.status], remark=outcome.text, ext=ext)
         reply = request.reply(remark="FOUND", ext=ext, body=b"".join(taken.bodies))
@@ -222,6 +222,17 @@ class PopCalls:
         outcome = self._service.nothing(asked, _Call(peer, request, self), want, taken, until_ms)
         reply = self._reply(peer, request, outcome)
         return b"" if reply is None else encode_frame(reply)
+
+
+def order_count_info(taken: Taken) -> str:
+    """How often each message of an ordered pop was consumed before: `r qo<queue id>%<offset> times;...`."""
+    found: list[str] = []
+    for share, consumed in zip(taken.shares, taken.consumed, strict=True):
+        found += [f"{share.retry} qo{share.queue_id}%{offset} {times}" for offset, times in consumed.items()]
+        # For clients that support only one count per queue: the smallest of the block.
+        least = min(consumed.values()) if len(consumed) == len(share.offsets) else 0
+        found.append(f"{share.retry} {share.queue_id} {least}")
+    return ";".join(found)
 
 
 class _Call(HeldRequest):

@@ -1,0 +1,103 @@
+"""Renews what RenewalTable says, in time, and gives back what clients no longer have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from aerobee.broker.grpc.receipt_handle import Receipt
+from aerobee.broker.grpc.renewal_table import Action, Client, RenewalTable, Renewed
+from aerobee.broker.pop.ack_service import AckService, ChangeRequest
+from aerobee.broker.state.refusal import Refused
+from aerobee.clock import Clock, Timer, wall_wait_s
+from aerobee.errors import RemoteError, StoreError
+
+log = logging.getLogger(__name__)
+
+GIVE_BACK_MS = 1_000  # invisibleTimeMillsWhenClear
+RETRY_MS = 1_000
+WAIT_S_MIN = 0.05
+
+
+class Renewals:
+    """Belongs to the event loop."""
+
+    def __init__(self, *, acks: AckService, clock: Clock, may_write: Callable[[], bool]) -> None:
+        """`may_write`: whether this broker serves POP now. While it does not, what it handed out is forgotten: its messages come back
+        at the broker that serves POP."""
+        self._acks = acks
+        self._may_write = may_write
+        self._clock = clock
+        self.table = RenewalTable()
+        self._timer: Timer | None = None
+        self._armed_ms = 0
+
+    def add(self, group: str, client: Client, address: str, topic: str, receipt: Receipt) -> None:
+        """Renew a message that a client was given, until find() and remove(), or until the client is gone."""
+        self.table.add(group, client, address, topic, receipt, self._clock.now_ms())
+        self._arm()
+
+    def seen(self, client: Client) -> None:
+        """A client has made a call, so it is there."""
+        self.table.seen(client, self._clock.now_ms())
+
+    def client_left(self, client: Client, group: str | None = None) -> None:
+        """A client ends, or its part in one group: what it has not acknowledged comes back to the group soon."""
+        for renewed in self.table.leave(client, group):
+            self.give_back(renewed.group, renewed.topic, renewed.receipt)
+
+    def give_back(self, group: str, topic: str, receipt: Receipt) -> None:
+        """Have a message that no client got, or has any more, come back in GIVE_BACK_MS, with the attempts that it has."""
+        handle = receipt.handle
+        change = ChangeRequest(
+            group, topic, handle.queue_id, handle.queue_offset, handle, GIVE_BACK_MS, suspend=True
+        )
+        try:
+            self._acks.change_invisible(change, "")
+        except (Refused, RemoteError, StoreError) as error:
+            log.info("message %s of %s comes back when its invisible time ends: %s", receipt, group, error)
+
+    def stop(self) -> None:
+        """Renew nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        due_ms = self.table.next_due_ms()
+        if due_ms is None or (self._timer is not None and self._armed_ms <= due_ms):
+            return
+        self.stop()
+        self._armed_ms = due_ms
+        self._timer = self._clock.call_later(max(WAIT_S_MIN, wall_wait_s(self._clock, due_ms)), self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        if not self._may_write():
+            self.table = RenewalTable()
+            return
+        now_ms = self._clock.now_ms()
+        for renewed, action in self.table.due(now_ms):
+            if action is Action.GIVE_BACK:
+                self.table.remove(renewed)
+                self.give_back(renewed.group, renewed.topic, renewed.receipt)
+            else:
+                self._renew(renewed, now_ms)
+        self._arm()
+
+    def _renew(self, renewed: Renewed, now_ms: int) -> None:
+        receipt = renewed.receipt
+        handle = receipt.handle
+        change = ChangeRequest(
+            renewed.group, renewed.topic, handle.queue_id, handle.queue_offset, handle, renewed.step_ms
+        )
+        try:
+            changed = self._acks.change_invisible(change, renewed.address)
+        except (Refused, RemoteError) as error:
+            log.info("message %s of %s is not renewed any more: %s", receipt, renewed.group, error)
+            self.table.remove(renewed)
+        except StoreError as error:
+            log.warning("message %s of %s cannot be renewed now: %s", receipt, renewed.group, error)
+            self.table.failed(renewed, now_ms + RETRY_MS)
+        else:
+            self.table.renewed(renewed, Receipt(changed.handle, receipt.physical_offset))
