@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from tests.rounds import rounds
 
 settings.register_profile("no time limits", deadline=None, max_examples=rounds(100))
 settings.load_profile("no time limits")
+
+# Several clusters that `up` starts at the same time would choose the same free port.
+os.environ.setdefault("AEROBEE_NO_GRPC", "1")
 
 # Allocations between two collections. With the default of 700 the collector walks the items of thousands of tests again and
 # again: it takes a fifth of the time of the unit tests.

@@ -11,6 +11,7 @@ from aerobee.config import ENVIRONMENT_PREFIX
 PREFIX_CHARS_MIN = 4  # shortest prefix of a variable's name that suggests the whole name
 OTHERS = (
     "AEROBEE_DATA",
+    "AEROBEE_NO_GRPC",
     "AEROBEE_FAST_PATH",
     "AEROBEE_LANE",
     "AEROBEE_CLIENT_CODEC",

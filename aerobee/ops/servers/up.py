@@ -27,6 +27,7 @@ import typer
 
 from aerobee.access.opening import who_may_administer
 from aerobee.broker.assembly.broker import Broker
+from aerobee.broker.assembly.ports import HA_OFFSET, VIP_OFFSET
 from aerobee.broker.fastpath.choice import BackendChoice, choose_backend, wanted_backend
 from aerobee.client.session.registered import RegisteredBrokers
 from aerobee.config import Setting, environment_settings
@@ -41,6 +42,7 @@ from aerobee.ops.servers.server_process import ServerProcess
 from aerobee.ops.servers.serving import Assignments, LogLevel, set_log_level
 from aerobee.ops.servers.up_access import own_keys, refused, require_inner_keys, what_commands_need
 from aerobee.ops.servers.up_console import UpConsole, open_console
+from aerobee.ops.servers.up_grpc import grpc_ports
 from aerobee.ops.servers.up_next_steps import exports
 from aerobee.ops.settings.settings import (
     BROKER_KINDS,
@@ -68,6 +70,7 @@ UP_SAYS = {
     "storePathRootDir": "--data",
     "enableControllerMode": "--replicas",
     "controllerAddr": "--controller-port",
+    "grpcServerPort": "--grpc-port",
 }
 HEALTHY_WITHIN_S = 180.0  # includes the recovery of a store after a crash, on a busy machine
 POLL_S = 0.05
@@ -103,6 +106,7 @@ class Plan:
     broker_arguments: tuple[tuple[str, ...], ...]
     data: Path
     controllers: tuple[Mapping[str, str], ...] = ()  # key -> value of each controller, with --replicas
+    grpc: tuple[str, ...] | str = ""  # address of each broker's gRPC port, or why there is none
 
     @property
     def controller_addresses(self) -> tuple[str, ...]:
@@ -162,6 +166,24 @@ ConsolePort = Annotated[
     ),
 ]
 
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        "--grpc-port",
+        min=1,
+        max=65_535,
+        help="gRPC port of the first broker; each further broker adds 1 (default: free ports from 8081 on).",
+    ),
+]
+NoGrpc = Annotated[bool, typer.Option("--no-grpc", envvar="AEROBEE_NO_GRPC", help="Do not open gRPC ports.")]
+
+
+def ports_of_up(port: int, broker_count: int, nameserver_port: int, controller_port: int) -> frozenset[int]:
+    """The ports that its servers take besides those of gRPC."""
+    firsts = range(port, port + broker_count * BROKER_PORT_STEP, BROKER_PORT_STEP)
+    of_brokers = {first + offset for first in firsts for offset in (VIP_OFFSET, 0, HA_OFFSET)}
+    return frozenset({nameserver_port, *range(controller_port, controller_port + CONTROLLERS), *of_brokers})
+
 
 def up(
     brokers: BrokerCount = 1,
@@ -202,20 +224,24 @@ def up(
     ] = "development",
     console: ConsolePort = None,
     no_console: Annotated[bool, typer.Option("--no-console", help="Do not serve the console.")] = False,
+    grpc_port: GrpcPort = None,
+    no_grpc: NoGrpc = False,
     assignments: Assignments = None,
     log_level: LogLevel = "warning",
     as_json: AsJson = False,
 ) -> None:
     """Start a NameServer and brokers on this machine, and run them until Ctrl-C."""
     out = Output(as_json)
-    if no_console and console is not None:
-        raise UsageError("--no-console and --console are mutually exclusive")
-    if ephemeral and data is not None:
-        raise UsageError("--ephemeral and --data are mutually exclusive")
+    _exclude(no_console, console is not None, "--no-console", "--console")
+    _exclude(no_grpc, grpc_port is not None, "--no-grpc", "--grpc-port")
+    _exclude(ephemeral, data is not None, "--ephemeral", "--data")
     set_log_level(log_level)
     root = Path(tempfile.mkdtemp(prefix="aerobee-")) if ephemeral else (data or default_data()).absolute()
     try:
+        taken = ports_of_up(port, brokers * replicas, nameserver_port, controller_port)
+        grpc = "" if no_grpc else grpc_ports(grpc_port, host=host, count=brokers * replicas, taken=taken)
         plan = make_plan(
+            grpc=grpc,
             broker_count=brokers,
             replica_count=replicas,
             controller_port=controller_port,
@@ -239,6 +265,12 @@ def up(
     out.line({"event": "stopped"}, "stopped cleanly")
 
 
+def _exclude(has_first: bool, has_second: bool, first: str, second: str) -> None:
+    """Raise UsageError for two options that contradict each other."""
+    if has_first and has_second:
+        raise UsageError(f"{first} and {second} are mutually exclusive")
+
+
 def default_data() -> Path:
     """$XDG_DATA_HOME/aerobee, or ~/.local/share/aerobee."""
     return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / "aerobee"
@@ -254,13 +286,14 @@ def make_plan(
     data: Path,
     replica_count: int = 1,
     controller_port: int = 9_878,
+    grpc: tuple[int, ...] | str = "",
     ephemeral: bool = False,
     profile: str = "development",
     assignments: Sequence[str] = (),
     environ: Mapping[str, str] = os.environ,
     note: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Choose names, ports and directories. Raises UsageError and ConfigError."""
+    """Choose names, ports and directories. `grpc` has a port for each broker, or says why none. Raises UsageError and ConfigError."""
     _check_addresses(broker_count * replica_count, port, nameserver_port, advertise)
     local = WILDCARDS.get(bare_host(host), host)
     nameserver_address = join_address(local, nameserver_port)
@@ -280,6 +313,8 @@ def make_plan(
             "namesrvAddr": nameserver_address,
             "storePathRootDir": str(data / (f"{name}-{replica + 1}" if controllers else name)),
         }
+        if isinstance(grpc, tuple):
+            own["grpcServerPort"] = str(grpc[index])
         if controllers:
             own["enableControllerMode"] = "true"
             own["controllerAddr"] = ";".join(
@@ -319,6 +354,7 @@ def make_plan(
         tuple(broker_arguments),
         data,
         controllers,
+        grpc if isinstance(grpc, str) else tuple(join_address(advertise or local, each) for each in grpc),
     )
 
 
@@ -574,6 +610,7 @@ def _say_ready(
                 "lane": backend.name,
                 "seconds": round(seconds, 3),
                 "console": page.url if isinstance(page, UpConsole) else None,
+                "grpc": [] if isinstance(plan.grpc, str) else list(plan.grpc),
             },
             "",
         )
@@ -583,6 +620,9 @@ def _say_ready(
     out.say(f"  {'NameServer':<{width}}  {nameserver}")
     for name, address in addresses.items():
         out.say(f"  {name:<{width}}  {address}")
+    if plan.grpc:
+        endpoints = plan.grpc if isinstance(plan.grpc, str) else ", ".join(plan.grpc)
+        out.say(f"  {'gRPC':<{width}}  {endpoints}")
     out.say(f"  {'data':<{width}}  {'temporary, deleted at the end' if ephemeral else plan.data}")
     out.say(f"  {'ack':<{width}}  {ack}")
     out.say(f"  {'fast path':<{width}}  {backend.name} ({backend.why})")
