@@ -258,3 +258,32 @@ async def test_redrive_reaches_an_ordered_group_that_holds_locks(
         ("%RETRY%G", 0), (TOPIC, 0), (TOPIC, 1),
     ]  # fmt: skip
     assert {lock.lease_ms for lock in locks} == {32_000}
+
+
+async def test_retries_are_named_by_their_origin_and_the_last_by_where_it_went(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    (message_id,) = (await fill(cluster, "a")).values()
+    origins: list[str] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        if not message.reconsume_times:
+            origins.append(
+                f"{TOPIC} {message.queue.broker_name}/{message.queue.queue_id}@{message.queue_offset}"
+            )
+        raise ValueError("bank is closed")
+
+    store = cluster.broker().store
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, persist_offsets_s=0.2, retry_count_max=1)
+    with caplog.at_level(logging.INFO, logger="aerobee.client"):
+        async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config):
+            await wait_until(lambda: store.max_offset("%DLQ%G", 0) == 1)
+            await wait_until(lambda: "is dead-lettered" in caplog.text)
+    failures = [record.getMessage() for record in caplog.records if "failed for" in record.getMessage()]
+    assert len(failures) == 2
+    assert all(f"({origins[0]}" in failure for failure in failures), failures
+    assert "retry 1" in failures[1]
+    (death,) = [each.getMessage() for each in caplog.records if "is dead-lettered" in each.getMessage()]
+    assert f"({origins[0]}, retry 1" in death
+    assert "2 tries failed (ValueError: bank is closed)" in death
+    assert f"%DLQ%G: `aerobee dlq show G --id {message_id}`" in death

@@ -7,6 +7,7 @@ Here these come with it, so that dead letters can be read and sent again with an
     DLQ_ORIGIN_MESSAGE_ID   the id that its producer got (UNIQ_KEY, which it keeps, too)
     DLQ_REASON              why there is no further try
     DLQ_TRIES               how often it was handed to a consumer
+    ORIGIN_POSITION         broker/queue@offset that it had in this topic; also while it is being retried
     LAST_ERROR              the text of the last error, when the consumer told it; also while it is being retried
 
 A consumer says the last three in fields of its request that RocketMQ does not know. They are text of a peer: bounded, and
@@ -22,6 +23,7 @@ from aerobee.message import (
     DLQ_ORIGIN_TOPIC,
     LAST_ERROR,
     NAME_SEPARATOR,
+    ORIGIN_POSITION,
     PROPERTIES_BYTES_MAX,
     PROPERTY_SEPARATOR,
     encode_properties,
@@ -36,6 +38,11 @@ _CLEAN = {ord(NAME_SEPARATOR): " ", ord(PROPERTY_SEPARATOR): " "}
 def note_error(properties: dict[str, str], told: str) -> None:
     """Keep the error that a consumer tells with the message that it gives back; "" for none."""
     _set(properties, LAST_ERROR, _clean(told))
+
+
+def note_position(properties: dict[str, str], broker_name: str, queue_id: int, queue_offset: int) -> None:
+    """Keep where a message was before its first retry: its copies are named by it in logs."""
+    _set(properties, ORIGIN_POSITION, f"{broker_name}/{queue_id}@{queue_offset}")
 
 
 def note_death(

@@ -18,7 +18,7 @@ from typing import Protocol
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.batch_queue import message_of_batch
-from aerobee.broker.send.dead_letter import note_death, note_error, tries_bound, tries_failed
+from aerobee.broker.send.dead_letter import note_death, note_error, note_position, tries_bound, tries_failed
 from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.state.config import PERM_WRITE, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
@@ -178,6 +178,9 @@ class SendBackService:
         properties = dict(record.properties)
         properties["RETRY_TOPIC"] = _first_topic(record, group.group_name)
         properties.setdefault("ORIGIN_MESSAGE_ID", record.offset_message_id)
+        if not record.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            name = self._live.value.broker_name
+            note_position(properties, name, record.queue_id, record.queue_offset)
         properties["WAIT"] = "false"
         level = asked.delay_level
         note_error(properties, asked.last_error)

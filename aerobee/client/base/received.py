@@ -22,6 +22,7 @@ from aerobee.message import (
     INNER_BATCH,
     MAGIC_V1,
     NEED_UNWRAP,
+    ORIGIN_POSITION,
     RETRY_PREFIX,
     SHARDING_KEY,
     MessageQueue,
@@ -32,12 +33,14 @@ from aerobee.message import (
 )
 from aerobee.record_head import HEAD_V4, RECORD_BYTES_MIN, head_struct
 from aerobee.system_names import LMQ_PREFIX
+from aerobee.visible_text import visible
 
 _HEAD_BYTES = HEAD_V4.size
 # The fields that decoding needs: total size, magic, queue offset, sys_flag, body size. The others are read at
 # their first use.
 _unpack_parts = head_struct("size", "magic", "queue_offset", "sys_flag", "body_size").unpack_from
 _INNER_BATCH = NEED_UNWRAP | INNER_BATCH
+POSITION_CHARS_MAX = 200  # a broker name and two numbers
 _NO_CRC = 0  # CRC of a message inside a batch: the batch's CRC covers it
 
 
@@ -254,9 +257,17 @@ class ReceivedMessage:
         self._settler.settle(self, verdict)
 
     def __repr__(self) -> str:
+        tries = f", retry {self.reconsume_times}" if self.reconsume_times else ""
+        return f"ReceivedMessage({self.topic} {self._position()}{tries}, {len(self._body)} bytes, id {self.message_id})"
+
+    def _position(self) -> str:
+        """broker/queue@offset in `topic`, also of a copy in a retry topic if its broker kept the position."""
+        here = f"{self.queue.broker_name}/{self.queue.queue_id}@{self.queue_offset}"
+        if self.queue.topic == self.topic:
+            return here
         return (
-            f"ReceivedMessage({self.topic} {self.queue.broker_name}/{self.queue.queue_id}"
-            f"@{self.queue_offset}, {len(self._body)} bytes, id {self.message_id})"
+            visible(self.properties.get(ORIGIN_POSITION, "")[:POSITION_CHARS_MAX])
+            or f"in {self.queue.topic} {here}"
         )
 
 

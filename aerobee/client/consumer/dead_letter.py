@@ -18,6 +18,7 @@ from aerobee.message import (
     DLQ_ORIGIN_TOPIC,
     DLQ_PREFIX,
     LAST_ERROR,
+    ORIGIN_POSITION,
     RETRY_PREFIX,
 )
 from aerobee.remoting.body.pop_handle import topic_before_retry
@@ -27,7 +28,7 @@ REDRIVE_COUNT = "REDRIVE_COUNT"
 # Properties of the previous deliveries: a redrive removes them, brokers and consumers set them again.
 _DELIVERY_PROPERTIES = frozenset(
     {
-        DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, DEAD_LETTER_REASON, DELIVERY_TRIES, LAST_ERROR, "RETRY_TOPIC",
+        DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, DEAD_LETTER_REASON, DELIVERY_TRIES, LAST_ERROR, ORIGIN_POSITION, "RETRY_TOPIC",
         "ORIGIN_MESSAGE_ID", "RECONSUME_TIME", "MAX_RECONSUME_TIMES", "REAL_TOPIC", "REAL_QID", "DELAY", "MIN_OFFSET",
         "MAX_OFFSET", "CONSUME_START_TIME", "MSG_REGION", "TRACE_ON", "CLUSTER", "POP_CK", "POP_CK_OFFSET",
         "1ST_POP_TIME", "ORIGIN_GROUP", "TRAN_MSG", "PGROUP", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS",

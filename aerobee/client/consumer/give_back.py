@@ -22,12 +22,15 @@ from aerobee.errors import AerobeeError, RouteError
 from aerobee.message import (
     DEAD_LETTER_REASON,
     DELIVERY_TRIES,
+    DLQ_PREFIX,
     LAST_ERROR,
+    ORIGIN_POSITION,
     PROPERTIES_BYTES_MAX,
     RETRY_PREFIX,
     encode_properties,
 )
 from aerobee.remoting.body.queue_mapping import LOGICAL_BROKER_PREFIX
+from aerobee.words import plural
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +49,16 @@ class GivesBack:
     async def give_back(self, message: ReceivedMessage, verdict: GiveBack) -> bool:
         """True when a broker accepted the message; False, after a warning, when no broker did."""
         broker_name = self._session.routes.leader_of(message.queue)
-        bound = await self._retries.requested(broker_name, message.queue.topic)
+        topic = message.queue.topic
+        bound = await self._retries.requested(broker_name, topic)
+        # A broker dead-letters a message after its last try without a word: the log of the consumer names it.
+        is_last = verdict.is_dead or message.reconsume_times >= await self._retries.bound(broker_name, topic)
         try:
             # For a logical queue it is unknown which of its brokers has the record: a new message goes to the retry topic.
             if not message.queue.broker_name.startswith(LOGICAL_BROKER_PREFIX):
                 await send_back(self._session, self._group, message, verdict, retry_count_max=bound)
+                if is_last:
+                    log_dead_letter(self._group, message, verdict)
                 return True
         except AerobeeError as error:
             log.warning("%s is not accepted back (%s), sending it to the retry topic", message, error)
@@ -62,6 +70,8 @@ class GivesBack:
                     raise
                 await self._session.routes.refresh(RETRY_PREFIX + self._group)
                 await self._send_to_retry_topic(message, verdict, bound)
+            if is_last:
+                log_dead_letter(self._group, message, verdict)
             return True
         except AerobeeError as error:
             log.warning("%s cannot be sent to the retry topic either (%s)", message, error)
@@ -89,6 +99,9 @@ class GivesBack:
             "ORIGIN_MESSAGE_ID": message.properties.get("ORIGIN_MESSAGE_ID") or message.message_id,
             "RECONSUME_TIME": str(reconsume_times),
         }
+        if message.queue.topic == message.topic:
+            queue_of = message.queue
+            properties[ORIGIN_POSITION] = f"{queue_of.broker_name}/{queue_of.queue_id}@{message.queue_offset}"
         properties.pop("MAX_RECONSUME_TIMES", None)
         if bound is not None:
             properties["MAX_RECONSUME_TIMES"] = str(bound)
@@ -119,6 +132,17 @@ class GivesBack:
         )
         reply = await connection.call(frame, opaque, timeout_s, "SEND_MESSAGE_V2")
         decode_send_reply(reply, queue, message.message_id, address)
+
+
+def log_dead_letter(group: str, message: ReceivedMessage, verdict: GiveBack) -> None:
+    """Log that a message went to the dead letters, where it is, and why."""
+    tries = verdict.tries or message.reconsume_times + 1
+    reason = verdict.reason or f"{plural(tries, 'try', 'tries')} failed"
+    error = f" ({verdict.error})" if verdict.error else ""
+    log.error(
+        "%s is dead-lettered: %s%s. It is in topic %s: `aerobee dlq show %s --id %s`",
+        message, reason, error, DLQ_PREFIX + group, group, message.message_id,
+    )  # fmt: skip
 
 
 def _with_causes(properties: dict[str, str], message: ReceivedMessage, verdict: GiveBack) -> str:

@@ -246,7 +246,6 @@ class OrderedConsumption:
 
     async def _to_dead_letters(self, line: _Line, message: ReceivedMessage, verdict: GiveBack) -> bool:
         reason = verdict.reason or self._hopeless(line)
-        log.error("%s is dead-lettered: %s (%s)", message, reason, verdict.error)
         tries = message.reconsume_times + 1
         return await self._gives_back.give_back(message, GiveBack(-1, reason, verdict.error, tries))
 

@@ -19,6 +19,7 @@ from aerobee.client.base.handler_errors import is_of_handler
 from aerobee.client.base.tasks import Tasks
 from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
 from aerobee.client.consumer.broker_calls import send_back
+from aerobee.client.consumer.give_back import log_dead_letter
 from aerobee.client.consumer.group_retries import GroupRetries
 from aerobee.client.consumer.pop_calls import ack, ack_all, change_invisible, is_too_late, pop
 from aerobee.client.consumer.popped import PoppedMessage
@@ -203,6 +204,7 @@ class PopPush:
             dead = GiveBack(-1, reason, verdict.error, tries)
             await send_back(self._session, self._group, message, dead)
             await ack(self._session, self._group, message)
+            log_dead_letter(self._group, message, dead)
             return
         if after_s is None:
             level = verdict.delay_level if verdict.delay_level > 0 else message.reconsume_times
