@@ -21,6 +21,8 @@ from aerobee.errors import AerobeeError, NoPermission, RemoteError, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT, WILDCARDS, bare_host, is_loopback, split_address
 from aerobee.ops.commands.cluster import first_rate
 from aerobee.ops.commands.ha import opened
+from aerobee.ops.diagnosis.finding import Finding
+from aerobee.ops.diagnosis.lag_findings import examine_lag
 from aerobee.ops.diagnosis.tls_probe import tls_advice
 from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import AsJson, NameServers
@@ -46,17 +48,6 @@ _NO_INDEX = (
 )
 _AGE = re.compile(r"(\d+) days?, (\d+) hours?, (\d+) minutes?, (\d+) seconds?")
 SYMBOLS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The result of one check: `level` is ok, warn or fail; `advice` is the remedy for warn and fail."""
-
-    part: str
-    check: str
-    level: str
-    detail: str
-    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +146,7 @@ async def examine(nameservers: list[str]) -> list[Finding]:
     for addresses in sorted(controllers):
         findings += await _examine_controllers(addresses)
     findings += await _examine_dead_letters(list(known))
+    findings += await examine_lag(list(known), time.time_ns() // 1_000_000)
     return findings
 
 
