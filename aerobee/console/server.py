@@ -17,6 +17,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from hashlib import sha256
 from importlib import resources
 from typing import Any
@@ -61,7 +62,9 @@ class ConsoleServer:
         self.config = config
         self._clock = clock or SystemClock()
         self._admin = PlacementAdmin(config.nameserver, client=client)
-        self._producer = Producer(config.nameserver, "CONSOLE_PRODUCER", client=client)
+        # The console may start before its cluster: its pages say what does not answer.
+        patient = replace(client or ClientConfig(), require_nameserver=False)
+        self._producer = Producer(config.nameserver, "CONSOLE_PRODUCER", client=patient)
         by_cluster = ClusterUsers(self._admin, config.nameserver, client) if config.cluster_users else None
         self._access = Access(config, self._clock, by_cluster)
         self._audit = Audit(config.audit_file, self._clock)

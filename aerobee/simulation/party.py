@@ -55,7 +55,9 @@ class Party:
 
     def _settings(self, name: str) -> dict[str, Any]:
         return {
-            "client": ClientConfig(instance=name, client_ip=LOCAL, route_refresh_s=2.0, heartbeat_s=5.0),
+            "client": ClientConfig(
+                instance=name, client_ip=LOCAL, route_refresh_s=2.0, heartbeat_s=5.0, require_nameserver=False
+            ),
             "clock": self._host.clock,
             "network": self._network.endpoint(name),
             "random": self._own_numbers(),

@@ -69,7 +69,7 @@ class Admin(
         )
 
     async def start(self) -> None:
-        """Connect to a NameServer. Raises ConnectFailed when none can be reached."""
+        """Open the client; the first call connects to a NameServer."""
         await self._session.start()
 
     async def close(self) -> None:

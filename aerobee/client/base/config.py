@@ -84,6 +84,9 @@ class ClientConfig:
     """Interval between two heartbeats to each broker, in seconds."""
     request_timeout_s: float = 3.0
     """Time-out of one request to a NameServer or broker, in seconds, unless the call has its own."""
+    require_nameserver: bool = True
+    """start() fails when no NameServer answers. False: a producer or pull consumer starts without one, and its calls fail
+    until one answers."""
     tls: bool = False
     """Connect to brokers and NameServers with TLS. Their certificates must be signed by a trusted authority and name the
     address to which the client connects; routes name brokers by `brokerIP1`, usually an IP address."""

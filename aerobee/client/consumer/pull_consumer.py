@@ -32,7 +32,7 @@ from aerobee.client.consumer.subscription import Subscription, subscribe
 from aerobee.client.session.session import Session
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, UsageError
-from aerobee.message import MessageQueue, check_group_name
+from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
 from aerobee.network import Network
 from aerobee.remoting.body.heartbeat import CONSUME_ACTIVELY, ConsumerData
 from aerobee.system_names import LMQ_PREFIX
@@ -145,8 +145,9 @@ class PullConsumer:
         return (*self._session.beat_failures.values(), *shares, *self._no_start.values(), *pulls)
 
     async def start(self) -> None:
-        """Join the group and begin to fetch. Raises ConnectFailed when no NameServer can be reached."""
+        """Join the group and begin to fetch. Raises ConnectFailed when no NameServer answers."""
         await self._session.start()
+        await self._session.require_nameserver(RETRY_PREFIX + self.group)
         if self._tracer is not None:
             await self._tracer.start()
         self._started_ms = self._clock.now_ms()

@@ -139,12 +139,13 @@ class Producer(RequestReplyCalls):
         return self._session.client_id
 
     async def start(self) -> None:
-        """Connect to a NameServer and join the producer group. Raises ConnectFailed when no NameServer can be reached."""
+        """Connect to a NameServer and join the producer group. Raises ConnectFailed when no NameServer answers."""
         self._session.join_producer(self.group)
         self._session.handlers[RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT.value] = self._requests.arrived
         # Deadlines of calls use the event loop's time, which a test that moves the clock does not change.
         self._loop = asyncio.get_running_loop()
         await self._session.start()
+        await self._session.require_nameserver(self.config.default_topic)
         self._ids = self._session.unique_ids()
         if self._tracer is not None:
             await self._tracer.start()

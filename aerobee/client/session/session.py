@@ -128,6 +128,20 @@ class Session:
         self.tasks.spawn(self.routes.find_missing(), "client-missing-routes")
         self.tasks.spawn(self._keep_beating(), "client-heartbeat")
 
+    async def require_nameserver(self, topic: str) -> None:
+        """Request the route of `topic`, whatever the answer. Closes the client and raises NoNameServer without any answer.
+
+        A wrong address is then an error of start(), not of the first send, which may be much later.
+        """
+        if not self.config.require_nameserver:
+            return
+        request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC.value, {"topic": topic})
+        try:
+            await self.nameservers.invoke(request, timeout_s=self.config.request_timeout_s)
+        except BaseException:
+            await self.close()
+            raise
+
     def check_open(self) -> None:
         """Raise UsageError unless the client is open and belongs to the running event loop."""
         if not self.is_open:

@@ -79,7 +79,7 @@ def test_topics_may_be_given_as_others_take_them(given: Any, wanted: dict[str, s
 
 
 async def test_producer_refuses_what_is_no_message() -> None:
-    async with Producer(AT) as producer:
+    async with Producer(AT, client=ClientConfig(require_nameserver=False)) as producer:
         for send in (producer.send, producer.send_oneway):
             with pytest.raises(AerobeeError, match="sends a Message"):
                 await send("text")  # type: ignore[operator]
