@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from aerobee.broker.assembly.broker import Broker
-from aerobee.broker.delay.delivery_scan import WarmLog
 from aerobee.broker.replication import after_cut
 from aerobee.broker.replication.ha_mode import HaMode
 from aerobee.broker.timer import timer_feature, timer_saver
@@ -16,6 +15,7 @@ from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.timer.timer_source import TimerSource
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
+from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_checkpoint import decode_timer_checkpoint
 from aerobee.store.timer.timer_log import TimerLog, TimerUnit
 from tests.integration.failover_pair import Failover, send, served
@@ -34,7 +34,7 @@ class Reads:
         self.log_bytes = self.units = 0
         between, units = timer_feature.deliveries_between, TimerLog.units
 
-        async def counted_bytes(store: WarmLog, start: int, end: int) -> set[int]:
+        async def counted_bytes(store: MessageStore, start: int, end: int) -> set[int]:
             self.log_bytes += end - start
             return await between(store, start, end)
 
@@ -231,7 +231,7 @@ async def test_a_slave_of_rocketmq_delivers_nothing_of_what_its_master_did(
     def as_rocketmq(source: TimerSource, request: RemotingCommand) -> RemotingCommand:
         return request.reply(body=source._saver.present().fields())
 
-    async def no_pointers(store: WarmLog, start: int, end: int) -> set[int]:
+    async def no_pointers(store: MessageStore, start: int, end: int) -> set[int]:
         return set()
 
     monkeypatch.setattr(TimerSource, "answer", as_rocketmq)

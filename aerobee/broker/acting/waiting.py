@@ -6,8 +6,8 @@ message, and the receiving broker checks the producer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from aerobee.broker.acting.escape_bridge import Escaping
 from aerobee.broker.delay.redelivery import WaitingMessage
@@ -29,6 +29,7 @@ from aerobee.property_names import (
     TIMER_ROLL_TIMES,
     TRANSACTION_ID,
 )
+from aerobee.store.message_store import MessageStore
 from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, SYSTEM_PREFIX, WHEEL_TIMER_TOPIC
 
 LOOKS_PER_PASS = 500  # timer messages per slice, then the event loop continues
@@ -49,26 +50,8 @@ class Waits(NamedTuple):
     queue_offset: int = 0
 
 
-class Queue(Protocol):
-    """A consume queue."""
-
-    min_offset: int
-    readable_max: int
-
-    def entry(self, offset: int) -> tuple[int, int, int] | None: ...
-
-
-class WaitingStore(Protocol):
-    """The part of the store that is used here."""
-
-    @property
-    def queues(self) -> Mapping[tuple[str, int], Queue]: ...
-
-    def read_record(self, physical_offset: int) -> bytes | None: ...
-
-
 def waiting_of_level(
-    store: WaitingStore, level: int, start: int, delay_ms: int, now_ms: int
+    store: MessageStore, level: int, start: int, delay_ms: int, now_ms: int
 ) -> Iterator[Waits]:
     """The pending messages of a delay level from queue offset `start` on, in the order of delivery."""
     queue = store.queues.get((SCHEDULE_TOPIC, level - 1))
@@ -83,7 +66,7 @@ def waiting_of_level(
 
 
 async def waiting_timers(
-    store: WaitingStore, delivered: Collection[int], *, precision_ms: int, clock: Clock
+    store: MessageStore, delivered: Collection[int], *, precision_ms: int, clock: Clock
 ) -> list[Waits]:
     """Every timer message that is neither delivered nor recalled, and is not a POP record."""
     queue = store.queues.get((WHEEL_TIMER_TOPIC, 0))
@@ -114,7 +97,7 @@ async def waiting_timers(
     return [each for each, keys in found if cancelled.isdisjoint(keys)]
 
 
-def leaving(store: WaitingStore, waits: Waits, inner_group: str) -> Escaping | None:
+def leaving(store: MessageStore, waits: Waits, inner_group: str) -> Escaping | None:
     """The message to send to another broker; None when its record is gone, or undeliverable."""
     message = _read(store, waits.physical_offset)
     if message is None:
@@ -136,7 +119,7 @@ def leaving(store: WaitingStore, waits: Waits, inner_group: str) -> Escaping | N
     )
 
 
-def _read(store: WaitingStore, physical_offset: int) -> WaitingMessage | None:
+def _read(store: MessageStore, physical_offset: int) -> WaitingMessage | None:
     data = store.read_record(physical_offset)
     if data is None:
         return None

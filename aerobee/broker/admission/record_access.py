@@ -10,9 +10,7 @@ RocketMQ 5.5.0 has no such check for 33, 36, 37, 309, 323. Core.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
+from aerobee.access.gate import Gate
 from aerobee.errors import MalformedRecord
 from aerobee.message import Record, decode_record
 from aerobee.property_names import REAL_TOPIC
@@ -25,14 +23,6 @@ from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIM
 
 # The broker's own topics: REAL_TOPIC of their records is written by the broker.
 _WAITING = frozenset({HALF_TOPIC, SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, WHEEL_TIMER_TOPIC})
-
-
-class Gate(Protocol):
-    """The part of access.gate.Gate that is used here."""
-
-    def exempts(self, peer: Peer) -> bool: ...
-
-    def may_ask(self, peer: Peer, request: RemotingCommand, code: int, fields: Mapping[str, str]) -> bool: ...
 
 
 class RecordAccess:

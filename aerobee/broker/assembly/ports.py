@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from aerobee.broker.assembly.grpc_packages import grpc_is_installed
 from aerobee.broker.assembly.host_address import advertised_ip, packable_ip
+from aerobee.broker.fastpath.fast_path import FastPath
 from aerobee.broker.state.config import BrokerConfig, Endpoint, LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.clock import Clock
@@ -23,10 +23,9 @@ from aerobee.remoting import not_served
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.connection import Connection
-from aerobee.remoting.direct import DirectNetwork, Received
+from aerobee.remoting.direct import DirectNetwork
 from aerobee.remoting.limits import ConnectionLimits
 from aerobee.remoting.loop_watch import LoopWatch
-from aerobee.remoting.native_loop import NativeSockets, Wait
 from aerobee.remoting.other_protocol import OtherProtocol
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.request_stats import RequestStats
@@ -39,16 +38,6 @@ VIP_OFFSET = -2
 VIP_LISTENER = "vip"
 HA_OFFSET = 1
 GRPC_LISTENER = "grpc"  # of grpcServerPort
-
-
-class Bursts(Protocol):
-    """The part of the fast path that is used here."""
-
-    def burst(self, connection: Connection, data: bytes | bytearray, position: int) -> int: ...
-
-    def receive(self, sockets: NativeSockets, wait: Wait, turn_count_max: int) -> Received: ...
-
-    def host_of(self, connection: Connection) -> str | None: ...
 
 
 class Ports:
@@ -112,7 +101,7 @@ class Ports:
         self.main.use_http2(session)
         self.vip.use_http2(session)
 
-    def serve(self, handlers: Mapping[int, Handler], fast_path: Bursts | None) -> None:
+    def serve(self, handlers: Mapping[int, Handler], fast_path: FastPath | None) -> None:
         """Serve requests from now on: the fast path first, if there is one, then the handlers."""
         self._handlers.update(handlers)
         if fast_path is not None:

@@ -8,23 +8,10 @@ them.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-
-class Offsets(Protocol):
-    """Offsets that consumers reported."""
-
-    def query(self, group: str, topic: str, queue_id: int) -> int | None: ...
-
-    def query_pulled(self, group: str, topic: str, queue_id: int) -> int | None: ...
-
-
-class Queues(Protocol):
-    """Offsets of stored messages."""
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
+from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
+from aerobee.store.message_store import MessageStore
 
 
 class QueuePosition(NamedTuple):
@@ -53,7 +40,9 @@ class QueuePosition(NamedTuple):
         return None if first is None else self.max_offset - first
 
 
-def queue_position(queues: Queues, offsets: Offsets, group: str, topic: str, queue_id: int) -> QueuePosition:
+def queue_position(
+    queues: MessageStore, offsets: ConsumerOffsets, group: str, topic: str, queue_id: int
+) -> QueuePosition:
     """Read the position in one queue."""
     committed = offsets.query(group, topic, queue_id)
     return QueuePosition(

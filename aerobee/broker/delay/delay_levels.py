@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from aerobee.broker.delay.delivery_scan import WarmLog, deliveries_between
+from aerobee.broker.delay.delivery_scan import deliveries_between
 from aerobee.broker.delay.schedule import Schedule
 from aerobee.broker.state.feature import Feature
+from aerobee.store.message_store import MessageStore
 
 
 class DelayLevels(Feature):
@@ -13,7 +14,7 @@ class DelayLevels(Feature):
     name = "delay levels"
     accepts_early = True
 
-    def __init__(self, schedule: Schedule, store: WarmLog) -> None:
+    def __init__(self, schedule: Schedule, store: MessageStore) -> None:
         self._schedule = schedule
         self._store = store
 

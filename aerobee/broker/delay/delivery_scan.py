@@ -6,25 +6,14 @@ Bytes that are not in memory are loaded by a thread before they are read, and th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
 
-from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.source_pointer import take_sources
+from aerobee.store.message_store import MessageStore
 
 PIECE_BYTES = 2 << 20  # some 2 ms of small records
 
 
-class WarmLog(Protocol):
-    """What is needed of the store."""
-
-    @property
-    def log(self) -> CommitLog: ...
-
-    async def warm_records(self, extents: Sequence[tuple[int, int]]) -> None: ...
-
-
-async def deliveries_between(store: WarmLog, start: int, end: int) -> set[int]:
+async def deliveries_between(store: MessageStore, start: int, end: int) -> set[int]:
     """Physical offsets of the sources of all deliveries in [start, end). `start` is the start of a record, or `end`.
 
     Raises StoreError for a log file that cannot be read.

@@ -13,8 +13,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from aerobee.broker.send.lmq import names_lmqs
 from aerobee.broker.send.message_writer import LmqDispatch, append_accepted
@@ -41,13 +40,13 @@ from aerobee.record_head import (
     field_at,
     head_struct,
 )
-from aerobee.store.append.log_appender import LaidOut, LogAppender
+from aerobee.store.append.log_appender import LaidOut
 from aerobee.store.index.index_file import key_hash
 from aerobee.store.log.dispatch import index_texts
 from aerobee.store.log.source_pointer import source_pointer
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.consume_queue import ConsumeQueue
-from aerobee.store.queue.queue_table import AnyQueue
 
 log = logging.getLogger(__name__)
 _TIME = struct.Struct(">q")
@@ -56,26 +55,6 @@ _SIZE_AND_MAGIC = head_struct("size", "magic")
 
 
 ExistingQueue = Callable[[str, int], int]  # (topic, queue that it was sent to) -> queue that stores it
-
-
-class RedeliveryStore(Protocol):
-    """The part of the store that deliveries use."""
-
-    @property
-    def store_host(self) -> bytes: ...
-
-    @property
-    def appender(self) -> LogAppender: ...
-
-    def check_writable(self) -> None: ...
-
-    def queue(self, topic: str, queue_id: int) -> AnyQueue: ...
-
-    def store_time_now(self) -> int: ...
-
-    def append(self, message: StoredMessage, *, lmqs: Sequence[ConsumeQueue] = ()) -> AppendResult: ...
-
-    def burst_done(self) -> None: ...
 
 
 class WaitingMessage:
@@ -192,7 +171,7 @@ class Redelivery:
     """Stores due messages under their real topics."""
 
     def __init__(
-        self, store: RedeliveryStore, *, existing_queue: ExistingQueue, lmqs: LmqDispatch | None = None
+        self, store: MessageStore, *, existing_queue: ExistingQueue, lmqs: LmqDispatch | None = None
     ) -> None:
         """`existing_queue` is TopicTable.existing_queue. `lmqs` lets messages with INNER_MULTI_DISPATCH be read from
         LMQs, too.

@@ -22,7 +22,7 @@ from typing import Protocol
 from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
 from aerobee.broker.delay.late_arrivals import LateArrivals
-from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, WaitingMessage
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import LmqDispatch
 from aerobee.broker.state.config_file import ConfigFile
@@ -30,10 +30,10 @@ from aerobee.clock import Clock, Timer, wall_wait_s
 from aerobee.errors import MalformedRecord, RecordInvalid, StoreError, UsageError
 from aerobee.property_names import REAL_TOPIC
 from aerobee.remoting.body.data_version import DataVersion
-from aerobee.store.files.config import StoreConfig
-from aerobee.store.log.commit_log import CommitLog
 from aerobee.store.log.source_pointer import delivered_sources
+from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.consume_queue import FILLER_SIZE, ConsumeQueue
+from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.system_names import HALF_TOPIC, SCHEDULE_TOPIC
 
 log = logging.getLogger(__name__)
@@ -46,16 +46,6 @@ LOG_OFFSET_KEY = "aerobeeLogOffset"
 VERSION_STEP = 200  # deliveries that share one data version (delayOffsetUpdateVersionStep)
 
 
-class ScheduleQueue(Protocol):
-    """A consume queue of the schedule topic."""
-
-    min_offset: int
-    max_offset: int
-    readable_max: int
-
-    def entry(self, offset: int) -> tuple[int, int, int] | None: ...
-
-
 class Flushed(Protocol):
     """The store's watermark of what is on the disk."""
 
@@ -64,30 +54,13 @@ class Flushed(Protocol):
     def when(self, offset: int, callback: Callable[[bool], None]) -> None: ...
 
 
-class ScheduleStore(RedeliveryStore, Protocol):
-    """What delivery needs of the store."""
-
-    config: StoreConfig
-
-    @property
-    def log(self) -> CommitLog: ...
-
-    @property
-    def flushed(self) -> Flushed: ...
-
-    @property
-    def queues(self) -> Mapping[tuple[str, int], ScheduleQueue]: ...
-
-    def read_record(self, physical_offset: int) -> bytes | None: ...
-
-
 class Schedule:
     """Delivers due messages of every level. Belongs to the event loop; only a master runs it."""
 
     def __init__(
         self,
         *,
-        store: ScheduleStore,
+        store: MessageStore,
         deliveries: DeliveryRuns | None = None,
         file: ConfigFile | None,
         clock: Clock,
@@ -207,7 +180,7 @@ class Schedule:
             return
         self._arm(level, self._clock.now_ms())
 
-    def _run_at_once(self, level: int, queue: ScheduleQueue, offset: int) -> bool:
+    def _run_at_once(self, level: int, queue: AnyQueue, offset: int) -> bool:
         """Deliver a run of due messages from `offset` on; returns whether there was any."""
         deliveries = self._deliveries
         count = min(RUN_MAX, queue.readable_max - offset)

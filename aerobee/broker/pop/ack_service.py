@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import Acks, CheckPointKey
 from aerobee.broker.pop.checks import PopChecks
-from aerobee.broker.pop.engine import PopEngine, PopStore, where
+from aerobee.broker.pop.engine import PopEngine, where
 from aerobee.broker.pop.order_info import NOT_OURS, UNKNOWN
 from aerobee.broker.pop.pop_service import check_invisible_time
 from aerobee.broker.state.refusal import Reason, Refused
@@ -26,17 +26,11 @@ from aerobee.errors import StoreError
 from aerobee.remoting.body.pop_handle import Handle
 from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.protocol import INVISIBLE_MS_MAX
-from aerobee.store.files.config import StoreConfig
+from aerobee.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
 HANDLE_AHEAD_MS_MAX = 2 * INVISIBLE_MS_MAX  # of a handle's end: with space for a clock that was put back
-
-
-class AckStore(PopStore, Protocol):
-    """What acknowledging needs of the store."""
-
-    config: StoreConfig
 
 
 @dataclass(slots=True)
@@ -108,7 +102,7 @@ class AckService:
         self,
         *,
         engine: PopEngine,
-        store: AckStore,
+        store: MessageStore,
         offsets: ConsumerOffsets,
         checks: PopChecks,
         wake: Callable[[str, str, int], None],

@@ -19,7 +19,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import CLOCK_SLACK_MS, Acks, CheckPoint
@@ -42,6 +41,7 @@ from aerobee.remoting.body.pop_handle import (
 )
 from aerobee.remoting.protocol import ANY_QUEUE
 from aerobee.store.log.stored_message import GetResult, GetStatus
+from aerobee.store.message_store import MessageStore
 
 INIT_FROM_MIN, INIT_FROM_MAX = 0, 1
 _SIZE = head_struct("size")
@@ -55,27 +55,6 @@ _MOVED = frozenset(
         GetStatus.MESSAGE_WAS_REMOVING,
     }
 )
-
-
-class PopStore(Protocol):
-    """The part of the store that POP reads from."""
-
-    def get_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-        accept: Callable[[bytes], bool] | None = None,
-    ) -> GetResult: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -131,7 +110,7 @@ class PopEngine:
     def __init__(
         self,
         *,
-        store: PopStore,
+        store: MessageStore,
         offsets: ConsumerOffsets,
         log: ReviveLog,
         broker_name: str,

@@ -14,7 +14,7 @@ from aerobee.broker.admission.ack import AckPolicy
 from aerobee.broker.admission.held_request import HeldRequest
 from aerobee.broker.fastpath.pop import found_reply
 from aerobee.broker.fastpath.request import UNREADABLE, FallBackToHandler, born_time, number
-from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
+from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopWant, Taken
 from aerobee.broker.pop.pop_service import LATE_MS, PopOutcome, PopPlan, PopRequest, PopService, PopStatus
 from aerobee.broker.state.refusal import Refused, remote_refusal
 from aerobee.clock import Clock
@@ -25,6 +25,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.frame import encode_frame
 from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.protocol import HOLD_MS_MAX
+from aerobee.store.message_store import MessageStore
 
 PLANS_MAX = 1_024
 # Parameters of a pop, other than its born time.
@@ -63,7 +64,7 @@ class PopCalls:
     """Handlers of both, and what serves ordinary pops before them."""
 
     def __init__(
-        self, *, service: PopService, engine: PopEngine, store: PopStore, ack: AckPolicy, clock: Clock
+        self, *, service: PopService, engine: PopEngine, store: MessageStore, ack: AckPolicy, clock: Clock
     ) -> None:
         self._service = service
         self._engine = engine

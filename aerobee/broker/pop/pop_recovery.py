@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
-from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.pop.check_point import (
@@ -27,7 +26,8 @@ from aerobee.broker.pop.revive_log import REVIVE_QUEUES
 from aerobee.errors import MalformedFrame
 from aerobee.message import Record, decode_records, tags_code
 from aerobee.store.log.source_pointer import source_pointer
-from aerobee.store.log.stored_message import GetResult, GetStatus
+from aerobee.store.log.stored_message import GetStatus
+from aerobee.store.message_store import MessageStore
 from aerobee.system_names import REVIVE_GROUP, WHEEL_TIMER_TOPIC
 
 log = logging.getLogger(__name__)
@@ -40,36 +40,11 @@ ACKS_PER_STEP = 1_024
 CODES = frozenset(map(tags_code, (CK_TAG, ACK_TAG, BATCH_ACK_TAG)))
 
 
-class RecoveryStore(Protocol):
-    """The part of the store that recovery uses."""
-
-    @property
-    def last_store_timestamp(self) -> int: ...
-
-    def get_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-    ) -> GetResult: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int: ...
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
-
-
 Piece = tuple[str, int, int]  # topic, queue id, offset from which READ_COUNT messages are read
 
 
 def recover_pops(
-    store: RecoveryStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
+    store: MessageStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
 ) -> int:
     """Fill `in_flight` and raise the groups' offsets; return the number of found check points. Blocking."""
     steps = recovering_pops(store, revive_topic=revive_topic, offsets=offsets, in_flight=in_flight)
@@ -82,7 +57,7 @@ def recover_pops(
 
 
 def recovering_pops(
-    store: RecoveryStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
+    store: MessageStore, *, revive_topic: str, offsets: ConsumerOffsets, in_flight: InFlightTable
 ) -> Generator[Piece | None, None, int]:
     """As recover_pops(), in steps of some milliseconds: each yields what the next step reads. Nothing is popped or acknowledged
     meanwhile."""
@@ -143,7 +118,7 @@ def recovering_pops(
     return count
 
 
-def _records(store: RecoveryStore, topic: str, queue_id: int, since_ms: int) -> Iterator[Record | Piece]:
+def _records(store: MessageStore, topic: str, queue_id: int, since_ms: int) -> Iterator[Record | Piece]:
     """Records of a queue, and before some of them what is read for them."""
     end = store.max_offset(topic, queue_id)
     at = store.min_offset(topic, queue_id)

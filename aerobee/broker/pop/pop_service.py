@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.pop.checks import PopChecks
-from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopStore, PopWant, Taken
+from aerobee.broker.pop.engine import INIT_FROM_MIN, ColdData, PopEngine, PopWant, Taken
 from aerobee.broker.pop.pending_pops import HeldCall, PendingPop, PendingPops, queues_of
 from aerobee.broker.pop.request_age import RequestAge
 from aerobee.broker.state.config import BrokerConfig, LiveConfig
@@ -28,8 +28,7 @@ from aerobee.clock import Clock
 from aerobee.errors import AerobeeError
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.protocol import ANY_QUEUE, HOLD_MS_MAX, INVISIBLE_MS_MAX, POP_COUNT_MAX
-from aerobee.store.files.config import StoreConfig
-from aerobee.store.log.stored_message import GetResult
+from aerobee.store.message_store import MessageStore
 
 LATE_MS = (
     500  # a request whose time was up so long ago is not served: its client no longer waits for the answer
@@ -87,25 +86,6 @@ class PopCall(HeldCall, Protocol):
         ...
 
 
-class ColdReader(PopStore, Protocol):
-    """What pops need of the store."""
-
-    config: StoreConfig
-
-    def is_cold(self, topic: str, queue_id: int, offset: int) -> bool: ...
-
-    async def get_messages_cold(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-        accept: Callable[[bytes], bool] | None = None,
-    ) -> GetResult: ...
-
-
 class PopPlan(NamedTuple):
     """A kind of pop after its checks: everything but the moment and the queues' turn."""
 
@@ -132,7 +112,7 @@ class PopService:
         self,
         *,
         engine: PopEngine,
-        store: ColdReader,
+        store: MessageStore,
         checks: PopChecks,
         waiting: PendingPops,
         stats: BrokerStats,

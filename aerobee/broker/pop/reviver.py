@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.group_table import GroupTable
@@ -26,7 +25,8 @@ from aerobee.errors import MalformedFrame, MalformedRecord, RecordInvalid, Store
 from aerobee.message import Record, decode_record, decode_records
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.store.log.source_pointer import source_pointer
-from aerobee.store.log.stored_message import AppendResult, GetResult, GetStatus, StoredMessage
+from aerobee.store.log.stored_message import GetStatus
+from aerobee.store.message_store import MessageStore
 from aerobee.system_names import REVIVE_GROUP
 
 log = logging.getLogger(__name__)
@@ -39,35 +39,13 @@ SETTLE_INTERVAL_S = 1.0
 RETRY_QUEUES = 1
 
 
-class ReviveStore(Protocol):
-    """The part of the store that revival uses."""
-
-    def get_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-    ) -> GetResult: ...
-
-    def min_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def max_offset(self, topic: str, queue_id: int) -> int: ...
-
-    def store_time(self, topic: str, queue_id: int, offset: int) -> int: ...
-
-    def append(self, message: StoredMessage) -> AppendResult: ...
-
-
 class Reviver:
     """Serves all revive queues."""
 
     def __init__(
         self,
         *,
-        store: ReviveStore,
+        store: MessageStore,
         topic: str,
         in_flight: InFlightTable,
         offsets: ConsumerOffsets,

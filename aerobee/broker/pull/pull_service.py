@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from aerobee.broker.consumer.consumer_offsets import ConsumerOffsets
 from aerobee.broker.consumer.consumer_registry import ConsumerRegistry
@@ -33,8 +32,8 @@ from aerobee.remoting.body.topic_config import TopicConfig
 from aerobee.remoting.codes import ResponseCode
 from aerobee.remoting.peer import Peer
 from aerobee.remoting.protocol import FAQ, HOLD_MS_MAX
-from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import GetResult, GetStatus
+from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.extended_queue import BitmapAccept
 from aerobee.system_names import is_system_group
 
@@ -58,36 +57,6 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST, FORBIDD
     4,
     5,
 )
-
-
-class MessageReader(Protocol):
-    """The part of the store that pulls use."""
-
-    config: StoreConfig
-
-    def get_messages(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-        accept: Callable[[bytes], bool] | None = None,
-    ) -> GetResult: ...
-
-    def is_cold(self, topic: str, queue_id: int, offset: int, *, count_max: int) -> bool: ...
-
-    async def get_messages_cold(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        count_max: int,
-        tag_codes: frozenset[int] | None = None,
-        accept: Callable[[bytes], bool] | None = None,
-    ) -> GetResult: ...
 
 
 @dataclass(slots=True)
@@ -151,7 +120,7 @@ class PullService:
     def __init__(
         self,
         *,
-        store: MessageReader,
+        store: MessageStore,
         topics: TopicTable,
         groups: GroupTable,
         consumers: ConsumerRegistry,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aerobee.broker.send.lmq import names_lmqs
@@ -17,28 +17,12 @@ from aerobee.broker.state.feature import PutHook
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.errors import RecordInvalid, RemoteError
 from aerobee.log_throttle import LogThrottle
-from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.consume_queue import ConsumeQueue
 
 log = logging.getLogger(__name__)
 StoredCallback = Callable[[StoredMessage, dict[str, str], AppendResult], None]
-
-
-class RecordLog(Protocol):
-    """Stores one message."""
-
-    def append(self, message: StoredMessage, *, lmqs: Sequence[ConsumeQueue] = ()) -> AppendResult: ...
-
-
-class MessageLog(RecordLog, Protocol):
-    """What sending needs of the store."""
-
-    config: StoreConfig
-
-    def append_batch(self, messages: list[StoredMessage]) -> AppendResult: ...
-
-    def next_offset(self, topic: str, queue_id: int) -> int: ...
 
 
 class LmqDispatch(Protocol):
@@ -54,7 +38,7 @@ class MessageWriter:
 
     def __init__(
         self,
-        store: MessageLog,
+        store: MessageStore,
         *,
         lmqs: LmqDispatch | None = None,
         unserved: UnservedKinds | None = None,
@@ -107,7 +91,7 @@ class MessageWriter:
 
 
 def append_accepted(
-    store: RecordLog, lmqs: LmqDispatch, message: StoredMessage, throttle: LogThrottle
+    store: MessageStore, lmqs: LmqDispatch, message: StoredMessage, throttle: LogThrottle
 ) -> AppendResult:
     """Append a delayed message that names LMQs. Its producer has its acknowledgement: what cannot enter the LMQs any
     more (there are too many) is in its topic alone. Raises what MessageStore.append raises."""

@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.metrics.stats import BrokerStats
@@ -49,8 +48,8 @@ from aerobee.property_names import (
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.body.subscription_group import SubscriptionGroupConfig
 from aerobee.remoting.protocol import FAQ
-from aerobee.store.files.config import StoreConfig
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.message_store import MessageStore
 from aerobee.store.queue.queue_table import MULTI_DISPATCH, MULTI_OFFSET
 
 FIRST_RETRY_LEVEL = 3  # 10 s
@@ -61,14 +60,6 @@ OF_A_TIMER = (
     TIMER_DEQUEUE_MS,
     TIMER_ROLL_TIMES,
 )  # what a message that waited before brings along
-
-
-class RecordLog(Protocol):
-    """What sending back needs of the store."""
-
-    config: StoreConfig
-
-    def named_record(self, physical_offset: int) -> bytes | None: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,7 +89,7 @@ class SendBackService:
     def __init__(
         self,
         *,
-        store: RecordLog,
+        store: MessageStore,
         writer: MessageWriter,
         topics: TopicTable,
         groups: GroupTable,

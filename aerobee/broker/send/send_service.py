@@ -25,7 +25,7 @@ from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.batch_queue import as_inner_batch
 from aerobee.broker.send.dead_letter import note_death, tries_bound, tries_failed
 from aerobee.broker.send.message_type import check_type, priority_queue
-from aerobee.broker.send.message_writer import MessageLog, MessageWriter
+from aerobee.broker.send.message_writer import MessageWriter
 from aerobee.broker.send.send_duplicates import AlreadyStored, SendDuplicates
 from aerobee.broker.send.send_header import BatchEntry, SendHeader, batch_pieces, parse_batch
 from aerobee.broker.send.unique_key import UniqueKeys
@@ -69,6 +69,7 @@ from aerobee.remoting.command import boolean_text
 from aerobee.remoting.protocol import FAQ
 from aerobee.remoting.recall_handle import RecallHandle
 from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.message_store import MessageStore
 from aerobee.system_names import HALF_TOPIC
 
 
@@ -108,7 +109,7 @@ class SendService:
     def __init__(
         self,
         *,
-        store: MessageLog,
+        store: MessageStore,
         writer: MessageWriter,
         topics: TopicTable,
         groups: GroupTable,

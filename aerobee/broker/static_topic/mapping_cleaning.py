@@ -17,10 +17,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from aerobee.broker.state.feature import Feature
 from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.peer_brokers import PeerBrokers
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError, RemoteError
@@ -36,13 +37,6 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 300.0
 Hosted = dict[int, Items]
-
-
-class Brokers(Protocol):
-    """Other brokers by their names, and what the route says (peer_brokers.py)."""
-
-    async def invoke(self, broker_name: str, request: RemotingCommand) -> RemotingCommand: ...
-    async def leaders(self, topic: str) -> Mapping[int, str]: ...
 
 
 def holders_of_oldest(mapping: QueueMapping) -> set[str]:
@@ -113,7 +107,7 @@ class MappingCleaning(Feature):
         self,
         *,
         mappings: QueueMappings,
-        brokers: Brokers,
+        brokers: PeerBrokers,
         identity: BrokerIdentity,
         clock: Clock,
         hours: Callable[[], str],

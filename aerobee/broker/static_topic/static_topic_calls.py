@@ -17,7 +17,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from aerobee.broker.consumer.offset_calls import UPPER, OffsetCalls
 from aerobee.broker.pull.pending_pulls import PendingPulls
@@ -26,6 +26,7 @@ from aerobee.broker.send.send_calls import SendCalls
 from aerobee.broker.send.send_header import LONG_NAMED
 from aerobee.broker.state.config import LiveConfig
 from aerobee.broker.state.identity import BrokerIdentity
+from aerobee.broker.state.peer_brokers import PeerBrokers
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.topic_table import TopicTable, check_creatable
 from aerobee.broker.static_topic.pull_translation import PullTranslation
@@ -39,12 +40,6 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 from aerobee.remoting.protocol import OFFSET_MAX
 
 log = logging.getLogger(__name__)
-
-
-class Brokers(Protocol):
-    """Other brokers by their names (peer_brokers.py)."""
-
-    async def invoke(self, broker_name: str, request: RemotingCommand) -> RemotingCommand: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class StaticTopicCalls:
         pulls: PullCalls,
         offsets: OffsetCalls,
         pending_pulls: PendingPulls,
-        brokers: Brokers,
+        brokers: PeerBrokers,
         live: LiveConfig,
         identity: BrokerIdentity,
     ) -> None:

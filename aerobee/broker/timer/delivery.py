@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from aerobee.broker.delay.delivery_runs import RUN_MAX, DeliveryRuns
-from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, RedeliveryStore, WaitingMessage
+from aerobee.broker.delay.redelivery import ExistingQueue, Redelivery, WaitingMessage
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import LmqDispatch
 from aerobee.broker.send.timer_properties import number, slot_time
@@ -31,6 +31,7 @@ from aerobee.property_names import (
     TIMER_OUT_MS,
     TIMER_ROLL_TIMES,
 )
+from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.system_names import WHEEL_TIMER_TOPIC
 
@@ -48,7 +49,7 @@ class TimerDelivery:
     def __init__(
         self,
         *,
-        store: RedeliveryStore,
+        store: MessageStore,
         progress: TimerProgress,
         slots: SlotsAtHand,
         messages: TimerMessages,

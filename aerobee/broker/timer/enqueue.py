@@ -13,12 +13,13 @@ from aerobee.broker.delay.delivery_runs import DeliveryRuns
 from aerobee.broker.send.timer_properties import number, slot_time
 from aerobee.broker.timer.clock_set_back import ClockSetBack
 from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
-from aerobee.broker.timer.timer_progress import TimerProgress, TimerQueue
+from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.clock import Clock, Timer
 from aerobee.errors import StoreError
 from aerobee.message import java_hash
 from aerobee.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_OUT_MS
 from aerobee.store.queue.consume_queue import ConsumeQueue
+from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DEFAULT, DELETE, TimerUnit
 from aerobee.system_names import WHEEL_TIMER_TOPIC
@@ -113,7 +114,7 @@ class TimerEnqueue:
             log.exception("timer messages could not be put into the wheel; trying again")
             self._want(ERROR_PAUSE_S)
 
-    def _enqueue_from(self, queue: TimerQueue) -> None:
+    def _enqueue_from(self, queue: AnyQueue) -> None:
         progress = self._progress
         self._set_back.look()
         progress.skip_to(queue.min_offset)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from aerobee.broker.delay.redelivery import WaitingMessage
 from aerobee.broker.send.timer_properties import due_time, number
@@ -13,6 +12,7 @@ from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.broker.timer.waiting_slot import WaitingSlot
 from aerobee.errors import MalformedRecord
 from aerobee.property_names import TIMER_OUT_MS
+from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DEFAULT, DELETE, ROLL, TimerUnit
 
@@ -23,16 +23,10 @@ SLOTS_PER_LOOK = 16_384  # at most 2 ms
 _DELAY_MAX = 2**31 - 1  # of a unit, ms
 
 
-class RecordReader(Protocol):
-    """What is needed of the store."""
-
-    def read_record(self, physical_offset: int) -> bytes | None: ...
-
-
 class TimerMessages:
     """Reads what the units point to."""
 
-    def __init__(self, store: RecordReader, precision_ms: int) -> None:
+    def __init__(self, store: MessageStore, precision_ms: int) -> None:
         self._store = store
         self._precision_ms = precision_ms
 

@@ -7,25 +7,15 @@ delivered of the slots from `read_time` on lies in the commit log behind `scan_f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from aerobee.broker.delay.delivery_lateness import DeliveryLateness
 from aerobee.broker.metrics.metrics import Spread
 from aerobee.broker.timer.pending_counts import PendingCounts
+from aerobee.store.queue.queue_table import AnyQueue
 from aerobee.system_names import WHEEL_TIMER_TOPIC
 
 # Of RocketMQ's rocketmq_delay_message_latency.
 DELAY_ENDS_S = (60.0, 600.0, 3_600.0, 43_200.0, 86_400.0, 259_200.0)
-
-
-class TimerQueue(Protocol):
-    """The consume queue of the timer topic."""
-
-    min_offset: int
-    max_offset: int
-    readable_max: int
-
-    def entry(self, offset: int) -> tuple[int, int, int] | None: ...
 
 
 class TimerProgress:
@@ -34,7 +24,7 @@ class TimerProgress:
     def __init__(
         self,
         *,
-        queues: Mapping[tuple[str, int], TimerQueue],
+        queues: Mapping[tuple[str, int], AnyQueue],
         log_end: Callable[[], int],
         pending: PendingCounts,
         precision_ms: int,
@@ -87,7 +77,7 @@ class TimerProgress:
     # --- enqueue
 
     @property
-    def queue(self) -> TimerQueue | None:
+    def queue(self) -> AnyQueue | None:
         """The timer topic's queue; None when it is not there yet."""
         return self._queues.get((WHEEL_TIMER_TOPIC, 0))
 

@@ -12,11 +12,10 @@ delivered (docs/decisions/0006-exact-timers-in-rocketmqs-files-never-twice.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from aerobee.broker.delay.delivery_runs import DeliveryRuns
-from aerobee.broker.delay.redelivery import ExistingQueue, RedeliveryStore
+from aerobee.broker.delay.redelivery import ExistingQueue
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.send.message_writer import LmqDispatch
 from aerobee.broker.timer.clock_set_back import ClockSetBack
@@ -24,25 +23,10 @@ from aerobee.broker.timer.delivery import TimerDelivery
 from aerobee.broker.timer.enqueue import TimerEnqueue
 from aerobee.broker.timer.pending_counts import PendingCounts
 from aerobee.broker.timer.slots_at_hand import SlotsAtHand, TimerMessages
-from aerobee.broker.timer.timer_progress import TimerProgress, TimerQueue
+from aerobee.broker.timer.timer_progress import TimerProgress
 from aerobee.clock import Clock
-from aerobee.store.log.commit_log import CommitLog
+from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_files import TimerFiles
-
-
-class TimerStore(RedeliveryStore, Protocol):
-    """What the timer needs of the store."""
-
-    @property
-    def queues(self) -> Mapping[tuple[str, int], TimerQueue]: ...
-
-    @property
-    def log(self) -> CommitLog: ...
-
-    @property
-    def last_store_timestamp(self) -> int: ...
-
-    def read_record(self, physical_offset: int) -> bytes | None: ...
 
 
 class TimerService:
@@ -51,7 +35,7 @@ class TimerService:
     def __init__(
         self,
         *,
-        store: TimerStore,
+        store: MessageStore,
         files: TimerFiles,
         clock: Clock,
         stats: BrokerStats,

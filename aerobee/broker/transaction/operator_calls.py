@@ -29,7 +29,7 @@ from aerobee.broker.state.refusal import store_refusal
 from aerobee.broker.transaction.check import Checker
 from aerobee.broker.transaction.end import EndTransactionCalls
 from aerobee.broker.transaction.half_message import HalfMessage
-from aerobee.broker.transaction.transaction_store import HalfMessageLog, TransactionStore
+from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.broker.transaction.transaction_table import OpenTransaction, Outcome
 from aerobee.clock import Clock
 from aerobee.errors import RemoteError, StoreError, UsageError
@@ -40,6 +40,7 @@ from aerobee.remoting.codes import RequestCode, ResponseCode
 from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
 from aerobee.store.log.stored_message import AppendResult
+from aerobee.store.message_store import MessageStore
 from aerobee.system_names import TRANS_CHECK_MAX_TIME_TOPIC
 
 LIST_DEFAULT, LIST_MAX = 100, 1_000
@@ -56,7 +57,7 @@ class TransactionOperatorCalls:
         transaction_store: TransactionStore,
         checker: Checker,
         ends: EndTransactionCalls,
-        store: HalfMessageLog,
+        store: MessageStore,
         producers: ProducerRegistry,
         live: LiveConfig,
         identity: BrokerIdentity,

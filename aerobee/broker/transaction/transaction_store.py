@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from aerobee.broker.metrics.metrics import Spread
 from aerobee.broker.metrics.stats import BrokerStats
@@ -35,7 +34,8 @@ from aerobee.errors import AerobeeError, MalformedRecord, StoreError
 from aerobee.log_throttle import LogThrottle
 from aerobee.message import TRANSACTION_COMMIT, TRANSACTION_MASK, decode_record, decode_records
 from aerobee.record_head import RECORD_BYTES_MIN
-from aerobee.store.log.stored_message import AppendResult, QueryResult, StoredMessage
+from aerobee.store.log.stored_message import AppendResult, StoredMessage
+from aerobee.store.message_store import MessageStore
 from aerobee.system_names import HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 
 log = logging.getLogger(__name__)
@@ -47,31 +47,6 @@ OP_RETRY_S = 1.0
 HELD_TOPICS = (HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
 
 
-class HalfMessageLog(Protocol):
-    """What transactions need of the store."""
-
-    config: Any
-
-    @property
-    def queues(self) -> Any: ...
-
-    @property
-    def log(self) -> Any: ...
-
-    @property
-    def flushed(self) -> Any: ...
-
-    def append(self, message: StoredMessage) -> AppendResult: ...
-
-    def has_entry(
-        self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, size: int
-    ) -> bool: ...
-
-    def store_time_now(self) -> int: ...
-
-    def query(self, topic: str, key: str, *, count_max: int) -> QueryResult: ...
-
-
 BEHIND_MS = 1_000  # a clock that is behind the store times by less makes no check late
 
 
@@ -81,7 +56,7 @@ class TransactionStore:
     def __init__(
         self,
         *,
-        store: HalfMessageLog,
+        store: MessageStore,
         create_topic: Callable[[str], object],
         existing_queue: Callable[[str, int], int],
         writer: MessageWriter,

@@ -17,6 +17,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+from aerobee.store.index.key_index import KeyIndex
+from aerobee.store.log.commit_log import CommitLog
+
 _HEADER = struct.Struct(">8s16sqqqqqqqI")
 _TOPIC = struct.Struct(">H")
 _COUNT = struct.Struct(">I")
@@ -118,22 +121,6 @@ class BoundedQueue(Protocol):
     def first_position(self) -> int: ...
 
 
-class BoundedLog(Protocol):
-    """Recorded bounds of the log."""
-
-    end: int
-
-    @property
-    def min_offset(self) -> int: ...
-
-
-class BoundedIndex(Protocol):
-    """Recorded bounds of the key index."""
-
-    @property
-    def last_physical_offset(self) -> int: ...
-
-
 class BoundsKeeper:
     """Takes the queues down and hands that out once the log is durable up to that moment. One thread."""
 
@@ -149,8 +136,8 @@ class BoundsKeeper:
     def encoded(
         self,
         queues: Mapping[Key, BoundedQueue],
-        log: BoundedLog,
-        index: BoundedIndex,
+        log: CommitLog,
+        index: KeyIndex,
         flushed: int,
         *,
         now: bool,
@@ -178,7 +165,7 @@ class BoundsKeeper:
         return True
 
     def _take(
-        self, queues: Iterable[tuple[Key, BoundedQueue]], log: BoundedLog, index: BoundedIndex
+        self, queues: Iterable[tuple[Key, BoundedQueue]], log: CommitLog, index: KeyIndex
     ) -> QueueBounds:
         bounds = {
             key: QueueBound(queue.is_batch, queue.first_position, queue.max_offset)
