@@ -14,7 +14,9 @@ from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.replication.metadata_sync import MetadataSync
 from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.timer.timer_feature import Timers
+from aerobee.broker.transaction.recovery import Recovered
 from aerobee.broker.transaction.service import Transactions
+from aerobee.broker.transaction.transaction_store import TransactionStore
 from aerobee.errors import StoreError
 from aerobee.message import decode_record
 from aerobee.remoting.body.subscription import SubscriptionData
@@ -311,6 +313,50 @@ async def test_transactions_are_open_where_the_log_leaves_them_open(failover: Fa
     assert (await failover.ask(a, end_request(halves["back at a"], "back at a", 12))).code == 0
     assert open_transactions(a) == {"open"}
     assert sorted(keys(a, "t")) == ["at a", "at b"]
+
+
+@pytest.mark.parametrize("with_open", [True, False])
+async def test_a_promotion_searches_the_end_of_the_log_for_commits(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch, with_open: bool
+) -> None:
+    """Not from the oldest open transaction on, which may be as old as the log."""
+    found: list[int] = []
+    use = Transactions._use
+
+    def noted(feature: Transactions, recovered: Recovered) -> None:
+        found.append(recovered.scanned_bytes)
+        use(feature, recovered)
+
+    await failover.begin()
+    a, b = failover.a, failover.b
+    text = "TRAN_MSG\x01true\x02PGROUP\x01payers\x02"
+    if with_open:
+        await send(failover, a, "open", text, **HALF_SEND)
+    await failover.pair.send(a, 200, size=2_000)
+    end = a.store.log.end
+    await same(a, b)
+    settled = b._serving.parts.decisions
+    await wait_until(lambda: settled.offset >= end, "copied", timeout_s=60)
+    # A commit whose op record the slave does not have is found behind that.
+    half = await send(failover, a, "late", text, **HALF_SEND)
+    monkeypatch.setattr(TransactionStore, "write_ops", lambda store: None)
+    assert (await failover.ask(a, end_request(half, "late", 8))).code == 0
+    await same(a, b)
+    monkeypatch.setattr(Transactions, "_use", noted)
+    await failover.switch(b)
+    assert end > 400_000
+    assert max(found) < 20_000
+    assert open_transactions(b) == ({"open"} if with_open else set())
+
+
+async def test_a_cut_drops_what_was_told_of_decisions(failover: Failover) -> None:
+    await failover.begin()
+    settled = failover.b._serving.parts.decisions
+    await wait_until(lambda: settled.offset > 0, "copied", timeout_s=60)
+    failover.b.replication._stop_following()
+    await failover.b.store.cut_to(0)
+    await failover.b.replication.after_cut.finish()
+    assert settled.offset == 0
 
 
 async def test_a_transaction_is_open_again_when_its_decision_was_cut_off(failover: Failover) -> None:

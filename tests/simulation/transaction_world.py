@@ -30,6 +30,7 @@ from aerobee.broker.state.config_file import ConfigFile
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.producer_registry import ProducerRegistry
 from aerobee.broker.state.role import Role, RoleState
+from aerobee.broker.state.settled_decisions import SettledDecisions
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.broker.transaction.service import Transactions
@@ -147,6 +148,7 @@ class World:
             store=self.store,
             writer=self.writer,
             unserved=UnservedKinds(),
+            decisions=SettledDecisions(),
             topics=TopicTable(file=None, clock=self.clock),
             offsets=self.offsets,
             live=self.live,

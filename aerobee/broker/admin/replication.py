@@ -17,12 +17,14 @@ from aerobee.broker.replication.metadata_sync import (
     BEHIND_FIELD,
     FILTERS,
     LOG_END_FIELD,
+    SETTLED_FIELD,
     TABLE_FIELD,
     TOKEN_FIELD,
 )
 from aerobee.broker.replication.replication import ReplicationState
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.role import Role
+from aerobee.broker.state.settled_decisions import SettledDecisions
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import Clock
 from aerobee.remoting import fastjson
@@ -46,7 +48,9 @@ class SlaveCalls:
         state: Callable[[], ReplicationState],
         clock: Clock,
         unserved: UnservedKinds,
+        decisions: SettledDecisions,
     ) -> None:
+        self._decisions = decisions
         self._unserved = unserved
         self._offsets = offsets
         self._schedule = schedule
@@ -68,7 +72,8 @@ class SlaveCalls:
         """43: all offsets of all groups. An Aerobee slave that already has this version gets no body; its request also
         covers the filters.
 
-        The reply states the log's end: the slave applies the offsets when its log has reached it.
+        The reply states the log's end: the slave applies the offsets when its log has reached it. It also states the offset
+        before which every decision about a transaction has its op record.
         """
         if request.field(TABLE_FIELD) == FILTERS:
             return request.reply(ext={TABLE_FIELD: FILTERS}, body=fastjson.dumps(self._filters.to_dict()))
@@ -97,7 +102,8 @@ class SlaveCalls:
         return {BEHIND_FIELD: "true"} if is_behind else {}
 
     def _log_end(self) -> dict[str, str]:
-        return {LOG_END_FIELD: str(self._store.log.end)}
+        end = self._store.log.end
+        return {LOG_END_FIELD: str(end), SETTLED_FIELD: str(self._decisions.told(end))}
 
     def delay_offsets(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
         """45: delivery offset of each delay level, as in delayOffset.json."""

@@ -119,6 +119,7 @@ def replication_calls(parts: BrokerParts, replication: Replication) -> tuple[Sla
             state=replication.state,
             clock=parts.clock,
             unserved=parts.unserved,
+            decisions=parts.decisions,
         ),
     )
 

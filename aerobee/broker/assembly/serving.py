@@ -58,6 +58,7 @@ from aerobee.broker.state.config import BrokerConfig
 from aerobee.broker.state.identity import BrokerIdentity
 from aerobee.broker.state.peer_brokers import PeerBrokers
 from aerobee.broker.state.role import RoleState, first_role
+from aerobee.broker.state.settled_decisions import SettledDecisions
 from aerobee.errors import AerobeeError, StoreError
 from aerobee.host_port import join_address, split_address
 from aerobee.remoting.body_limits import BROKER_BODIES, MovingLimit, limit_bodies
@@ -345,6 +346,7 @@ class Serving:
             writer=MessageWriter(base.store, lmqs=base.lmqs, unserved=base.unserved),
             lmqs=base.lmqs,
             duplicates=base.duplicates,
+            decisions=SettledDecisions(),
             unserved=base.unserved,
             topics=base.topics,
             mappings=base.mappings,

@@ -33,6 +33,7 @@ from aerobee.broker.state.peer_brokers import PeerBrokers
 from aerobee.broker.state.producer_registry import ProducerRegistry
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.role import RoleState
+from aerobee.broker.state.settled_decisions import SettledDecisions
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import Clock
@@ -73,6 +74,7 @@ class BrokerParts:
     overload: Overload
     unique_keys: UniqueKeys
     duplicates: SendDuplicates
+    decisions: SettledDecisions  # of transactions
     unserved: UnservedKinds  # features that this master cannot serve now
     expressions: Expressions  # compiled SQL92 expressions, shared by all users
     filters: FilterTable

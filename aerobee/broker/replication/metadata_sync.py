@@ -29,6 +29,7 @@ from aerobee.broker.replication.offset_merge import OffsetAt, OffsetMerge
 from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.broker.state.missed_topics import settle_kinds
 from aerobee.broker.state.queue_mappings import QueueMappings
+from aerobee.broker.state.settled_decisions import SettledDecisions
 from aerobee.broker.state.topic_table import DELETED_FIELD, TopicTable, deletions_of
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, RemoteError
@@ -47,6 +48,7 @@ REACH_WAIT_S = 5.0  # for this log to come as far as the master's was
 REACH_LOOK_S = 0.02
 TABLE_FIELD, FILTERS = "aerobeeTable", "filters"  # of 43: requests the SQL92 filters, not the offsets
 LOG_END_FIELD = "aerobeeLogEnd"  # of a copied table: where the log ended then; RocketMQ does not say it
+SETTLED_FIELD = "aerobeeSettled"  # of offsets: SettledDecisions.told()
 BEHIND_FIELD = (
     "aerobeeBehind"  # of topics, offsets: their master has not read yet what its log says beyond them
 )
@@ -68,8 +70,10 @@ class MetadataSync:
         schedule: Schedule,
         modes: RequestModes,
         filters: FilterTable,
+        decisions: SettledDecisions,
         clock: Clock,
     ) -> None:
+        self._decisions = decisions
         self.synced_at_s = -1.0  # monotonic time of the last round that succeeded; negative: none yet
         self._questions = questions
         self._store = store
@@ -253,6 +257,9 @@ class MetadataSync:
         reply = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {TOKEN_FIELD: self._offsets_token})
         if _is_behind(delays) or _is_behind(reply):
             return  # what was popped and delivered beyond them would count as not done once this broker is master
+        settled = (reply.ext or {}).get(SETTLED_FIELD, "")
+        if settled.isdecimal() and len(settled) < 20:
+            self._decisions.copied(int(settled), self._store.log.end)
         table: list[OffsetAt] | None = None
         removed: dict[str, int] | None = None
         if reply.body:

@@ -176,5 +176,6 @@ def make_metadata_sync(parts: BrokerParts, modes: RequestModes) -> MetadataSync:
         schedule=parts.schedule,
         modes=modes,
         filters=parts.filters,
+        decisions=parts.decisions,
         clock=parts.clock,
     )

@@ -81,6 +81,7 @@ class Transactions(Feature):
         self._settled_file: ConfigFile = parts.config_file("transactionSettled.json")
         self._metrics = TransactionMetrics(file=parts.config_file("transactionMetrics"), clock=parts.clock)
         self._settled_offset = 0
+        self._decisions = parts.decisions
         self._save_timer: Timer | None = None
         self._saved_progress = (-1, -1)
         self._term = (
@@ -272,6 +273,7 @@ class Transactions(Feature):
 
     def start(self) -> None:
         self._running = True
+        self._decisions.lead(lambda: bool(self.transaction_store.table.ops))
         if not self._is_loaded:
             self._use(self._look())
         try:
@@ -280,6 +282,9 @@ class Transactions(Feature):
             log.error("the op record for what was found decided cannot be stored now: %s", error)
         self.checker.start()
         self._save_again()
+
+    def log_cut(self, log_offset: int) -> None:
+        self._decisions.cut()
 
     def resign(self) -> None:
         self.stop()
@@ -292,6 +297,7 @@ class Transactions(Feature):
     def stop(self) -> None:
         self._running = False
         self._is_loaded = False
+        self._decisions.resign()
         self.transaction_store.stop()
         self.checker.stop()
         if self._save_timer is not None:
@@ -321,7 +327,7 @@ class Transactions(Feature):
             log_end=log_files.end,
             half_offset=self._offsets.query(TRANSACTION_GROUP, HALF_TOPIC, 0),
             op_offset=self._offsets.query(TRANSACTION_GROUP, OP_TOPIC, 0),
-            settled_offset=self._settled_offset,
+            settled_offset=max(self._settled_offset, self._decisions.offset),
         )
 
     def _rules(self) -> _Rules:

@@ -11,6 +11,7 @@ from aerobee.broker.admin.topic import AdminTopicCalls
 from aerobee.broker.metrics.stats import BrokerStats
 from aerobee.broker.state.queue_mappings import QueueMappings
 from aerobee.broker.state.role import Role, RoleState
+from aerobee.broker.state.settled_decisions import SettledDecisions
 from aerobee.broker.state.topic_table import TopicTable
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import ManualClock
@@ -36,6 +37,7 @@ def _calls(role: Role, unserved: UnservedKinds) -> SlaveCalls:
         state=lambda: SimpleNamespace(role=role),  # type: ignore[arg-type,return-value]
         clock=SimpleNamespace(),  # type: ignore[arg-type]
         unserved=unserved,
+        decisions=SettledDecisions(),
     )
 
 

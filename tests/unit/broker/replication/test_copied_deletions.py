@@ -32,7 +32,7 @@ def sync_of(slave: TopicTable, master: Master, clock: ManualClock) -> MetadataSy
     store = SimpleNamespace(log=SimpleNamespace(end=1_000), settle_kinds=lambda *_: [])
     mappings = SimpleNamespace(by_topic={}, data_version=DataVersion())
     return MetadataSync(
-        **cast(Any, dict.fromkeys(("groups", "offsets", "schedule", "modes", "filters"))),
+        **cast(Any, dict.fromkeys(("groups", "offsets", "schedule", "modes", "filters", "decisions"))),
         questions=cast(Any, master),
         store=cast(Any, store),
         topics=slave,

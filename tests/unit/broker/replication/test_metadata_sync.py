@@ -55,7 +55,7 @@ def sync_of(clock: JumpingClock, master: Master, step: str) -> MetadataSync:
         return []
 
     topics = SimpleNamespace(copied_to=0, deleted={"gone": 1}, log_cut=lambda end: None)
-    parts: dict[str, Any] = dict.fromkeys(("mappings", "groups", "modes", "filters"))
+    parts: dict[str, Any] = dict.fromkeys(("mappings", "groups", "modes", "filters", "decisions"))
     parts |= {
         "questions": master,
         "store": SimpleNamespace(log=SimpleNamespace(end=0), delete_ended=delete_ended),

@@ -1,0 +1,45 @@
+"""Up to where in the log every decision about a transaction has its op record. Core.
+
+A master that starts looks behind that offset for commits without one. At a slave the master tells it, with its table of offsets: else a
+promotion would search the log from the oldest open transaction on, which may be as old as the log.
+
+What always holds: the op records of all decisions before `offset` lie before it, too. A cut of the log therefore says nothing any more of
+what lies before the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class SettledDecisions:
+    """Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.offset = 0  # physical; 0 is always right
+        self._has_unwritten: Callable[[], bool] | None = None
+
+    def lead(self, has_unwritten: Callable[[], bool]) -> None:
+        """This broker decides from here on; `has_unwritten` says whether a decision has no op record yet."""
+        self._has_unwritten = has_unwritten
+
+    def resign(self) -> None:
+        """Another broker decides."""
+        self._has_unwritten = None
+
+    def told(self, log_end: int) -> int:
+        """What a master tells: the end of its log, or the last offset at which it told that; 0 by a broker that does not decide."""
+        if self._has_unwritten is None:
+            return 0
+        if not self._has_unwritten():
+            self.offset = log_end
+        return self.offset
+
+    def copied(self, offset: int, log_end: int) -> None:
+        """A master told `offset`, and this log ends at `log_end`: taken once it is that long."""
+        if self.offset < offset <= log_end:
+            self.offset = offset
+
+    def cut(self) -> None:
+        """The end of the log was cut off, perhaps with op records of earlier decisions."""
+        self.offset = 0
