@@ -2,7 +2,12 @@
 
 DefaultMessageStore of RocketMQ. Each part has one job and gets what it needs in its constructor:
 
-    store_files.py files on disk: lock, log, queues, index; opened with recovery writability.py whether messages are accepted, and the reason if not log_appender.py appends: the only writer of the log durability.py durable end, callbacks that wait for it, visibility to consumers store_reads.py reads by topic and queue; key_query.py by key checkpointing.py content and time of checkpoints
+    store_files.py    files on disk: lock, log, queues, index; opened with recovery
+    writability.py    whether messages are accepted, and the reason if not
+    log_appender.py   appends: the only writer of the log
+    durability.py     durable end, callbacks that wait for it, visibility to consumers
+    store_reads.py    reads by topic and queue; key_query.py by key
+    checkpointing.py  content and time of checkpoints
     queue_upkeep.py, log_cleaner.py   the tasks: queues to the disk, files ahead; retention
 """
 

@@ -1,6 +1,8 @@
 """A broker: opens the store and the ports, serves, registers, and shuts down orderly (BrokerController).
 
-    foundation.py parts that exist before the address is known: settings, store, tables ports.py the ports, and the advertised addresses once they are bound serving.py parts that serve from then on: role, features, the dispatch, the fast path
+    foundation.py  parts that exist before the address is known: settings, store, tables
+    ports.py       the ports, and the advertised addresses once they are bound
+    serving.py     parts that serve from then on: role, features, the dispatch, the fast path
 
 Everything belongs to one event loop; what can block runs in the store's executor.
 """

@@ -1,7 +1,11 @@
 """Starts and stops the services of a master: delay levels and features start one after the other, and failed ones are
 retried.
 
-    lead_now() at the start of a master, which has loaded everything lead() the broker becomes master while it runs: wait until it may answer producers (a lease), then start one feature after the other. The event loop stays free: ordinary messages are served before that, and the broker refuses requests for a feature until it has started (unserved.py) resign() the broker is no longer master
+    lead_now()  at the start of a master, which has loaded everything
+    lead()      the broker becomes master while it runs: wait until it may answer producers (a lease), then start one
+                feature after the other. The event loop stays free: ordinary messages are served before that, and the
+                broker refuses requests for a feature until it has started (unserved.py)
+    resign()    the broker is no longer master
 
 A failed feature is retried every second; features that depend on it wait. When attempts fail for GIVE_UP_S the broker
 hands its mastership to another replica, if one can lead, at most once per GIVE_UP_PAUSE_S: a fault that all replicas

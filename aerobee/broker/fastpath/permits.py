@@ -1,7 +1,7 @@
 """Permissions that backends check before each burst: numbers in one flat buffer, updated when the role or the ack
 policy changes.
 
-    0 FENCE 0: messages may be appended here. Else the handlers refuse them with the reason
+    0 FENCE  0: messages may be appended here. Else the handlers refuse them with the reason
     1 HOLDS  1: senders that want to wait are answered when the append is safe (ack.py): on the disk, at the replicas
              2: and for those that do not wait, the handlers check again whether this broker may still answer
 

@@ -2,8 +2,9 @@
 
 States of a connection:
 
-    HANDSHAKE   this broker's id; the master answers with its epochs and its log's end
-    CUT this log is truncated at the last point that the epochs share; the removed bytes are kept in a file FOLLOW bytes are appended as they arrive, an epoch is on disk before its first byte, every frame is answered
+    HANDSHAKE  this broker's id; the master answers with its epochs and its log's end
+    CUT        this log is truncated at the last point that the epochs share; the removed bytes are kept in a file
+    FOLLOW     bytes are appended as they arrive, an epoch is on disk before its first byte, every frame is answered
 """
 
 from __future__ import annotations

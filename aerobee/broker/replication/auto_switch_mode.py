@@ -1,7 +1,9 @@
 """Replication in controller mode: epochs in the log, a sync state set that the controllers keep, and a lease.
 
     members      who may become master next; acknowledgements wait for all of them (needs_all) or for none
-    lease time until which no other broker can be master; checked before a burst is stored, and again before a message that only this broker has is acknowledged: a process that was paused in between acknowledges nothing
+    lease        time until which no other broker can be master; checked before a burst is stored, and again before a
+                 message that only this broker has is acknowledged: a process that was paused in between acknowledges
+                 nothing
 
 RocketMQ waits for any `inSyncReplicas` copies, and may then elect a member without the message. Here a master that
 waits at all (inSyncReplicas above 1, or allAckInSyncStateSet) waits for every member, and for at least inSyncReplicas

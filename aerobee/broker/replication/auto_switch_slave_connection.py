@@ -1,9 +1,9 @@
 """The master's side of a slave's connection, in controller mode (AutoSwitchHAConnection of RocketMQ).
 
-HANDSHAKE it states its id; once it represents that id (replica_claims.py) the reply is this log's epochs and end, for
-each request before its first report READ its first report contains the end of its log after truncation to the common
-epochs; then sending starts
-SEND        an empty frame first, then log bytes, each frame within one epoch; heartbeats without bytes
+HANDSHAKE  it states its id; once it represents that id (replica_claims.py) the reply is this log's epochs and end, for
+           each request before its first report
+READ       its first report contains the end of its log after truncation to the common epochs; then sending starts
+SEND       an empty frame first, then log bytes, each frame within one epoch; heartbeats without bytes
 
 The first report is the start offset and acknowledges nothing; each later one acknowledges bytes that were sent on this
 connection, or the start offset.

@@ -2,8 +2,10 @@
 
 States of a connection:
 
-    ASK       the master's log begin and end are requested (28), where its address is known
-    COMPARE   the newest bytes of this log are requested again and compared (ha/stream/divergence.py); a diverging end is truncated FOLLOW bytes are appended as they arrive, and the log's end is reported after each read
+    ASK      the master's log begin and end are requested (28), where its address is known
+    COMPARE  the newest bytes of this log are requested again and compared (ha/stream/divergence.py); a diverging end is
+             truncated
+    FOLLOW   bytes are appended as they arrive, and the log's end is reported after each read
 
 An empty log begins at the start of the master's. Classic masters send only their newest file to a slave that reports 0,
 so it requests byte 1 and assumes that the log's first byte, the highest byte of a record's size, is 0.

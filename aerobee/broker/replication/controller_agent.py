@@ -1,6 +1,9 @@
 """Controller mode at a broker: communication with the controllers, and role changes (ReplicasManager of RocketMQ).
 
-    id read from brokerIdentity, or requested: next id -> temporary file -> apply -> file register 1003, then 1002 when no broker leads the group run heartbeats to every controller; reads the group's state every few seconds and after each hint of a change (a notice 1008, a heartbeat's reply, a refusal); the master requests changes of the sync state set
+    id        read from brokerIdentity, or requested: next id -> temporary file -> apply -> file
+    register  1003, then 1002 when no broker leads the group
+    run       heartbeats to every controller; reads the group's state every few seconds and after each hint of a change
+              (a notice 1008, a heartbeat's reply, a refusal); the master requests changes of the sync state set
 
 A notice is only a hint: the reply of the leading controller counts. Invariants:
 

@@ -1,7 +1,7 @@
 """Replication state in a broker's runtime info (28), for `aerobee doctor` and `cluster describe`. Core.
 
 haRole, haRoleReason, haEpoch     what it is, why, and since which epoch
-haConfirmed offset up to which enough replicas have the log
+haConfirmed                       offset up to which enough replicas have the log
 haReplicas                        a master's slaves, "ID@ADDRESS lag=BYTES in-sync" or "... not in sync: REASON", joined by ;
 haSyncStateSet, haMissing         controller mode: the ids of the set, and those of it that are not connected
 haMaster, haBehind, haTrouble     a slave's master, how many bytes it lacks, and why it does not follow

@@ -1,7 +1,8 @@
 """A leader's state of one follower, and the next message to it. Core.
 
-PROBE the point at which the logs diverge is unknown: one message at a time PIPELINE messages are sent without waiting,
-at most `in_flight_max` SNAPSHOT the follower needs compacted entries: it gets the snapshot, one chunk at a time
+PROBE     the point at which the logs diverge is unknown: one message at a time
+PIPELINE  messages are sent without waiting, at most `in_flight_max`
+SNAPSHOT  the follower needs compacted entries: it gets the snapshot, one chunk at a time
 """
 
 from __future__ import annotations
