@@ -240,6 +240,8 @@ async def test_a_receiver_that_never_answers_holds_no_stop() -> None:
             await connected.wait()
             await cluster.create_topic("paid", queues=1)
             await send(cluster, 3)
+            stored = cluster.broker().store.max_offset("paid", 0)
+    assert stored == 3
     silent.close()
 
 

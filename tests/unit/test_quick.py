@@ -45,6 +45,7 @@ def test_jobs_find_compiled_modules_also_without_any_next_to_the_sources(
     assert found["TMPDIR"] == "/somewhere"
     assert found["PYTHONPYCACHEPREFIX"] == str(ROOT / ".venv" / "pycache")
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE")
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
     assert "PYTHONPYCACHEPREFIX" not in quick["environment_in"]("/somewhere")
 
 

@@ -25,6 +25,7 @@ from aerobee.message import Message, MessageQueue
 from aerobee.remoting.client import checked
 from aerobee.remoting.command import RemotingCommand
 from aerobee.testing import LocalCluster
+from tests.waiting import wait_until
 
 TOPIC = "orders"
 POPS = ConsumerConfig(
@@ -230,9 +231,8 @@ async def test_members_whose_clock_is_ahead_handle_popped_messages(cluster: Loca
         config=POPS,
         clock=AheadClock(),
     ):
-        async with asyncio.timeout(60):
-            while seen < bodies:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await wait_until(lambda: len(seen) >= len(bodies))
+    assert seen == bodies
 
 
 async def test_without_a_request_mode_it_pulls(cluster: LocalCluster) -> None:

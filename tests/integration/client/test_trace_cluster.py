@@ -18,6 +18,7 @@ from aerobee.client.tracing.trace import EVENTS_MAX, Tracer
 from aerobee.clock import ManualClock
 from aerobee.message import Message
 from aerobee.testing import LocalCluster
+from tests.waiting import wait_until
 
 FIRST = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
 
@@ -137,9 +138,10 @@ async def test_a_failing_observer_changes_nothing(cluster: LocalCluster) -> None
             config=FIRST,
             observers=[Broken()],
             clock=cluster.clock,
-        ),
+        ) as consumer,
     ):
         await received.wait()
+        await wait_until(lambda: consumer.consumed_count == 1)
 
 
 class _Sender:

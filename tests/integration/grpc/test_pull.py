@@ -95,6 +95,8 @@ async def test_a_cancelled_pull_is_not_held_on(orders: LocalCluster, client: Grp
     await until(lambda: orders.broker().pending_pulls.count == 1)
     waiting.cancel()
     await until(lambda: orders.broker().pending_pulls.count == 0)
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def test_offsets_are_stored_for_either_protocol(orders: LocalCluster, client: GrpcClient) -> None:

@@ -77,8 +77,9 @@ async def test_all_who_wait_for_it_to_empty_are_told() -> None:
     waiting = [await started(asyncio.create_task(slots.emptied())) for _ in range(3)]
     waiting[1].cancel()
     slots.give_back()
-    await waiting[0]
-    await waiting[2]
+    assert await asyncio.gather(waiting[0], waiting[2]) == [None, None]
+    assert slots.taken == 0
+    assert waiting[1].cancelled()
 
 
 async def test_cancelled_waiters_are_passed_over_without_a_search_for_each() -> None:

@@ -34,6 +34,7 @@ from aerobee.errors import (
     UsageError,
 )
 from aerobee.message import MessageQueue
+from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop
 
 TOPIC = "orders"
 LOST = ConnectionLost("the connection ended", address="10.0.0.1:10911")
@@ -355,20 +356,25 @@ async def test_a_silent_nameserver_takes_a_share_of_a_sends_time_only(
     assert routes.refresh_deadlines == [110.0, 110.0]
 
 
-async def test_no_try_begins_when_the_nameserver_took_the_rest_of_the_time(
+def test_no_try_begins_when_the_nameserver_took_the_rest_of_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     routes, brokers = Routes(), Brokers(REFUSED, "stored")
+    loop = SimulatedLoop(SimulatedClock())
+    deadlines: list[float] = []
 
     async def refresh(topic: str, deadline: float) -> None:
-        assert deadline < began + 1.0
-        await asyncio.sleep(deadline - asyncio.get_running_loop().time())
+        deadlines.append(deadline)
+        await asyncio.sleep(deadline - loop.time())
 
     monkeypatch.setattr(routes, "refresh", refresh)
-    began = asyncio.get_running_loop().time()
+    began = loop.time()
     with pytest.raises(SendFailed, match="connection refused"):
-        await send(brokers, routes, within_s=0.2)
+        loop.run_until_complete(send(brokers, routes, within_s=0.2))
     assert brokers.asked == ["a"]
+    assert deadlines == [pytest.approx(began + 0.2)]
+    assert loop.time() - began == pytest.approx(0.2, abs=0.01)
+    loop.close()
 
 
 async def test_a_failure_counts_its_seconds_from_where_the_send_began(
