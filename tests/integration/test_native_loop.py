@@ -27,7 +27,7 @@ from aerobee.remoting.frame import decode_frame, encode_frame
 from aerobee.remoting.native_loop import NativeEventLoop, NativeSockets, _NativeSelector
 from aerobee.testing import LocalCluster
 from tests.integration import test_native_sockets, test_remoting
-from tests.integration.test_native_sockets import (
+from tests.integration.native_broker import (
     GROUP,
     QUEUES,
     TOPIC,

@@ -20,8 +20,8 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.direct import DirectNetwork
 from aerobee.remoting.native_loop import NativeEventLoop
 from tests.integration import test_remoting
-from tests.integration.test_remoting import BIG, CALL_BACK, ECHO, WAIT, client, serving
-from tests.integration.test_remoting import request as request_frame
+from tests.integration.remoting_calls import BIG, CALL_BACK, ECHO, WAIT, client, serving
+from tests.integration.remoting_calls import request as request_frame
 
 MAKE_SOCKETS = choose_backend().make_sockets
 CALLS, ROUNDS = 60, 4

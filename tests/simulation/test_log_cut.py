@@ -9,8 +9,8 @@ import pytest
 from aerobee.errors import StoreError
 from aerobee.simulation.simulated_disk import PowerCut
 from aerobee.store.files.checkpoint import decode_checkpoint
+from tests.simulation.queue_end_stores import KEY, append, queue_of
 from tests.simulation.store_world import World
-from tests.simulation.test_queue_ends import KEY, append, queue_of
 
 CALLS = 60  # of the disk, that a cut makes at most
 

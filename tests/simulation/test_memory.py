@@ -12,8 +12,8 @@ import pytest
 
 from aerobee.store.message_store import MessageStore
 from tests.simulation.consumer_world import World, run
-from tests.simulation.test_ordered_consumption import OrderWorld
-from tests.simulation.test_redelivery import RedeliveryWorld
+from tests.simulation.order_world import OrderWorld
+from tests.simulation.redelivery_world import RedeliveryWorld
 from tests.simulation.timer_world import crashes
 
 

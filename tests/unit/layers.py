@@ -45,3 +45,6 @@ LAYERS: dict[str, int] = {
     "simulation": 4,
     "console": 4,
 }
+# The command line shows what the in-process cluster starts and runs simulations, and a simulation is made of what tests use.
+# The console shows what commands find out: traces, `why`, offsets.
+ALLOWED_SIDEWAYS = {("console", "ops"), ("ops", "testing"), ("ops", "simulation"), ("simulation", "testing")}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.unit.test_floors import ALLOWED_SIDEWAYS, imports_of
+from tests.unit.layers import ALLOWED_SIDEWAYS
+from tests.unit.package_imports import imports_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "architecture.md"

@@ -44,7 +44,7 @@ def test_what_the_guide_calls_lists_are_lists() -> None:
         ("aerobee/nameserver/config.py", "START_ONLY_KEYS"),
         ("aerobee/ha/controller/config.py", "CHANGEABLE_KEYS"),
         ("aerobee/metrics_config.py", "METRICS_START_KEYS"),
-        ("tests/unit/test_floors.py", "ALLOWED_SIDEWAYS"),
+        ("tests/unit/layers.py", "ALLOWED_SIDEWAYS"),
         ("tests/unit/test_floors.py", "LOADED_WHEN_WANTED"),
     ):
         assert re.search(rf"^{name}\b.*=", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), path
