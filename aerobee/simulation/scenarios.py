@@ -142,7 +142,7 @@ async def _batches_before_their_topic(cluster: Cluster, rng: random.Random) -> N
 
 
 async def _masters_by_turns(cluster: Cluster, rng: random.Random) -> None:
-    """State beside the log after A, B, A, B."""
+    """State files next to the log after A, B, A, B."""
     await _full_set(cluster)
     for _ in range(TURNS):
         _, change = ChangeOfMaster(cluster, random.Random(rng.getrandbits(64))).chosen()
@@ -381,7 +381,7 @@ _ALL = (
     ),
     Scenario(
         "level-while-set-grows",
-        "the same where nothing waits for replicas but messages with ACK_LEVEL=replicated",
+        "the same where only messages with ACK_LEVEL=replicated wait for replicas",
         _set_grows_early,
         Settings(
             waits_for_replicas=False, keeps_confirmed=False, streams=(Traffic(Kind.TOPIC_LEVEL, Way.PUSH),)

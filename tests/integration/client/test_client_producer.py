@@ -151,8 +151,8 @@ async def test_silent_broker_ends_in_a_timeout_that_names_it(broker):
 
 
 async def test_unreachable_nameserver_is_named():
-    later = ClientConfig(require_nameserver=False)
-    async with Producer("127.0.0.1:1", "PG", client=later) as producer:
+    config = ClientConfig(require_nameserver=False)
+    async with Producer("127.0.0.1:1", "PG", client=config) as producer:
         with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1.*check the addresses"):
             await producer.send(Message("orders", b"hello"))
 
