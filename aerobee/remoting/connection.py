@@ -73,7 +73,10 @@ class Endpoint:
 
 @runtime_checkable
 class BurstReader(Protocol):
-    """A transport that gives reads to the burst hook itself, while the connection `takes_bursts`."""
+    """A transport that gives reads to the burst hook itself, while the connection `takes_bursts`.
+
+    A protocol, because direct.py, whose transport does it, lies above.
+    """
 
     def stop_serving(self) -> None:
         """Give everything that arrives to the connection, from the next byte on."""

@@ -36,7 +36,10 @@ Run = Callable[[Wait], tuple[int, list[tuple[int, int]]]]
 
 
 class SocketTurns(Protocol):
-    """What the turns of a run leave for Python. A connection is what was given to serve(), an owner or transport what to add()."""
+    """What the turns of a run leave for Python. A connection is what was given to serve(), an owner or transport what to add().
+
+    A protocol, because native code implements it.
+    """
 
     @property
     def others(self) -> list[tuple[int, int]]:
@@ -80,7 +83,10 @@ class SocketTurns(Protocol):
 
 
 class NativeSockets(Protocol):
-    """aerobee_native.Sockets. Methods raise KeyError for the token of a socket that was removed."""
+    """aerobee_native.Sockets. Methods raise KeyError for the token of a socket that was removed.
+
+    A protocol, because native code implements it (Sockets of aerobee_native).
+    """
 
     def fileno(self) -> int: ...
 

@@ -8,7 +8,10 @@ HTTP2_FIRST_BYTE = 0x50  # "P" of HTTP/2's preface; a frame of remoting begins w
 
 
 class OtherProtocol(Protocol):
-    """What takes the bytes of a connection that speaks another protocol; it sends by Connection.write()."""
+    """What takes the bytes of a connection that speaks another protocol; it sends by Connection.write().
+
+    A protocol, because broker/grpc, which speaks HTTP/2, lies above.
+    """
 
     @property
     def is_busy(self) -> bool:

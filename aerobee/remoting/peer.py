@@ -14,7 +14,7 @@ from aerobee.remoting.command import RemotingCommand
 
 
 class Peer(Caller, Protocol):
-    """One client, tool or broker that is connected by remoting."""
+    """One client, tool or broker that is connected by remoting. A protocol, because Connection lies above."""
 
     def send(self, command: RemotingCommand) -> None:
         """Queue a reply or a request. Dropped when the peer is gone."""

@@ -30,7 +30,7 @@ CONNECT_S = 3.0  # so long a connect tries
 
 
 class Busy(Protocol):
-    """A machine whose loop may be at work."""
+    """A machine whose loop may be at work. A protocol, because host.py, whose HostClock it is, lies above."""
 
     busy_until: float  # by the simulation's clock
 

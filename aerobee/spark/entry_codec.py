@@ -58,7 +58,7 @@ class TopicRows:
 
 
 class _Buffers(Protocol):
-    """The part of a pyarrow array that is used here."""
+    """The part of a pyarrow array that is used here. A protocol, because PyArrow has no types."""
 
     type: Any
     offset: int

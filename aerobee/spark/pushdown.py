@@ -18,7 +18,10 @@ _LEGAL_TAG = re.compile(r"[^|\s](?:[^|]*[^|\s])?\Z")
 
 
 class Condition(Protocol):
-    """A filter of pyspark.sql.datasource: EqualTo, In, GreaterThan, Not, ..."""
+    """A filter of pyspark.sql.datasource: EqualTo, In, GreaterThan, Not, ...
+
+    A protocol, because the classes are PySpark's.
+    """
 
 
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {

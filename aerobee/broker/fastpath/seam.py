@@ -63,6 +63,8 @@ class PullResult(Protocol):
 
     results.py has the classes of this and what follows; the native backend has its own. In both the fields are plain members,
     which costs less than properties.
+
+    A protocol: each backend has its class.
     """
 
     @property
@@ -83,7 +85,7 @@ class PullResult(Protocol):
 
 
 class BurstResult(Protocol):
-    """Result of a burst."""
+    """Result of a burst. A protocol: each backend has its class."""
 
     @property
     def replies(self) -> bytes:
@@ -128,7 +130,10 @@ class BurstResult(Protocol):
 
 
 class DelayHooks(Protocol):
-    """Values and notices of the frame handler of delayed messages. Each value is read once per burst."""
+    """Values and notices of the frame handler of delayed messages. Each value is read once per burst.
+
+    A protocol, because broker/transaction, whose DelayFastPath it is, lies above.
+    """
 
     def takes_delayed(self) -> bool:
         """Whether such messages are accepted without further checks."""
@@ -148,7 +153,10 @@ class DelayHooks(Protocol):
 
 
 class Transaction(Protocol):
-    """Fields of an open transaction that its end is checked against."""
+    """Fields of an open transaction that its end is checked against.
+
+    A protocol, because broker/transaction, whose OpenTransaction it is, lies above.
+    """
 
     @property
     def topic(self) -> str: ...
@@ -168,7 +176,10 @@ class Transaction(Protocol):
 
 class TransactionHooks(Protocol):
     """Queries and notices of the transaction frame handler. A failure of began(), committed() or rolled_back() is a
-    fault."""
+    fault.
+
+    A protocol, because broker/transaction, whose TransactionFastPath it is, lies above.
+    """
 
     def takes_halves(self) -> bool: ...
     def half_queue(self) -> AnyQueue: ...
@@ -202,7 +213,10 @@ class TransactionHooks(Protocol):
 
 
 class FrameGrant(Protocol):
-    """As aerobee.access.gate.Grant: `signing_key` has to have signed each frame, None when no signature is required."""
+    """As aerobee.access.gate.Grant: `signing_key` has to have signed each frame, None when no signature is required.
+
+    A protocol: it types the native seam.
+    """
 
     @property
     def signing_key(self) -> str | None: ...
@@ -316,7 +330,7 @@ Looked = tuple[int, int, bool, str, int]  # TIMER_OUT_MS, due ms, cancels others
 
 
 class DeliveryResult(Protocol):
-    """Result of a run of due messages."""
+    """Result of a run of due messages. A protocol: each backend has its class."""
 
     @property
     def delivered_count(self) -> int:
@@ -332,7 +346,7 @@ class DeliveryResult(Protocol):
 
 
 class DeliveryBackend(Protocol):
-    """Stores due messages under their real topics, in runs."""
+    """Stores due messages under their real topics, in runs. A protocol: Python and native code implement it."""
 
     def deliver(
         self, sources: Sequence[int], now_ms: int, *, readable_end: int, stamp: Stamp | None

@@ -41,7 +41,10 @@ class RpcContext:
 
 
 class ResponseStream(Protocol):
-    """The responses of a call, for a service that sends several."""
+    """The responses of a call, for a service that sends several.
+
+    A protocol, because session.py, which sends them, lies above.
+    """
 
     @property
     def is_over(self) -> bool:
@@ -71,7 +74,10 @@ class ResponseStream(Protocol):
 
 
 class RequestReceiver(Protocol):
-    """What takes the requests of a call that streams both ways."""
+    """What takes the requests of a call that streams both ways.
+
+    A protocol, because telemetry.py, which receives them, lies above.
+    """
 
     def receive(self, request: Any) -> None:
         """One request."""

@@ -47,7 +47,7 @@ def _pick(count: int) -> int:
 
 
 class DueDeliveries(Protocol):
-    """The part of the timer that POP uses."""
+    """The part of the timer that POP uses. A protocol, because POP may not import broker/timer."""
 
     def delivered_until(self) -> int:
         """All messages due before this time (ms) are delivered."""

@@ -39,7 +39,7 @@ PYTHON, NATIVE = "python", "native"
 
 
 class Template(Protocol):
-    """SendTemplate of both backends."""
+    """SendTemplate of both backends. A protocol: Python and native code implement it."""
 
     def frame(
         self,

@@ -33,7 +33,7 @@ OwnRecord = tuple[bytes, bytes, int]  # body, properties, tags code
 
 
 class OwnStore(Protocol):
-    """The part of the store that is used here."""
+    """The part of the store that is used here. A protocol, because MessageStore, which has all of it, lies above."""
 
     config: StoreConfig
 

@@ -132,7 +132,10 @@ def _decode_own_part(data: bytes, seed: int) -> bytes:
 
 
 class OpenIndex(Protocol):
-    """The oldest index file that is not settled yet."""
+    """The oldest index file that is not settled yet.
+
+    A protocol, because the index (IndexFile) lies above the store's files.
+    """
 
     begin_timestamp: int
     begin_physical_offset: int
