@@ -3,7 +3,7 @@
     python -m aerobee.simulation.coverage [RUNS [JOBS]]
 
 runs so many seeds (default 1,000) on so many processes (default 2) and writes the table into docs/simulation.md of the
-working directory.
+working directory. A run that fails is printed, and the table is not written.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from aerobee.simulation.run import groups_of, run_group
 from aerobee.simulation.traffic import Way
 
 MINUTES = 0.02
+FAILED_MAX = 20  # failures that are printed
 RUNS, JOBS = 1_000, 2
 BEGIN, END = "<!-- coverage: made by python -m aerobee.simulation.coverage -->", "<!-- end of coverage -->"
 PAGE = Path("docs/simulation.md")
@@ -102,6 +103,9 @@ def main(runs: int, jobs: int) -> None:
     outcomes = list(
         run_groups(groups_of(range(runs)), lambda group: run_group(group, minutes=MINUTES), jobs=jobs)
     )
+    failed = [f"seed {outcome.seed}: {outcome.failure}" for outcome in outcomes if outcome.failure]
+    if failed:
+        sys.exit("\n".join([*failed[:FAILED_MAX], f"{len(failed)} runs failed, the page stays as it is"]))
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
