@@ -166,7 +166,7 @@ class FilePool:
 
     def take_dirty_dirs(self) -> list[str]:
         """The directories with new names that are not synced; they are the caller's from now on."""
-        directories = list(self.unsynced_dirs)
+        directories = sorted(self.unsynced_dirs)  # the same calls of the disk in each process
         self.unsynced_dirs.clear()
         return directories
 
