@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 
 from aerobee.host_port import is_ip
 
@@ -17,6 +18,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LookUp = Callable[[str], Awaitable[Iterable[str]]]
 LOOK_UP_S = 5.0
 NAMES_MAX = 256
+SPELLINGS_KEPT = 256  # every frame of a peer brings the same few addresses
 _LOOPBACK = frozenset({"127.0.0.1", "::1"})
 
 
@@ -27,6 +29,7 @@ async def look_up(host: str) -> Iterable[str]:
     return [str(each[4][0]) for each in found]
 
 
+@lru_cache(SPELLINGS_KEPT)
 def plain_address(address: str) -> str:
     """One spelling of an address: without brackets and zone, IPv4 also where it came mapped into IPv6. Names stay as they are."""
     bare = address.strip("[]").partition("%")[0]

@@ -43,7 +43,8 @@ class HostClock:
 
     def _now(self) -> float:
         """By the simulation's clock, with the work that the loop has done since."""
-        return max(self._base.monotonic(), self.busy_until)
+        now, busy_until = self._base._elapsed, self.busy_until
+        return busy_until if busy_until > now else now
 
     def charge(self, seconds: float) -> None:
         """Work takes so long: a thread's, when one runs now, else the loop's. Its timers and what arrives for it wait until it is done."""

@@ -43,12 +43,14 @@ class Inbox(Generic[Each]):
     def batch(self, inputs_max: int) -> list[Each]:
         """The inputs of the next step: a message, a call, a message and so on. They stay pending until remove()."""
         found: list[Each] = []
-        self._order = []
-        for index in range(inputs_max):
-            for queue in (self._messages, self._calls):
+        order: list[deque[Each]] = []
+        messages, calls = self._messages, self._calls
+        for index in range(min(inputs_max, max(len(messages), len(calls)))):
+            for queue in (messages, calls):
                 if index < len(queue) and len(found) < inputs_max:
                     found.append(queue[index])
-                    self._order.append(queue)
+                    order.append(queue)
+        self._order = order
         return found
 
     def remove(self, count: int) -> None:
