@@ -27,16 +27,26 @@ METRICS_START_KEYS = frozenset(
 class MetricsConfig:
     """What a server's settings have of this; times in ms."""
 
-    metrics_exporter_type: str = DISABLE  # PROM, OTLP_GRPC, LOG, or some of them with commas between
-    metrics_prom_exporter_host: str = ""  # empty: every address
-    metrics_prom_exporter_port: int = 5_557  # of the HTTP port with /metrics, /livez, /readyz, /startupz
-    metrics_grpc_exporter_target: str = ""  # http://host:4317; without http:// by TLS
-    metrics_grpc_exporter_header: str = field(default="", repr=False)  # name:value,name:value; a secret
-    metric_grpc_exporter_time_out_in_mills: int = 3_000  # of one request of OTLP_GRPC
-    metric_grpc_exporter_interval_in_mills: int = 60_000  # from one export of OTLP_GRPC to the next
-    metric_logging_exporter_interval_in_mills: int = 10_000  # the same of LOG
-    metrics_export_batch_max_data_points: int = 1_000  # numbers in one request of OTLP_GRPC
-    metrics_in_delta: bool = False  # OTLP_GRPC and LOG say what came since the last time
+    metrics_exporter_type: str = DISABLE
+    """PROM, OTLP_GRPC, LOG, or some of them with commas between"""
+    metrics_prom_exporter_host: str = ""
+    """empty: every address"""
+    metrics_prom_exporter_port: int = 5_557
+    """of the HTTP port with /metrics, /livez, /readyz, /startupz"""
+    metrics_grpc_exporter_target: str = ""
+    """http://host:4317; without http:// by TLS"""
+    metrics_grpc_exporter_header: str = field(default="", repr=False)
+    """name:value,name:value; a secret"""
+    metric_grpc_exporter_time_out_in_mills: int = 3_000
+    """of one request of OTLP_GRPC"""
+    metric_grpc_exporter_interval_in_mills: int = 60_000
+    """from one export of OTLP_GRPC to the next"""
+    metric_logging_exporter_interval_in_mills: int = 10_000
+    """the same of LOG"""
+    metrics_export_batch_max_data_points: int = 1_000
+    """numbers in one request of OTLP_GRPC"""
+    metrics_in_delta: bool = False
+    """OTLP_GRPC and LOG say what came since the last time"""
 
     @property
     def exporters(self) -> frozenset[str]:

@@ -18,40 +18,46 @@ LOCAL_ACLS = "LocalAuthorizationMetadataProvider"
 class AccessConfig:
     """Defaults as AuthConfig (RocketMQ 5.5.0): no authentication."""
 
-    authentication_enabled: bool = False  # each request is signed by a user
-    authorization_enabled: bool = False  # and is one of those that the user may make
-    authentication_provider: str = ""  # a class of RocketMQ's; the end of the name is looked at
-    authentication_metadata_provider: str = (
-        ""  # taken by class name: LocalAuthenticationMetadataProvider alone is there
-    )
-    authentication_strategy: str = ""  # taken and not looked at: every request is verified
-    authentication_whitelist: str = ""  # request codes that need no signature, comma separated
-    init_authentication_user: str = field(
-        default="", repr=False
-    )  # {"username":…,"password":…}: made as Super
-    inner_client_authentication_credentials: str = field(
-        default="", repr=False
-    )  # {"accessKey":…,"secretKey":…}: what brokers sign with; made as Super
-    authorization_provider: str = ""  # taken by class name: DefaultAuthorizationProvider alone is there
-    authorization_metadata_provider: str = (
-        ""  # taken by class name: LocalAuthorizationMetadataProvider alone is there
-    )
-    authorization_strategy: str = ""  # taken and not looked at: every request is judged
-    authorization_whitelist: str = ""  # request codes that every user may make
-    acl_enable: bool = False  # ACL 1.0: accounts of acl_file
-    acl_file: str = ""  # a file, or a directory of *.yml; empty: plain_acl.yml next to the configuration file
-    admin_open: bool = False  # without either: administrators' requests from other machines are served
-    auth_cluster_name: str = (
-        "DefaultCluster"  # what a NameServer's own requests are about; a broker takes brokerClusterName
-    )
-    access_open_listeners: str = (
-        ""  # names of listeners, comma separated, whose clients need no authentication
-    )
-    audit_log_path: str = ""  # JSON lines of administrators' requests and refusals; empty: no audit log
-    audit_log_bytes_max: int = (
-        100 * 1024 * 1024  # of that file; a fuller one becomes auditLogPath.1, and .1 becomes .2; 0: never
-    )
-    audit_log_files_max: int = 10  # such older files that are kept
+    authentication_enabled: bool = False
+    """each request is signed by a user"""
+    authorization_enabled: bool = False
+    """and is one of those that the user may make"""
+    authentication_provider: str = ""
+    """a class of RocketMQ's; the end of the name is looked at"""
+    authentication_metadata_provider: str = ""
+    """taken by class name: LocalAuthenticationMetadataProvider alone is there"""
+    authentication_strategy: str = ""
+    """taken and not looked at: every request is verified"""
+    authentication_whitelist: str = ""
+    """request codes that need no signature, comma separated"""
+    init_authentication_user: str = field(default="", repr=False)
+    """{"username":…,"password":…}: made as Super"""
+    inner_client_authentication_credentials: str = field(default="", repr=False)
+    """{"accessKey":…,"secretKey":…}: what brokers sign with; made as Super"""
+    authorization_provider: str = ""
+    """taken by class name: DefaultAuthorizationProvider alone is there"""
+    authorization_metadata_provider: str = ""
+    """taken by class name: LocalAuthorizationMetadataProvider alone is there"""
+    authorization_strategy: str = ""
+    """taken and not looked at: every request is judged"""
+    authorization_whitelist: str = ""
+    """request codes that every user may make"""
+    acl_enable: bool = False
+    """ACL 1.0: accounts of acl_file"""
+    acl_file: str = ""
+    """a file, or a directory of *.yml; empty: plain_acl.yml next to the configuration file"""
+    admin_open: bool = False
+    """without either: administrators' requests from other machines are served"""
+    auth_cluster_name: str = "DefaultCluster"
+    """what a NameServer's own requests are about; a broker takes brokerClusterName"""
+    access_open_listeners: str = ""
+    """names of listeners, comma separated, whose clients need no authentication"""
+    audit_log_path: str = ""
+    """JSON lines of administrators' requests and refusals; empty: no audit log"""
+    audit_log_bytes_max: int = 100 * 1024 * 1024
+    """of that file; a fuller one becomes auditLogPath.1, and .1 becomes .2; 0: never"""
+    audit_log_files_max: int = 10
+    """such older files that are kept"""
 
     def __post_init__(self) -> None:
         """Raises ConfigError."""

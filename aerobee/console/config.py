@@ -17,21 +17,33 @@ class ConsoleConfig:
     """One console. Raises ConfigError for settings that would admit unauthenticated clients of other machines."""
 
     nameserver: str
+    """addresses of the NameServers, several with ;"""
     host: str = "127.0.0.1"
-    port: int = PORT  # 0: a free port
-    listen_descriptor: int = -1  # an inherited listening socket, instead of host and port
+    """address to listen on"""
+    port: int = PORT
+    """0: a free port"""
+    listen_descriptor: int = -1
+    """an inherited listening socket, instead of host and port"""
     read_only: bool = False
-    users_file: Path | None = None  # without a file every client is admin: loopback only
-    cluster_users: bool = False  # also log in users of the cluster's access control
-    audit_file: Path | None = None  # JSON lines; without a file they go to the log of the process
-    host_names: tuple[str, ...] = field(default=())  # further host names that browsers may use
-    user_header: str = ""  # header in which a reverse proxy passes the user name
-    client_header: str = (
-        ""  # header in which a reverse proxy passes the browser's address, such as X-Forwarded-For
-    )
-    proxy_addresses: tuple[str, ...] = ("127.0.0.1", "::1")  # proxies whose headers are trusted
-    plan_file: Path | None = None  # a plan of `aerobee spark placement` to show
-    refresh_s: float = 2.0  # interval between two snapshots of the cluster while a page is open
+    """pages show everything and change nothing"""
+    users_file: Path | None = None
+    """without a file every client is admin: loopback only"""
+    cluster_users: bool = False
+    """also log in users of the cluster's access control"""
+    audit_file: Path | None = None
+    """JSON lines; without a file they go to the log of the process"""
+    host_names: tuple[str, ...] = field(default=())
+    """further host names that browsers may use"""
+    user_header: str = ""
+    """header in which a reverse proxy passes the user name"""
+    client_header: str = ""
+    """header in which a reverse proxy passes the browser's address, such as X-Forwarded-For"""
+    proxy_addresses: tuple[str, ...] = ("127.0.0.1", "::1")
+    """proxies whose headers are trusted"""
+    plan_file: Path | None = None
+    """a plan of `aerobee spark placement` to show"""
+    refresh_s: float = 2.0
+    """interval between two snapshots of the cluster while a page is open"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:

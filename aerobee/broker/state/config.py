@@ -83,179 +83,242 @@ def _host_name() -> str:
 class BrokerConfig(MetricsConfig):
     """Settings of one broker. Defaults as BrokerConfig (RocketMQ 5.5.0); times in ms unless the name says so."""
 
-    broker_name: str = field(
-        default_factory=_host_name
-    )  # of the group: master and slaves have the same; unset: the host's name
-    broker_cluster_name: str = "DefaultCluster"  # the cluster that it registers in
-    broker_id: int = MASTER_ID  # 0: the master; a slave has its own above 0
-    broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})  # empty: found when the broker starts
-    broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})  # for replicas; empty: as brokerIP1
-    bind_address: str = "0.0.0.0"  # of the first listener; 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both
-    listen_port: int = 10_911  # of clients; the second port is 2 below, replication 1 above
-    grpc_server_port: int = (
-        0  # one more port, of the first listener's address, for RocketMQ 5's own clients (8081); 0: none
-    )
-    listeners: str = ""  # name://host:port,…; replaces bindAddress and listenPort
-    advertised_listeners: str = ""  # name://host:port,…; the address that each listener advertises
-    enable_vip_listener: bool | None = None  # listenPort - 2; None: on, but no failure when it is taken
-    namesrv_addr: str = ""  # host:port of the NameServers, several with ;
-    region_id: str = "DefaultRegion"  # told to producers, who put it into messages
-    broker_permission: int = PERM_READ | PERM_WRITE  # 2: takes sends, 4: takes pulls, 6: both
-    start_accept_send_request_time_stamp: int = 0  # ms since 1970 before which sends are refused; 0: none is
-    server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
-    server_connections_max: int = 0  # one more is closed immediately; 0: half of the process's file limit
-    tls_handshake_timeout_millis: int = 10_000  # then a connection without a finished handshake is closed
-    frame_receive_timeout_millis: int = 30_000  # for a frame that has begun, and 1 s more for each 8 KiB
+    broker_name: str = field(default_factory=_host_name)
+    """of the group: master and slaves have the same; unset: the host's name"""
+    broker_cluster_name: str = "DefaultCluster"
+    """the cluster that it registers in"""
+    broker_id: int = MASTER_ID
+    """0: the master; a slave has its own above 0"""
+    broker_ip1: str = field(default="", metadata={"key": "brokerIP1"})
+    """empty: found when the broker starts"""
+    broker_ip2: str = field(default="", metadata={"key": "brokerIP2"})
+    """for replicas; empty: as brokerIP1"""
+    bind_address: str = "0.0.0.0"
+    """of the first listener; 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both"""
+    listen_port: int = 10_911
+    """of clients; the second port is 2 below, replication 1 above"""
+    grpc_server_port: int = 0
+    """one more port, of the first listener's address, for RocketMQ 5's own clients (8081); 0: none"""
+    listeners: str = ""
+    """name://host:port,…; replaces bindAddress and listenPort"""
+    advertised_listeners: str = ""
+    """name://host:port,…; the address that each listener advertises"""
+    enable_vip_listener: bool | None = None
+    """listenPort - 2; None: on, but no failure when it is taken"""
+    namesrv_addr: str = ""
+    """host:port of the NameServers, several with ;"""
+    region_id: str = "DefaultRegion"
+    """told to producers, who put it into messages"""
+    broker_permission: int = PERM_READ | PERM_WRITE
+    """2: takes sends, 4: takes pulls, 6: both"""
+    start_accept_send_request_time_stamp: int = 0
+    """ms since 1970 before which sends are refused; 0: none is"""
+    server_channel_max_idle_time_seconds: int = 120
+    """then a silent connection is closed"""
+    server_connections_max: int = 0
+    """one more is closed immediately; 0: half of the process's file limit"""
+    tls_handshake_timeout_millis: int = 10_000
+    """then a connection without a finished handshake is closed"""
+    frame_receive_timeout_millis: int = 30_000
+    """for a frame that has begun, and 1 s more for each 8 KiB"""
     # topics and groups
-    default_topic_queue_nums: int = 8  # queues of a topic that a send makes
-    auto_create_topic_enable: bool = True  # a send to a topic that is not there makes it
-    auto_create_subscription_group: bool = True  # a group that is not there is made by its first consumer
-    cluster_topic_enable: bool = True  # the topic with the cluster's name may be read and written
-    broker_topic_enable: bool = True  # the topic with the broker's name may be read and written
-    trace_topic_enable: bool = False  # the topic of msgTraceTopicName is made at the start
-    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"  # where clients send traces unless they say otherwise
-    trace_on: bool = True  # told to producers: their trace switch
-    clear_retry_topic_when_delete_topic: bool = True  # POP's retry topics of a topic go with it
-    enable_topic_message_type_check: bool = False  # refuse kinds that the topic's message.type does not name
-    enable_mixed_message_type: bool = False  # allow topics with message.type MIXED
-    enable_retry_topic_v2: bool = field(
-        default=False, metadata={"key": "enableRetryTopicV2"}
-    )  # POP's retry topics are named with + instead of _
+    default_topic_queue_nums: int = 8
+    """queues of a topic that a send makes"""
+    auto_create_topic_enable: bool = True
+    """a send to a topic that is not there makes it"""
+    auto_create_subscription_group: bool = True
+    """a group that is not there is made by its first consumer"""
+    cluster_topic_enable: bool = True
+    """the topic with the cluster's name may be read and written"""
+    broker_topic_enable: bool = True
+    """the topic with the broker's name may be read and written"""
+    trace_topic_enable: bool = False
+    """the topic of msgTraceTopicName is made at the start"""
+    msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
+    """where clients send traces unless they say otherwise"""
+    trace_on: bool = True
+    """told to producers: their trace switch"""
+    clear_retry_topic_when_delete_topic: bool = True
+    """POP's retry topics of a topic go with it"""
+    enable_topic_message_type_check: bool = False
+    """refuse kinds that the topic's message.type does not name"""
+    enable_mixed_message_type: bool = False
+    """allow topics with message.type MIXED"""
+    enable_retry_topic_v2: bool = field(default=False, metadata={"key": "enableRetryTopicV2"})
+    """POP's retry topics are named with + instead of _"""
     # registration
-    register_name_server_period: int = 30_000  # ms between two registrations, 10,000 to 60,000
-    register_broker_timeout_mills: int = 24_000  # ms that a NameServer has to answer one
-    force_register: bool = True  # registered again although nothing changed
-    compressed_register: bool = False  # the table of topics is sent compressed
-    enable_split_registration: bool = False  # parts of splitRegistrationSize; above 2,000 topics in any case
-    split_registration_size: int = 800  # topics of one request
+    register_name_server_period: int = 30_000
+    """ms between two registrations, 10,000 to 60,000"""
+    register_broker_timeout_mills: int = 24_000
+    """ms that a NameServer has to answer one"""
+    force_register: bool = True
+    """registered again although nothing changed"""
+    compressed_register: bool = False
+    """the table of topics is sent compressed"""
+    enable_split_registration: bool = False
+    """parts of splitRegistrationSize; above 2,000 topics in any case"""
+    split_registration_size: int = 800
+    """topics of one request"""
     # A new or changed topic is registered by REGISTER_TOPIC_IN_NAMESRV (217), not by a registration of the broker.
-    enable_single_topic_register: bool = (
-        False  # a topic that changes is registered by itself, not with the whole table
-    )
-    broker_not_active_timeout_millis: int = (
-        10_000  # ms of silence after which NameServers and controllers take it for gone
-    )
-    forward_timeout: int = 3_000  # for the answer of another broker that has a part of a static topic's queue
-    enable_slave_acting_master: bool = (
-        False  # without a master the slave with the lowest id delivers what is due and serves locks
-    )
-    enable_remote_escape: bool = False  # an acting slave's deliveries go to other brokers; else they wait
-    compatible_with_old_name_srv: bool = True  # groups are watched by requests that 4.x nameservers know
-    sync_broker_member_group_period: int = (
-        1_000  # ms between two looks at who is left of the group, with that
-    )
+    enable_single_topic_register: bool = False
+    """a topic that changes is registered by itself, not with the whole table"""
+    broker_not_active_timeout_millis: int = 10_000
+    """ms of silence after which NameServers and controllers take it for gone"""
+    forward_timeout: int = 3_000
+    """for the answer of another broker that has a part of a static topic's queue"""
+    enable_slave_acting_master: bool = False
+    """without a master the slave with the lowest id delivers what is due and serves locks"""
+    enable_remote_escape: bool = False
+    """an acting slave's deliveries go to other brokers; else they wait"""
+    compatible_with_old_name_srv: bool = True
+    """groups are watched by requests that 4.x nameservers know"""
+    sync_broker_member_group_period: int = 1_000
+    """ms between two looks at who is left of the group, with that"""
     # controllers
-    enable_controller_mode: bool = (
-        False  # the controllers say who is master; brokerRole and brokerId mean nothing
-    )
-    controller_addr: str = ""  # host:port;host:port of the controllers
-    controller_heart_beat_timeout_mills: int = 10_000  # a broker that is silent for so long is gone
-    broker_heartbeat_interval: int = 1_000  # to every controller; a master with a lease sends more often
-    broker_election_priority: int = (
-        2_147_483_647  # of brokers that have equally much, the smallest becomes master
-    )
-    sync_controller_metadata_period: int = (
-        10_000  # between questions who is master; hints cause one immediately
-    )
-    check_sync_state_set_period: int = 5_000  # ms between two looks at who is in sync, in controller mode
+    enable_controller_mode: bool = False
+    """the controllers say who is master; brokerRole and brokerId mean nothing"""
+    controller_addr: str = ""
+    """host:port;host:port of the controllers"""
+    controller_heart_beat_timeout_mills: int = 10_000
+    """a broker that is silent for so long is gone"""
+    broker_heartbeat_interval: int = 1_000
+    """to every controller; a master with a lease sends more often"""
+    broker_election_priority: int = 2_147_483_647
+    """of brokers that have equally much, the smallest becomes master"""
+    sync_controller_metadata_period: int = 10_000
+    """between questions who is master; hints cause one immediately"""
+    check_sync_state_set_period: int = 5_000
+    """ms between two looks at who is in sync, in controller mode"""
     # pulling
-    long_polling_enable: bool = (
-        True  # a pull that finds nothing waits for a message; false: for shortPollingTimeMills
-    )
-    short_polling_time_mills: int = 1_000  # ms that such a pull waits then
-    slave_read_enable: bool = False  # consumers that lag far behind are sent to a slave
-    enable_property_filter: bool = False  # consumers may filter by SQL92 over properties
-    enable_calc_filter_bit_map: bool = (
-        False  # filters are worked out when a message is stored, with enableConsumeQueueExt
-    )
-    expect_consumer_num_use_filter: int = 32  # groups with filters that those bits are laid out for
-    max_error_rate_of_bloom_filter: int = 20  # percent
-    filter_data_clean_time_span: int = 24 * 3_600_000  # ms for which the filter of a group that left is kept
-    subscription_conflict_policy: str = WARN  # or refuse: members of one group that subscribe differently
-    lite_pull_message_enable: bool = True  # LITE_PULL_MESSAGE (361) is served
-    use_server_side_reset_offset: bool = (
-        True  # a reset of offsets is kept here and handed out with pulls, so that members need not be online
-    )
-    notify_consumer_ids_changed_enable: bool = True  # members of a group are notified when one comes or goes
-    estimate_accumulation: bool = True  # of the lag of groups with a filter: what the filter takes (208)
-    reject_pull_consumer_enable: bool = (
-        False  # pulls only of members of groups that are pushed to, for their group
-    )
+    long_polling_enable: bool = True
+    """a pull that finds nothing waits for a message; false: for shortPollingTimeMills"""
+    short_polling_time_mills: int = 1_000
+    """ms that such a pull waits then"""
+    slave_read_enable: bool = False
+    """consumers that lag far behind are sent to a slave"""
+    enable_property_filter: bool = False
+    """consumers may filter by SQL92 over properties"""
+    enable_calc_filter_bit_map: bool = False
+    """filters are worked out when a message is stored, with enableConsumeQueueExt"""
+    expect_consumer_num_use_filter: int = 32
+    """groups with filters that those bits are laid out for"""
+    max_error_rate_of_bloom_filter: int = 20
+    """percent"""
+    filter_data_clean_time_span: int = 24 * 3_600_000
+    """ms for which the filter of a group that left is kept"""
+    subscription_conflict_policy: str = WARN
+    """or refuse: members of one group that subscribe differently"""
+    lite_pull_message_enable: bool = True
+    """LITE_PULL_MESSAGE (361) is served"""
+    use_server_side_reset_offset: bool = True
+    """a reset of offsets is kept here and handed out with pulls, so that members need not be online"""
+    notify_consumer_ids_changed_enable: bool = True
+    """members of a group are notified when one comes or goes"""
+    estimate_accumulation: bool = True
+    """of the lag of groups with a filter: what the filter takes (208)"""
+    reject_pull_consumer_enable: bool = False
+    """pulls only of members of groups that are pushed to, for their group"""
     # clients
-    channel_expired_timeout: int = 120_000  # ms without a heartbeat after which a client is forgotten
-    flush_consumer_offset_interval: int = 5_000  # ms between two writes of committed offsets to the disk
-    server_load_balancer_enable: bool = (
-        True  # QUERY_ASSIGNMENT gives each member its share; false: all queues, and members share them out
-    )
-    default_message_request_mode: str = "PULL"  # of groups that have not chosen: PULL or POP
-    default_pop_share_queue_num: int = (
-        -1
-    )  # with POP: next members whose shares a member reads, too; -1: any queue
+    channel_expired_timeout: int = 120_000
+    """ms without a heartbeat after which a client is forgotten"""
+    flush_consumer_offset_interval: int = 5_000
+    """ms between two writes of committed offsets to the disk"""
+    server_load_balancer_enable: bool = True
+    """QUERY_ASSIGNMENT gives each member its share; false: all queues, and members share them out"""
+    default_message_request_mode: str = "PULL"
+    """of groups that have not chosen: PULL or POP"""
+    default_pop_share_queue_num: int = -1
+    """with POP: next members whose shares a member reads, too; -1: any queue"""
     # popping
-    pop_from_retry_probability: int = 20  # percent of pops that look at the retry topic first
-    pop_from_retry_probability_for_priority: int = 0  # the same for pops that heed priorities
+    pop_from_retry_probability: int = 20
+    """percent of pops that look at the retry topic first"""
+    pop_from_retry_probability_for_priority: int = 0
+    """the same for pops that heed priorities"""
     # A message that comes again keeps its queue's number in the retry topic (and so its priority); else it lies in queue 0.
-    use_separate_retry_queue: bool = False  # POP's retry topics get as many queues as their topic
-    priority_order_asc: bool = True  # which priority pops take first: the highest number, else the lowest
+    use_separate_retry_queue: bool = False
+    """POP's retry topics get as many queues as their topic"""
+    priority_order_asc: bool = True
+    """which priority pops take first: the highest number, else the lowest"""
     # A new group that begins at the end gets a new queue whole: one whose first message is in memory.
-    init_pop_offset_by_check_msg_in_mem: bool = (
-        True  # a new POP group begins at the first message while the queue is still in memory
-    )
+    init_pop_offset_by_check_msg_in_mem: bool = True
+    """a new POP group begins at the first message while the queue is still in memory"""
     retrieve_message_from_pop_retry_topic_v1: bool = field(
         default=True, metadata={"key": "retrieveMessageFromPopRetryTopicV1"}
-    )  # POP reads retry topics of the old name, too
-    enable_pop_buffer_merge: bool = (
-        False  # acknowledgements that come soon are matched in memory, before anything is written
     )
+    """POP reads retry topics of the old name, too"""
+    enable_pop_buffer_merge: bool = False
+    """acknowledgements that come soon are matched in memory, before anything is written"""
     # An ordered pop that waits is served when the invisible time of what others hold has expired; else at its deadline.
-    enable_notify_after_pop_order_lock_release: bool = (
-        True  # pops that wait for an ordered queue are notified when it is free
-    )
+    enable_notify_after_pop_order_lock_release: bool = True
+    """pops that wait for an ordered queue are notified when it is free"""
     # transactions, replies, recall
-    reject_transaction_message: bool = False  # half messages are refused
-    transaction_time_out: int = 6_000  # ms after which a half message without a decision is checked
-    transaction_check_max: int = 15  # checks at its producer; then it goes to a separate topic
-    transaction_check_interval: int = 60_000  # RocketMQ since 5.2: 30_000
-    transaction_op_msg_max_size: int = 4_096  # bytes of decisions that are written as one record
+    reject_transaction_message: bool = False
+    """half messages are refused"""
+    transaction_time_out: int = 6_000
+    """ms after which a half message without a decision is checked"""
+    transaction_check_max: int = 15
+    """checks at its producer; then it goes to a separate topic"""
+    transaction_check_interval: int = 60_000
+    """RocketMQ since 5.2: 30_000"""
+    transaction_op_msg_max_size: int = 4_096
+    """bytes of decisions that are written as one record"""
     # RocketMQ: 3_000. A RocketMQ that continues after a crash knows of no decision that has no op record.
-    transaction_op_batch_interval: int = 100  # ms that decisions wait for others, to be written together
-    transaction_metric_flush_interval: int = (
-        10_000  # ms between two writes of how many half messages each topic has
-    )
-    store_reply_message_enable: bool = True  # a reply to request() is stored, too
-    recall_message_enable: bool = False  # timer messages may be taken back (370)
-    allow_recall_when_broker_not_writeable: bool = True  # also while brokerPermission takes no sends
+    transaction_op_batch_interval: int = 100
+    """ms that decisions wait for others, to be written together"""
+    transaction_metric_flush_interval: int = 10_000
+    """ms between two writes of how many half messages each topic has"""
+    store_reply_message_enable: bool = True
+    """a reply to request() is stored, too"""
+    recall_message_enable: bool = False
+    """timer messages may be taken back (370)"""
+    allow_recall_when_broker_not_writeable: bool = True
+    """also while brokerPermission takes no sends"""
     # messages that are sent again with the same DEDUP_KEY
-    dedup_window_millis: int = 0  # how long a key is remembered; 0: off
-    dedup_keys_max: int = 1_000_000  # keys in memory, some 400 bytes each; the oldest go first
+    dedup_window_millis: int = 0
+    """how long a key is remembered; 0: off"""
+    dedup_keys_max: int = 1_000_000
+    """keys in memory, some 400 bytes each; the oldest go first"""
     # overload
-    broker_fast_failure_enable: bool = (
-        True  # refuse sends while requests wait longer than the next setting says
-    )
-    wait_time_mills_in_send_queue: int = (
-        200  # ms that the event loop may be behind before sends are refused as busy
-    )
-    pending_reply_bytes_max: int = (
-        256 * 1024 * 1024
-    )  # replies that clients have not read yet, all connections
+    broker_fast_failure_enable: bool = True
+    """refuse sends while requests wait longer than the next setting says"""
+    wait_time_mills_in_send_queue: int = 200
+    """ms that the event loop may be behind before sends are refused as busy"""
+    pending_reply_bytes_max: int = 256 * 1024 * 1024
+    """replies that clients have not read yet, all connections"""
     # what peers may ask and occupy (bounds.py)
-    heartbeat_bytes_max: int = 512 * 1024  # of one heartbeat's body
-    client_groups_max: int = 1_000  # groups of one connection, of producers and consumers together
-    group_subscriptions_max: int = 1_000  # topics that one consumer of a group subscribes to
-    group_members_max: int = 10_000  # connected consumers, or producers, of one group
-    client_members_max: int = 200_000  # memberships of all connections, of consumers and of producers
-    subscription_group_nums_max: int = 20_000  # groups that there are when another one is made
-    topic_nums_max: int = 50_000  # topics that there are when another one is made
-    auto_create_topic_nums_max: int = 5_000  # the same for one that a send makes: each is written immediately
-    topic_queue_nums_max: int = 4_096  # queues of one topic
-    orderly_locks_max: int = 100_000  # queues that ordered consumers hold, of all groups
-    consumer_offset_nums_max: int = 1_000_000  # committed offsets, one a group, topic and queue
-    client_polls_max: int = 10_000  # pulls, and pops, of one connection that wait for messages
-    config_black_list: str = "configBlackList;brokerConfigPath"  # keys that no request changes, besides those that none ever may; ; between them
+    heartbeat_bytes_max: int = 512 * 1024
+    """of one heartbeat's body"""
+    client_groups_max: int = 1_000
+    """groups of one connection, of producers and consumers together"""
+    group_subscriptions_max: int = 1_000
+    """topics that one consumer of a group subscribes to"""
+    group_members_max: int = 10_000
+    """connected consumers, or producers, of one group"""
+    client_members_max: int = 200_000
+    """memberships of all connections, of consumers and of producers"""
+    subscription_group_nums_max: int = 20_000
+    """groups that there are when another one is made"""
+    topic_nums_max: int = 50_000
+    """topics that there are when another one is made"""
+    auto_create_topic_nums_max: int = 5_000
+    """the same for one that a send makes: each is written immediately"""
+    topic_queue_nums_max: int = 4_096
+    """queues of one topic"""
+    orderly_locks_max: int = 100_000
+    """queues that ordered consumers hold, of all groups"""
+    consumer_offset_nums_max: int = 1_000_000
+    """committed offsets, one a group, topic and queue"""
+    client_polls_max: int = 10_000
+    """pulls, and pops, of one connection that wait for messages"""
+    config_black_list: str = "configBlackList;brokerConfigPath"
+    """keys that no request changes, besides those that none ever may; ; between them"""
     # how numbers leave (exporter/); MetricsConfig has the rest
-    metrics_label: str = ""  # name:value,name:value, for every series
-    metrics_topics_max: int = 5_000  # by themselves; the rest is summed as topic "other"
-    metrics_lag_interval_millis: int = 10_000  # from one measurement of all groups' lag to the next
+    metrics_label: str = ""
+    """name:value,name:value, for every series"""
+    metrics_topics_max: int = 5_000
+    """by themselves; the rest is summed as topic "other" """
+    metrics_lag_interval_millis: int = 10_000
+    """from one measurement of all groups' lag to the next"""
 
     def __post_init__(self) -> None:
         for key, name in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):

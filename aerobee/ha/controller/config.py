@@ -60,49 +60,60 @@ MASTER_LEASE_MS_DEFAULT = 800
 class ControllerConfig(MetricsConfig):
     """One controller of a quorum. `controllerDLegerPeers` is the same at each: `n0-host:port;n1-host:port`."""
 
-    controller_type: str = "DLedger"  # RocketMQ's other one, jRaft, has other addresses and is refused
-    controller_d_leger_group: str = ""  # the quorum's name, the same in all
-    controller_d_leger_peers: str = ""  # id-host:port of every controller, ; between them, the same in all
-    controller_d_leger_self_id: str = ""  # the id of this controller in controllerDLegerPeers
-    controller_store_path: str = ""  # "": controller/SELF_ID in the user's home
-    controller_joins_quorum: bool = (
-        False  # a new one of a quorum that is there: it waits until it is taken in
-    )
-    listen_port: int = 0  # one more listener for brokers and tools; 0: only the one in controllerDLegerPeers
-    bind_address: str = (
-        "0.0.0.0"  # 0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both
-    )
-    enable_elect_unclean_master: bool = (
-        False  # a broker that was not in sync may become master when no other lives: what it lacks is lost
-    )
-    elect_master_max_retry_count: int = 3  # tries of an election
-    notify_broker_role_changed: bool = True  # brokers are notified immediately; false: they poll
-    scan_not_active_broker_interval: int = 5_000  # ms
-    scan_inactive_master_interval: int = 5_000  # ms
-    master_lease_millis: int = (
-        MASTER_LEASE_MS_DEFAULT  # a master that requested a lease is replaced after it, never before
-    )
-    raft_election_timeout_millis: int = (
-        1_000  # ms without the leader after which another one is elected, up to twice that
-    )
-    raft_heartbeat_interval_millis: int = 200  # ms between two signs of the leader
-    raft_snapshot_interval_entries: int = 10_000  # entries of the log between two snapshots
-    config_store_path: str | None = (
-        None  # file to which UPDATE_CONTROLLER_CONFIG writes; None keeps changes in memory
-    )
-    config_black_list: str = "configBlackList;configStorePath"  # keys that no request changes, besides those that none ever may; ; between them
-    inner_client_authentication_credentials: str = field(
-        default="", repr=False
-    )  # {"accessKey":…,"secretKey":…}: signs notifications of elections to brokers with access control
-    authentication_enabled: bool = False  # requests have to be signed with these credentials
-    authentication_proof_required: bool = (
-        False  # with it: signatures of RocketMQ's brokers and mqadmin, which can be sent again, are not taken
-    )
-    admin_open: bool = False  # without them: administrators' requests from other machines are served
-    server_channel_max_idle_time_seconds: int = 120  # then a silent connection is closed
-    server_connections_max: int = 0  # one more is closed immediately; 0: half of the process's file limit
-    shutdown_wait_time_seconds: int = 3  # longest that stop() lets answers under way finish
-    metrics_prom_exporter_port: int = 5_559  # a broker's default is 5557, a NameServer's 5558
+    controller_type: str = "DLedger"
+    """RocketMQ's other one, jRaft, has other addresses and is refused"""
+    controller_d_leger_group: str = ""
+    """the quorum's name, the same in all"""
+    controller_d_leger_peers: str = ""
+    """id-host:port of every controller, ; between them, the same in all"""
+    controller_d_leger_self_id: str = ""
+    """the id of this controller in controllerDLegerPeers"""
+    controller_store_path: str = ""
+    """"": controller/SELF_ID in the user's home"""
+    controller_joins_quorum: bool = False
+    """a new one of a quorum that is there: it waits until it is taken in"""
+    listen_port: int = 0
+    """one more listener for brokers and tools; 0: only the one in controllerDLegerPeers"""
+    bind_address: str = "0.0.0.0"
+    """0.0.0.0: every IPv4 address of the machine; [::]: every IPv6 address; empty: both"""
+    enable_elect_unclean_master: bool = False
+    """a broker that was not in sync may become master when no other lives: what it lacks is lost"""
+    elect_master_max_retry_count: int = 3
+    """tries of an election"""
+    notify_broker_role_changed: bool = True
+    """brokers are notified immediately; false: they poll"""
+    scan_not_active_broker_interval: int = 5_000
+    """ms"""
+    scan_inactive_master_interval: int = 5_000
+    """ms"""
+    master_lease_millis: int = MASTER_LEASE_MS_DEFAULT
+    """a master that requested a lease is replaced after it, never before"""
+    raft_election_timeout_millis: int = 1_000
+    """ms without the leader after which another one is elected, up to twice that"""
+    raft_heartbeat_interval_millis: int = 200
+    """ms between two signs of the leader"""
+    raft_snapshot_interval_entries: int = 10_000
+    """entries of the log between two snapshots"""
+    config_store_path: str | None = None
+    """file to which UPDATE_CONTROLLER_CONFIG writes; None keeps changes in memory"""
+    config_black_list: str = "configBlackList;configStorePath"
+    """keys that no request changes, besides those that none ever may; ; between them"""
+    inner_client_authentication_credentials: str = field(default="", repr=False)
+    """{"accessKey":…,"secretKey":…}: signs notifications of elections to brokers with access control"""
+    authentication_enabled: bool = False
+    """requests have to be signed with these credentials"""
+    authentication_proof_required: bool = False
+    """with it: signatures of RocketMQ's brokers and mqadmin, which can be sent again, are not taken"""
+    admin_open: bool = False
+    """without them: administrators' requests from other machines are served"""
+    server_channel_max_idle_time_seconds: int = 120
+    """then a silent connection is closed"""
+    server_connections_max: int = 0
+    """one more is closed immediately; 0: half of the process's file limit"""
+    shutdown_wait_time_seconds: int = 3
+    """longest that stop() lets answers under way finish"""
+    metrics_prom_exporter_port: int = 5_559
+    """a broker's default is 5557, a NameServer's 5558"""
 
     def __post_init__(self) -> None:
         if self.controller_type.lower() != "dledger":

@@ -14,20 +14,33 @@ class RaftConfig:
     # A follower that has heard its leader grants no vote for this long; it stands for election after this long to
     # twice as long without a leader.
     election_timeout_ms: int = 1_000
+    """silence of the leader after which a member stands for election"""
     heartbeat_interval_ms: int = 200
-    # Assumed maximum drift of a monotonic clock; the leader's lease is shorter by it.
+    """interval between two heartbeats of a leader"""
     clock_drift_ratio_max: float = 0.02
-    entry_bytes_max: int = 1 << 20  # one proposal
-    append_bytes_max: int = 1 << 20  # entries of one message; one entry always fits
-    append_entries_max: int = 512  # the same, by number
-    in_flight_max: int = 16  # append messages under way to one peer
+    """assumed maximum drift of a monotonic clock; the leader's lease is shorter by it"""
+    entry_bytes_max: int = 1 << 20
+    """one proposal"""
+    append_bytes_max: int = 1 << 20
+    """entries of one message; one entry always fits"""
+    append_entries_max: int = 512
+    """the same, by number"""
+    in_flight_max: int = 16
+    """append messages under way to one peer"""
     snapshot_chunk_bytes: int = 256 << 10
+    """part of a snapshot in one message"""
     snapshot_bytes_max: int = 256 << 20
-    uncommitted_bytes_max: int = 16 << 20  # proposals that wait for their quorum; above it they are refused
-    reads_max: int = 4_096  # reads that wait for their quorum; above it they are refused
+    """size above which a snapshot is refused"""
+    uncommitted_bytes_max: int = 16 << 20
+    """proposals that wait for their quorum; above it they are refused"""
+    reads_max: int = 4_096
+    """reads that wait for their quorum; above it they are refused"""
     members_max: int = 31
-    snapshot_interval_entries: int = 10_000  # entries between two snapshots
-    entries_kept_max: int = 1_000  # entries kept behind a snapshot, so that a slow follower needs none
+    """maximum number of members of a group"""
+    snapshot_interval_entries: int = 10_000
+    """entries between two snapshots"""
+    entries_kept_max: int = 1_000
+    """entries kept behind a snapshot, so that a slow follower needs none"""
 
     def __post_init__(self) -> None:
         positive = (

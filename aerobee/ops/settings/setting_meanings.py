@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import io
-import tokenize
 from dataclasses import dataclass, is_dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from aerobee.access.config import AccessConfig
@@ -51,7 +50,7 @@ def controller_settings() -> dict[str, SettingMeaning]:
 
 
 def _settings(kind: type[Any], live: frozenset[str] | set[str]) -> dict[str, SettingMeaning]:
-    meanings = comments_of(kind)
+    meanings = texts_of(kind)
     return {
         key: SettingMeaning(meanings.get(field.name, ""), _default(field.default), key in live)
         for key, field in fields_by_key(kind).items()
@@ -62,23 +61,17 @@ def _default(value: object) -> str:
     return value_text(value) if isinstance(value, str | int | float | bool) else ""
 
 
-def comments_of(kind: type[Any]) -> dict[str, str]:
-    """Field -> the comment in the statement that declares it."""
+def texts_of(kind: type[Any]) -> dict[str, str]:
+    """Field -> its docstring: the text below the field, which editors show."""
     found = {}
     for base in reversed(kind.__mro__):
         if not is_dataclass(base):
             continue
-        source = inspect.getsource(base)
-        comments = {
-            token.start[0]: token.string.lstrip("# ").strip()
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT
-        }
-        (definition,) = ast.parse(source).body
+        (definition,) = ast.parse(inspect.getsource(base)).body
         assert isinstance(definition, ast.ClassDef)
-        for each in definition.body:
-            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-                lines = range(each.lineno, (each.end_lineno or each.lineno) + 1)
-                if text := " ".join(comments[line] for line in lines if line in comments):
-                    found[each.target.id] = text
+        for field, below in pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                match below:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        found[field.target.id] = " ".join(text.split())
     return found

@@ -48,125 +48,169 @@ class BrokerRole(StrEnum):
 class StoreConfig:
     """Checked on construction; raises ConfigError naming key, value and reason."""
 
-    store_path_root_dir: str = os.path.join(
-        os.path.expanduser("~"), "store"
-    )  # everything that the broker keeps lies below it
-    store_path_commit_log: str = ""  # empty: <root>/commitlog
-    mapped_file_size_commit_log: int = 1_073_741_824  # bytes of a file of the log
-    mapped_file_size_consume_queue: int = 6_000_000  # bytes of a file of a queue, 20 for a message
-    mapper_file_size_batch_consume_queue: int = 13_800_000  # bytes of a file of a batch queue, 46 for a batch
-    max_hash_slot_num: int = 5_000_000  # slots of an index file
-    max_index_num: int = 20_000_000  # keys of an index file
-    message_index_enable: bool = True  # keys are written into the index; false: messages are not found by key
-    max_message_size: int = 4_194_304  # bytes of a body; a larger message is refused
-    max_msgs_num_batch: int = 64  # messages that a look-up by key returns at most
-    default_query_max_num: int = 32  # messages that a look-up by unique key returns at most
+    store_path_root_dir: str = os.path.join(os.path.expanduser("~"), "store")
+    """everything that the broker keeps lies below it"""
+    store_path_commit_log: str = ""
+    """empty: <root>/commitlog"""
+    mapped_file_size_commit_log: int = 1_073_741_824
+    """bytes of a file of the log"""
+    mapped_file_size_consume_queue: int = 6_000_000
+    """bytes of a file of a queue, 20 for a message"""
+    mapper_file_size_batch_consume_queue: int = 13_800_000
+    """bytes of a file of a batch queue, 46 for a batch"""
+    max_hash_slot_num: int = 5_000_000
+    """slots of an index file"""
+    max_index_num: int = 20_000_000
+    """keys of an index file"""
+    message_index_enable: bool = True
+    """keys are written into the index; false: messages are not found by key"""
+    max_message_size: int = 4_194_304
+    """bytes of a body; a larger message is refused"""
+    max_msgs_num_batch: int = 64
+    """messages that a look-up by key returns at most"""
+    default_query_max_num: int = 32
+    """messages that a look-up by unique key returns at most"""
 
-    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER  # ASYNC_MASTER answers by itself, SYNC_MASTER when a slave has the message, SLAVE copies brokerName's master
+    broker_role: BrokerRole = BrokerRole.ASYNC_MASTER
+    """ASYNC_MASTER answers by itself, SYNC_MASTER when a slave has the message, SLAVE copies brokerName's master"""
     # replication
-    ha_shared_key: str = field(
-        default="", repr=False
-    )  # shared key that brokers of a group prove to each other at the HA port; empty: none
-    ha_allowed_hosts: str = ""  # addresses and networks, commas between: slaves connect from these only; empty: controllers say from where, without them from anywhere
-    ha_tls_cert_path: str = ""  # PEM; the HA port and the connections to a master's speak TLS with it
-    ha_tls_key_path: str = ""  # its key, without a password
-    ha_tls_trust_cert_path: str = (
-        ""  # authorities; set: both sides ask each other for a certificate of theirs
-    )
-    ha_listen_port: int = 0  # port to which slaves connect; 0: one above listenPort, any port when that is 0
-    ha_master_address: str = ""  # host:port of the master's HA port; empty: use the NameServer's answer
-    ha_send_heartbeat_interval: int = 5_000  # without bytes to send
-    ha_housekeeping_interval: int = 20_000  # idle time after which a connection is closed
-    ha_transfer_batch_size: int = 32_768  # bytes of one frame
-    ha_max_gap_not_in_sync: int = 268_435_456  # bytes; a slave further behind does not count as in sync
-    slave_timeout: int = 3_000  # longest wait of a send for the replicas
-    total_replicas: int = 1  # brokers of the group that are meant to be there, this one too
-    in_sync_replicas: int = 1  # copies that a SYNC_MASTER waits for, its own included
-    min_in_sync_replicas: int = 1  # fewer, with enableAutoInSyncReplicas, refuse messages
-    enable_auto_in_sync_replicas: bool = (
-        False  # with enableSlaveActingMaster: wait for those that are in sync
-    )
-    all_ack_in_sync_state_set: bool = (
-        False  # controller mode: sends wait for every member of the sync state set
-    )
-    async_learner: bool = False  # controller mode: this broker follows, and never becomes master
-    ha_max_time_slave_not_catchup: int = (
-        15_000  # controller mode; a slave that lags for longer leaves the sync state set
-    )
-    store_path_epoch_file: str = ""  # controller mode; empty: epochFileCheckpoint below storePathRootDir
-    store_path_broker_identity: str = ""  # controller mode; empty: brokerIdentity below storePathRootDir
-    sync_from_last_file: bool = False  # an empty slave takes the newest log file only, as RocketMQ's do
-    flush_disk_type: FlushDiskType = (
-        FlushDiskType.ASYNC_FLUSH
-    )  # ASYNC_FLUSH answers before the disk has the message, SYNC_FLUSH after
-    sync_flush_timeout: int = 5_000  # ms that a send waits for the disk or for replicas, then FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT
-    flush_interval_commit_log: int = 500  # ms from one flush of the log to the next with ASYNC_FLUSH
-    flush_commit_log_least_pages: int = 4  # pages of 4 KiB that such a flush waits for
-    flush_commit_log_thorough_interval: int = 10_000  # ms after which it flushes fewer, too
-    flush_interval_consume_queue: int = 1_000  # ms from one flush of the queues to the next
-    flush_consume_queue_thorough_interval: int = (
-        60_000  # ms after which every queue is flushed, however little is new
-    )
+    ha_shared_key: str = field(default="", repr=False)
+    """shared key that brokers of a group prove to each other at the HA port; empty: none"""
+    ha_allowed_hosts: str = ""
+    """addresses and networks, commas between: slaves connect from these only; empty: controllers say from where, without
+    them from anywhere"""
+    ha_tls_cert_path: str = ""
+    """PEM; the HA port and the connections to a master's speak TLS with it"""
+    ha_tls_key_path: str = ""
+    """its key, without a password"""
+    ha_tls_trust_cert_path: str = ""
+    """authorities; set: both sides ask each other for a certificate of theirs"""
+    ha_listen_port: int = 0
+    """port to which slaves connect; 0: one above listenPort, any port when that is 0"""
+    ha_master_address: str = ""
+    """host:port of the master's HA port; empty: use the NameServer's answer"""
+    ha_send_heartbeat_interval: int = 5_000
+    """without bytes to send"""
+    ha_housekeeping_interval: int = 20_000
+    """idle time after which a connection is closed"""
+    ha_transfer_batch_size: int = 32_768
+    """bytes of one frame"""
+    ha_max_gap_not_in_sync: int = 268_435_456
+    """bytes; a slave further behind does not count as in sync"""
+    slave_timeout: int = 3_000
+    """longest wait of a send for the replicas"""
+    total_replicas: int = 1
+    """brokers of the group that are meant to be there, this one too"""
+    in_sync_replicas: int = 1
+    """copies that a SYNC_MASTER waits for, its own included"""
+    min_in_sync_replicas: int = 1
+    """fewer, with enableAutoInSyncReplicas, refuse messages"""
+    enable_auto_in_sync_replicas: bool = False
+    """with enableSlaveActingMaster: wait for those that are in sync"""
+    all_ack_in_sync_state_set: bool = False
+    """controller mode: sends wait for every member of the sync state set"""
+    async_learner: bool = False
+    """controller mode: this broker follows, and never becomes master"""
+    ha_max_time_slave_not_catchup: int = 15_000
+    """controller mode; a slave that lags for longer leaves the sync state set"""
+    store_path_epoch_file: str = ""
+    """controller mode; empty: epochFileCheckpoint below storePathRootDir"""
+    store_path_broker_identity: str = ""
+    """controller mode; empty: brokerIdentity below storePathRootDir"""
+    sync_from_last_file: bool = False
+    """an empty slave takes the newest log file only, as RocketMQ's do"""
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    """ASYNC_FLUSH answers before the disk has the message, SYNC_FLUSH after"""
+    sync_flush_timeout: int = 5_000
+    """ms that a send waits for the disk or for replicas, then FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT"""
+    flush_interval_commit_log: int = 500
+    """ms from one flush of the log to the next with ASYNC_FLUSH"""
+    flush_commit_log_least_pages: int = 4
+    """pages of 4 KiB that such a flush waits for"""
+    flush_commit_log_thorough_interval: int = 10_000
+    """ms after which it flushes fewer, too"""
+    flush_interval_consume_queue: int = 1_000
+    """ms from one flush of the queues to the next"""
+    flush_consume_queue_thorough_interval: int = 60_000
+    """ms after which every queue is flushed, however little is new"""
 
-    enable_lmq: bool = False  # LMQs, with enableMultiDispatch
-    enable_multi_dispatch: bool = (
-        False  # a message enters the LMQs that its property INNER_MULTI_DISPATCH names, too
-    )
-    max_lmq_consume_queue_num: int = 20_000  # LMQs of a broker
-    enable_consume_queue_ext: bool = False  # entries with store time and filter bits
-    mapped_file_size_consume_queue_ext: int = (
-        48 * 1024 * 1024
-    )  # bytes of a file of queues' extensions, with enableConsumeQueueExt
+    enable_lmq: bool = False
+    """LMQs, with enableMultiDispatch"""
+    enable_multi_dispatch: bool = False
+    """a message enters the LMQs that its property INNER_MULTI_DISPATCH names, too"""
+    max_lmq_consume_queue_num: int = 20_000
+    """LMQs of a broker"""
+    enable_consume_queue_ext: bool = False
+    """entries with store time and filter bits"""
+    mapped_file_size_consume_queue_ext: int = 48 * 1024 * 1024
+    """bytes of a file of queues' extensions, with enableConsumeQueueExt"""
 
-    clean_resource_interval: int = 10_000  # ms between two looks for files to delete
-    delete_when: str = "04"  # local hours, separated by ;
-    file_reserved_time: int = 72  # hours
-    delete_file_batch_max: int = 10  # files of the log that one look deletes
-    disk_max_used_space_ratio: int = 75  # percent of the disk from which old files go before deleteWhen
-    disk_space_clean_forcibly_ratio: int = (
-        85  # percent from which files go although they are younger than fileReservedTime
-    )
-    disk_space_warning_level_ratio: int = 90  # percent from which no message is taken any more
-    clean_file_forcibly_enable: bool = (
-        True  # false: files younger than fileReservedTime stay even on a full disk
-    )
+    clean_resource_interval: int = 10_000
+    """ms between two looks for files to delete"""
+    delete_when: str = "04"
+    """local hours, separated by ;"""
+    file_reserved_time: int = 72
+    """hours"""
+    delete_file_batch_max: int = 10
+    """files of the log that one look deletes"""
+    disk_max_used_space_ratio: int = 75
+    """percent of the disk from which old files go before deleteWhen"""
+    disk_space_clean_forcibly_ratio: int = 85
+    """percent from which files go although they are younger than fileReservedTime"""
+    disk_space_warning_level_ratio: int = 90
+    """percent from which no message is taken any more"""
+    clean_file_forcibly_enable: bool = True
+    """false: files younger than fileReservedTime stay even on a full disk"""
 
-    access_message_in_memory_max_ratio: int = (
-        40  # percent of memory whose worth of the log's end counts as hot: older reads go to a slave
-    )
-    max_transfer_count_on_message_in_memory: int = 1_024  # of one reply, at most what the client requests
-    max_transfer_bytes_on_message_in_memory: int = 262_144  # bytes of one pull's answer from there
-    max_transfer_count_on_message_in_disk: int = 1_024  # the same for data beyond the memory share
-    max_transfer_bytes_on_message_in_disk: int = 65_536  # bytes of one pull's answer from what is older
-    max_filter_message_size: int = 16_000  # bytes of queue entries that one read looks at
+    access_message_in_memory_max_ratio: int = 40
+    """percent of memory whose worth of the log's end counts as hot: older reads go to a slave"""
+    max_transfer_count_on_message_in_memory: int = 1_024
+    """of one reply, at most what the client requests"""
+    max_transfer_bytes_on_message_in_memory: int = 262_144
+    """bytes of one pull's answer from there"""
+    max_transfer_count_on_message_in_disk: int = 1_024
+    """the same for data beyond the memory share"""
+    max_transfer_bytes_on_message_in_disk: int = 65_536
+    """bytes of one pull's answer from what is older"""
+    max_filter_message_size: int = 16_000
+    """bytes of queue entries that one read looks at"""
 
-    check_crc_on_recover: bool = field(
-        default=True, metadata={"key": "checkCRCOnRecover"}
-    )  # a start after a crash compares each body with its checksum
-    offset_check_in_slave: bool = (
-        False  # a slave corrects offsets beyond its own log, which may be behind the master's
-    )
-    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # the waits of delay levels 1, 2, ..., blank separated: s, m, h, d
+    check_crc_on_recover: bool = field(default=True, metadata={"key": "checkCRCOnRecover"})
+    """a start after a crash compares each body with its checksum"""
+    offset_check_in_slave: bool = False
+    """a slave corrects offsets beyond its own log, which may be behind the master's"""
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """the waits of delay levels 1, 2, ..., blank separated: s, m, h, d"""
 
-    timer_wheel_enable: bool = True  # messages at any time (TIMER_DELIVER_MS and its like)
-    timer_precision_ms: int = 1_000  # time span of one slot of the wheel
-    timer_max_delay_sec: int = 259_200  # a message further off is refused
-    timer_roll_window_slot: int = 172_800  # a message further off is stored again on the way
-    timer_flush_interval_ms: int = 1_000  # between checkpoints of the timer
-    append_topic_for_timer_delete_key: bool = (
-        False  # a recall names topic and id in the log, not the id alone
-    )
-    timer_congest_num_each_slot: int = (
-        2_147_483_647  # a slot with more messages refuses further ones, at first some
-    )
-    mapped_file_size_timer_log: int = 104_857_600  # bytes of a file of the timer log
+    timer_wheel_enable: bool = True
+    """messages at any time (TIMER_DELIVER_MS and its like)"""
+    timer_precision_ms: int = 1_000
+    """time span of one slot of the wheel"""
+    timer_max_delay_sec: int = 259_200
+    """a message further off is refused"""
+    timer_roll_window_slot: int = 172_800
+    """a message further off is stored again on the way"""
+    timer_flush_interval_ms: int = 1_000
+    """between checkpoints of the timer"""
+    append_topic_for_timer_delete_key: bool = False
+    """a recall names topic and id in the log, not the id alone"""
+    timer_congest_num_each_slot: int = 2_147_483_647
+    """a slot with more messages refuses further ones, at first some"""
+    mapped_file_size_timer_log: int = 104_857_600
+    """bytes of a file of the timer log"""
 
-    memory_bytes: int = 0  # physical memory assumed by the 40 % rule; 0: ask the machine
-    commit_log_reserve_bytes: int = 8_388_608  # disk space taken in advance, so that a full disk is an error
-    mapped_queue_files_max: int = 0  # queue files open at a time; 0: from the process's file limit
-    hot_read_bytes: int = 67_108_864  # the log's newest bytes, read without asking whether they are in memory
-    truncate_corrupt_log: bool = False  # start although acknowledged records are damaged, leaving those out
-    check_queues_on_start: bool = False  # compare every queue entry with the log, which reads all of it
+    memory_bytes: int = 0
+    """physical memory assumed by the 40 % rule; 0: ask the machine"""
+    commit_log_reserve_bytes: int = 8_388_608
+    """disk space taken in advance, so that a full disk is an error"""
+    mapped_queue_files_max: int = 0
+    """queue files open at a time; 0: from the process's file limit"""
+    hot_read_bytes: int = 67_108_864
+    """the log's newest bytes, read without asking whether they are in memory"""
+    truncate_corrupt_log: bool = False
+    """start although acknowledged records are damaged, leaving those out"""
+    check_queues_on_start: bool = False
+    """compare every queue entry with the log, which reads all of it"""
 
     def __post_init__(self) -> None:
         for name, kind in (("flush_disk_type", FlushDiskType), ("broker_role", BrokerRole)):
