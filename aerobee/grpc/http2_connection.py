@@ -20,7 +20,7 @@ import itertools
 import math
 import struct
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -55,6 +55,7 @@ from aerobee.grpc.frame_scanner import (
     FrameScanner,
     Http2Fault,
 )
+from aerobee.grpc.header_encoder import HeaderEncoder
 from aerobee.grpc.limits import Http2Limits
 from aerobee.grpc.message_reader import ACCEPTED_ENCODINGS, MessageReader, frame_message
 from aerobee.grpc.request_headers import read_headers
@@ -74,9 +75,11 @@ _PING_DATA = b"aerobee\0"
 _LAST_STREAM_ID = 2**31 - 1
 _CONFIG = H2Configuration(
     client_side=False,
-    header_encoding="latin-1",
+    header_encoding=None,
     validate_inbound_headers=False,  # request_headers.py
     normalize_inbound_headers=False,
+    validate_outbound_headers=False,  # those of this file
+    normalize_outbound_headers=False,
 )
 
 
@@ -114,6 +117,7 @@ class Http2Connection:
                 SettingCodes.HEADER_TABLE_SIZE: limits.header_table_bytes_max,
             },
         )
+        self._h2.encoder = cast(Any, HeaderEncoder())
         self._h2.decoder.max_header_list_size = limits.header_list_bytes_max
         self._h2.decoder.max_allowed_table_size = limits.header_table_bytes_max
         self._h2.max_inbound_frame_size = limits.frame_bytes_max
@@ -299,10 +303,6 @@ class Http2Connection:
         elif isinstance(event, StreamReset):
             self._on_reset(event, now)
         elif isinstance(event, RemoteSettingsChanged):
-            # A peer may allow a larger table than this side wants to keep.
-            encoder = self._h2.encoder
-            if encoder.header_table_size > self._limits.header_table_bytes_max:
-                encoder.header_table_size = self._limits.header_table_bytes_max
             self._on_window(0, now)
 
     def _on_request(self, event: RequestReceived, now: float) -> None:

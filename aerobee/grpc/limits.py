@@ -27,7 +27,7 @@ class Http2Limits:
     frame_bytes_max: int = 16 * KIB  # the smallest that the standard allows a server to announce
     header_block_bytes_max: int = 16 * KIB  # compressed, over all CONTINUATION frames
     header_list_bytes_max: int = 16 * KIB  # of one request's metadata, decoded
-    header_table_bytes_max: int = 4 * KIB  # HPACK's dynamic table, in either direction
+    header_table_bytes_max: int = 4 * KIB  # HPACK's dynamic table of the peer's headers; ours has none
     message_bytes_max: int = 16 * MIB  # of one request message, compressed and decompressed
     receiving_bytes_max: int = (
         32 * MIB

@@ -8,26 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-PSEUDO = frozenset({":method", ":scheme", ":authority", ":path"})
+PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
 REQUIRED = (":method", ":scheme", ":path")
 # Of HTTP/1: they mean nothing here, and intermediaries may believe in them (RFC 9113, 8.2.2).
-FORBIDDEN = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
+FORBIDDEN = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
+_COLON = 0x3A
 
 
 def read_headers(headers: Iterable[Any]) -> dict[str, str]:
-    """Headers by name, the last value of each. Raises ValueError for a malformed request."""
+    """Headers by name, the last value of each, of (name, value) in bytes. Raises ValueError for a malformed request."""
     found: dict[str, str] = {}
     pseudo_count = 0
     for name, value in headers:
-        if name.startswith(":"):
-            pseudo_count += 1
-            if name not in PSEUDO or name in found or len(found) != pseudo_count - 1:
-                raise ValueError(f"pseudo-header {name[:40]!r} is unknown, comes twice or behind others")
-        elif not name or name != name.lower():
+        if not name or name != name.lower():
             raise ValueError(f"header name {name[:40]!r} is not in lower case")
-        elif name in FORBIDDEN or (name == "te" and value != "trailers"):
-            raise ValueError(f"header {name} is not allowed in HTTP/2")
-        found[name] = value.strip()
+        text = str(name, "latin-1")
+        if name[0] == _COLON:
+            pseudo_count += 1
+            if name not in PSEUDO or text in found or len(found) != pseudo_count - 1:
+                raise ValueError(f"pseudo-header {name[:40]!r} is unknown, comes twice or behind others")
+        elif name in FORBIDDEN or (name == b"te" and value != b"trailers"):
+            raise ValueError(f"header {text} is not allowed in HTTP/2")
+        found[text] = str(value, "latin-1").strip()
     if not all(found.get(name) for name in REQUIRED):
         raise ValueError("one of :method, :scheme and :path is missing")
     return found

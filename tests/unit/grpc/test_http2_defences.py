@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -138,9 +139,31 @@ def test_a_hpack_table_larger_than_allowed_is_refused() -> None:
     assert peer.core.is_closed
 
 
-def test_the_peer_cannot_enlarge_our_hpack_table() -> None:
+def test_the_peer_cannot_make_us_keep_headers() -> None:
+    """HPACK's table for responses stays empty, however large the peer lets it be."""
     peer = RawPeer(first=PREFACE + settings(s1=1 << 30))
-    assert peer.core._h2.encoder.header_table_size == Http2Limits().header_table_bytes_max
+    for number in range(1_000):
+        call = peer.open_call()
+        peer.core.finish(call, GrpcStatus.INTERNAL, f"message {number}", peer.now)
+        peer.take()
+    blocks = [payload for _, _, payload in peer.frames(HEADERS)]
+    assert blocks[0][:1] == b"\x20"  # its size is 0
+    assert all(block[0] & 0xE0 != 0x20 and block[0] & 0xC0 != 0x40 for block in blocks[1:])
+    encoder: Any = peer.core._h2.encoder
+    assert len(encoder._blocks) <= 256
+
+
+def test_a_peer_without_a_hpack_table_reads_responses() -> None:
+    peer = RawPeer(first=PREFACE + settings(s1=0))
+    peer.decoder.max_allowed_table_size = 0
+    call = peer.open_call()
+    peer.core.send_message(call, b"answer", peer.now)
+    peer.core.finish(call, GrpcStatus.OK, "", peer.now)
+    peer.take()
+    assert [blocks.get(":status") or blocks.get("grpc-status") for blocks in peer.header_lists()] == [
+        "200",
+        "0",
+    ]
 
 
 def test_a_frame_larger_than_announced_is_refused_by_its_head() -> None:
