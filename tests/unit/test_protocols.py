@@ -1,4 +1,4 @@
-"""A protocol has two implementations, or a test puts one in its place, or it says why it is one."""
+"""A protocol has two implementations, or one in tests, or says why it is one."""
 
 from __future__ import annotations
 
