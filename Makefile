@@ -81,7 +81,7 @@ interop:
 
 # The same in three parts that start separate clusters, so that no lane of `make test` is much longer than another. They
 # need what scripts/setup-interop makes.
-GROUPS := $(addprefix tests/interop/,test_controller_groups.py test_replication.py test_proxy.py)
+GROUPS := $(addprefix tests/interop/,test_controller_groups.py test_replication.py test_proxy.py test_grpc.py)
 STORES := tests/interop/test_store_exchange.py
 
 interop-groups: native

@@ -340,10 +340,10 @@ class Proxy(Server):
 
 
 def grpc_scenarios(
-    language: str, proxy: Proxy, prefix: str, root: pathlib.Path, *wanted: str
+    language: str, endpoint: str, prefix: str, root: pathlib.Path, *wanted: str
 ) -> dict[str, str]:
-    """Run java-grpc/GrpcScenarios.java or grpc/scenarios.py; return {scenario: outcome}."""
-    arguments = [proxy.address, prefix, *wanted]
+    """Run java-grpc/GrpcScenarios.java or grpc/scenarios.py at an endpoint; return {scenario: outcome}."""
+    arguments = [endpoint, prefix, *wanted]
     command: list[Any] = [GRPC_PYTHON, HERE / "grpc" / "scenarios.py", *arguments]
     if language == "java":
         command = [

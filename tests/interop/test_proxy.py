@@ -90,12 +90,16 @@ class Outcomes:
     topics: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def found(self, language: str, scenario: str) -> str:
-        """The outcome; Python writes lists with quotation marks, and True."""
-        text = self.texts[language].get(scenario, "no outcome")
-        return text.replace("'", "").replace('"', "").replace("True", "true")
+        """The outcome."""
+        return plain(self.texts[language].get(scenario, "no outcome"))
 
     def wrong(self, language: str) -> list[str]:
         return [name for name, text in expected(language).items() if self.found(language, name) != text]
+
+
+def plain(text: str) -> str:
+    """An outcome as all languages write it: Python writes lists with quotation marks, and True."""
+    return text.replace("'", "").replace('"', "").replace("True", "true")
 
 
 def expected(language: str) -> dict[str, str]:
@@ -126,7 +130,7 @@ def outcomes(
             # All other groups come to be when they are used.
             make_group(driver, cluster, f"G{prefix}_fifo", "-o", "true")
             make_group(driver, cluster, f"G{prefix}_deadletter", "-r", "1")
-            texts = grpc_scenarios(language, proxy, prefix, tmp_path_factory.mktemp(language), *again)
+            texts = grpc_scenarios(language, proxy.address, prefix, tmp_path_factory.mktemp(language), *again)
             all_found.texts.setdefault(language, {}).update(texts)
             again = all_found.wrong(language)
             if not again:
