@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +10,8 @@ from aerobee.grpc.message_reader import MessageReader
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """`path` is "/package.Service/Method", `metadata` the request's headers by lower-case name, the last value of each.
+    """`path` is "/package.Service/Method", `metadata` the request's headers by lower-case name, the last value of each, without
+    those that the transport alone reads.
 
     `deadline`: monotonic seconds at which the client gives up; None: never. `unsent` holds framed bytes that the peer's windows
     hold back, `is_finishing` that trailers follow them.
@@ -29,7 +29,7 @@ class Call:
     is_finishing: bool = False
     is_over: bool = False  # nothing more can be sent
     trailers: list[tuple[str, str]] = field(default_factory=list)
-    unsent: deque[bytes] = field(default_factory=deque)
+    unsent: list[bytes] = field(default_factory=list)  # not a deque, whose first block takes 600 bytes
     unsent_bytes: int = 0
     blocked_since: float | None = None  # since when `unsent` waits for a window
 

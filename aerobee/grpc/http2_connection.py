@@ -19,6 +19,7 @@ import heapq
 import itertools
 import math
 import struct
+import sys
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -58,7 +59,7 @@ from aerobee.grpc.frame_scanner import (
 from aerobee.grpc.header_encoder import HeaderEncoder
 from aerobee.grpc.limits import Http2Limits
 from aerobee.grpc.message_reader import ACCEPTED_ENCODINGS, MessageReader, frame_message
-from aerobee.grpc.request_headers import read_headers
+from aerobee.grpc.request_headers import kept_metadata, read_headers
 from aerobee.grpc.status import CallError, GrpcStatus, encode_status_message
 from aerobee.grpc.timeout import parse_timeout
 
@@ -326,7 +327,7 @@ class Http2Connection:
             self._h2.forget(stream_id)
             return
         reader = MessageReader(self._limits.message_bytes_max, metadata.get("grpc-encoding", "identity"))
-        call = Call(stream_id, path, metadata, now, None, reader)
+        call = Call(stream_id, sys.intern(path), kept_metadata(metadata), now, None, reader)
         call.is_half_closed = event.stream_ended is not None
         self.calls[stream_id] = call
         try:
@@ -408,7 +409,7 @@ class Http2Connection:
                 break
             piece = call.unsent[0]
             if len(piece) <= room:
-                call.unsent.popleft()
+                call.unsent.pop(0)
             else:
                 call.unsent[0] = piece[room:]
                 piece = piece[:room]

@@ -5,7 +5,8 @@ Checked here and not by h2, which ends the whole connection for what concerns on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
@@ -13,6 +14,16 @@ REQUIRED = (":method", ":scheme", ":path")
 # Of HTTP/1: they mean nothing here, and intermediaries may believe in them (RFC 9113, 8.2.2).
 FORBIDDEN = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 _COLON = 0x3A
+
+# What the transport alone reads: of no use to a service, for as long as its call waits.
+OF_TRANSPORT = PSEUDO | {
+    "content-type", "te", "user-agent", "accept-encoding", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding",
+}  # fmt: skip
+
+
+def kept_metadata(headers: Mapping[str, str]) -> dict[str, str]:
+    """What a call keeps of its headers. Names are shared between calls, for thousands may wait."""
+    return {sys.intern(name): value for name, value in headers.items() if name not in OF_TRANSPORT}
 
 
 def read_headers(headers: Iterable[Any]) -> dict[str, str]:

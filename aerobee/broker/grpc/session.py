@@ -207,6 +207,12 @@ class GrpcSession:
 class _Running:
     """One call and what serves it. Is the ResponseStream of that."""
 
+    # fmt: off
+    __slots__ = (
+        "_context", "_held_bytes", "_receiver", "_request", "_session", "_task", "_writable", "call", "is_cut_off", "rpc",
+    )
+    # fmt: on
+
     def __init__(self, session: GrpcSession, call: Call, rpc: Rpc, context: RpcContext) -> None:
         self.call = call
         self.rpc = rpc
@@ -250,7 +256,8 @@ class _Running:
         elif self._request is None:
             self._session.finish(self.call, GrpcStatus.UNIMPLEMENTED, "the call has no request")
         else:
-            self._serve(self._request)
+            data, self._request = self._request, b""  # a waiting call keeps what it needs of it
+            self._serve(data)
 
     def on_writable(self) -> None:
         if self._writable is not None and not self._writable.done():

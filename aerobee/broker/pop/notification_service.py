@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from aerobee.broker.pop.checks import PopChecks
@@ -67,6 +66,7 @@ class NotificationService:
         self._waiting = waiting
         self._clock = clock
         self._when_free = when_free
+        self._resume_pending = self._resume  # one object for all that wait
         self._may_hold = True
 
     def hold_no_more(self) -> None:
@@ -91,10 +91,9 @@ class NotificationService:
         self._checks.may_consume(group, topic, queue_id)
         return self._pops.waiting(topic, group, queue_id)
 
-    def _resume(
-        self, asked: NotificationRequest, call: NotificationCall, pending: PendingPop, timed_out: bool
-    ) -> None:
+    def _resume(self, pending: PendingPop[NotificationRequest, NotificationCall], timed_out: bool) -> None:
         """A message arrived or the wait ended. If the message's queue is blocked, the call continues to wait."""
+        asked, call = pending.asked, pending.call
         try:
             notice = self._serve(asked, call, self._want(asked), 0 if timed_out else pending.until_ms)
         except AerobeeError as error:
@@ -115,8 +114,9 @@ class NotificationService:
         free_ms = self._engine.free_at(want, now_ms)
         if free_ms:
             self._when_free(want.topic, want.group, free_ms)
-        resume = partial(self._resume, asked, call)
-        pending = PendingPop(call, want.topic, want.group, want.queue_id, None, until_ms, resume)
+        pending = PendingPop(
+            call, asked, want.topic, want.group, want.queue_id, None, until_ms, self._resume_pending
+        )
         if self._waiting.hold(pending, (until_ms - now_ms) / 1000, queues_of(want)):
             return None
         return Notice(has_message=False, is_full=True)

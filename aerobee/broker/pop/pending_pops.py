@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from aerobee.broker.admission.pending_access import PendingAccess, RefusalOf
 from aerobee.broker.pop.engine import PopWant
@@ -64,10 +64,16 @@ class HeldCall(Protocol):
         ...
 
 
-class PendingPop:
-    """One pending call, which may wait until `until_ms`. `resume(this, timed_out)` serves it again. `version`: as Held."""
+A = TypeVar("A")
+C = TypeVar("C", bound=HeldCall)
+
+
+class PendingPop(Generic[A, C]):
+    """One pending call and the request `asked`, which may wait until `until_ms`. `resume(this, timed_out)` serves it again. `version`: as
+    Held."""
 
     __slots__ = (
+        "asked",
         "call",
         "group",
         "queue_id",
@@ -81,15 +87,17 @@ class PendingPop:
 
     def __init__(
         self,
-        call: HeldCall,
+        call: C,
+        asked: A,
         topic: str,
         group: str,
         queue_id: int,
         tag_codes: frozenset[int] | None,
         until_ms: int,
-        resume: Callable[[PendingPop, bool], None],
+        resume: Callable[[PendingPop[A, C], bool], None],
     ) -> None:
         self.call = call
+        self.asked = asked
         self.topic = topic
         self.group = group
         self.queue_id = queue_id
@@ -113,6 +121,9 @@ class PendingPop:
         self.call.refuse(refusal)
 
 
+AnyPending = PendingPop[Any, Any]
+
+
 def queues_of(want: PopWant) -> list[tuple[str, int]]:
     """The queues whose messages a pop may receive."""
     queues = [(want.topic, queue_id) for queue_id in range(want.queue_count)]
@@ -129,7 +140,7 @@ class _GroupCalls:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.watched: dict[tuple[str, int], None] = {}
-        self.calls: dict[PendingPop, None] = {}
+        self.calls: dict[AnyPending, None] = {}
 
 
 class PendingPops:
@@ -154,11 +165,11 @@ class PendingPops:
         self._watch = watch
         self._by_group: dict[Key, _GroupCalls] = {}
         self._by_queue: dict[tuple[str, int], OrderedSet[_GroupCalls]] = {}
-        self._connections: dict[Caller, set[PendingPop]] = {}
-        self._deadlines: list[tuple[float, int, PendingPop]] = []
+        self._connections: dict[Caller, set[AnyPending]] = {}
+        self._deadlines: list[tuple[float, int, AnyPending]] = []
         self._sequence = itertools.count()
         self._timer: Timer | None = None
-        self._released: list[tuple[PendingPop, bool]] = []
+        self._released: list[tuple[AnyPending, bool]] = []
         self.count = 0
 
     def waiting(self, topic: str, group: str, queue_id: int = ANY_QUEUE) -> int:
@@ -170,7 +181,7 @@ class PendingPops:
             1 for call in waiting.calls if ANY_QUEUE in (queue_id, call.queue_id) or call.queue_id == queue_id
         )
 
-    def hold(self, call: PendingPop, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
+    def hold(self, call: AnyPending, hold_s: float, queues: Iterable[tuple[str, int]]) -> bool:
         """Add a pending call; `queues` are those whose messages it may receive. False: too many are pending."""
         key = (call.topic, call.group)
         waiting = self._by_group.get(key)
@@ -234,11 +245,11 @@ class PendingPops:
                 self._forget(pending)
                 return
 
-    def everything(self) -> list[PendingPop]:
+    def everything(self) -> list[AnyPending]:
         """As PendingTable."""
         return [call for calls in self._connections.values() for call in calls]
 
-    def look_again(self, held: Sequence[PendingPop]) -> None:
+    def look_again(self, held: Sequence[AnyPending]) -> None:
         """As PendingTable."""
         if self.access is None:
             return
@@ -259,7 +270,7 @@ class PendingPops:
             self._timer.cancel()
             self._timer = None
 
-    def _release(self, call: PendingPop, *, timed_out: bool) -> None:
+    def _release(self, call: AnyPending, *, timed_out: bool) -> None:
         self._forget(call)
         self._released.append((call, timed_out))
         if len(self._released) == 1:
@@ -289,7 +300,7 @@ class PendingPops:
             for call in list(waiting.calls):
                 self._release(call, timed_out=False)
 
-    def _forget(self, call: PendingPop) -> None:
+    def _forget(self, call: AnyPending) -> None:
         call.waits = False
         self.count -= 1
         waiting = self._by_group[(call.topic, call.group)]

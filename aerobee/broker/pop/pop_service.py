@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from aerobee.broker.metrics.stats import BrokerStats
@@ -138,6 +137,7 @@ class PopService:
         self._when_free = when_free
         self._unserved, self._feature = unserved, feature
         self._ages = RequestAge()
+        self._resume_pending = self._resume  # one object for all that wait
         self._may_hold = True  # false while the broker stops: nothing waits any more
 
     def hold_no_more(self) -> None:
@@ -263,7 +263,7 @@ class PopService:
         if until_ms <= taken.pop_time or not self._may_hold or not asked.may_wait:
             return PopOutcome(PopStatus.NOTHING, want, taken, taken.status.name)
         pending = PendingPop(
-            call, want.topic, want.group, want.queue_id, want.tag_codes, until_ms, partial(self._resume, asked, call)
+            call, asked, want.topic, want.group, want.queue_id, want.tag_codes, until_ms, self._resume_pending
         )  # fmt: skip
         if taken.blocked_until:
             self._when_free(want.topic, want.group, taken.blocked_until)
@@ -292,8 +292,9 @@ class PopService:
         self.count(want, taken)
         return PopOutcome(PopStatus.FOUND, want, taken)
 
-    def _resume(self, asked: PopRequest, call: PopCall, pending: PendingPop, timed_out: bool) -> None:
+    def _resume(self, pending: PendingPop[PopRequest, PopCall], timed_out: bool) -> None:
         """Serve a pop that waited: now when its time is up, else it may wait on."""
+        asked, call = pending.asked, pending.call
         try:
             want = self.in_turn(self.plan(asked), call.caller)
             if want.ordered and self._cold_reads(want):

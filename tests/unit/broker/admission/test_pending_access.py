@@ -260,10 +260,10 @@ class Pops:
         for who, peer in self.peers.items():
             request = RemotingCommand(200050, {"who": who})
             held = HeldRequest(peer, request)  # type: ignore[arg-type]
-            call = PendingPop(held, "t", "g", ANY_QUEUE, None, 15_000, self.resume)
+            call = PendingPop(held, None, "t", "g", ANY_QUEUE, None, 15_000, self.resume)
             assert self.pops.hold(call, 15, [("t", 0)])
 
-    def resume(self, call: PendingPop, timed_out: bool) -> None:
+    def resume(self, call: PendingPop[Any, Any], timed_out: bool) -> None:
         self.served.append(next(who for who, peer in self.peers.items() if peer is call.peer))
 
     def run_soon(self) -> None:
@@ -317,7 +317,7 @@ def test_a_pop_that_cannot_be_resumed_does_not_keep_the_others_waiting() -> None
     world = Pops()
     serve = world.resume
 
-    def resume(call: PendingPop, timed_out: bool) -> None:
+    def resume(call: PendingPop[Any, Any], timed_out: bool) -> None:
         if call.peer is world.peers["alice"]:  # type: ignore[comparison-overlap]
             raise ValueError("a fault")
         serve(call, timed_out)

@@ -83,7 +83,7 @@ def test_a_connection_with_pops_of_many_groups_closes_in_one_pass(comparisons: l
     for number in range(COUNT):
         whose = cast(Any, peer if number else other)
         held = HeldRequest(whose, RemotingCommand(200050))
-        call = PendingPop(held, "t", f"g{number}", ANY_QUEUE, None, 15_000, lambda *call: None)
+        call = PendingPop(held, None, "t", f"g{number}", ANY_QUEUE, None, 15_000, lambda *call: None)
         assert pops.hold(call, 15, [("t", queue_id) for queue_id in range(2)])
     peer.close()
     assert pops.count == 1
