@@ -46,6 +46,7 @@ REASONS = {
         "consumer_status", "group_list", "kv_table", "lock_batch", "producer_connection", "reset_offset", "route",
         "subscription_group", "topic_config", "topic_list", "topic_stats",
     )},
+    "broker/grpc/message_form.py": "the body's limit of the broker, and DECOMPRESSED_BYTES_MAX",
     "broker/fastpath/pop.py": "HEADER_BYTES_MAX, standard JSON only",
     "broker/fastpath/python_backend.py": "HEADER_BYTES_MAX, standard JSON only",
     "broker/acting/acting_master.py": SERVER,

@@ -17,6 +17,7 @@ FOLDERS = ("broker", "store", "remoting", "nameserver")
 EXCUSED = {
     # the state of one class, as a separate dataclass
     "remoting/server.py: self._endpoint.burst",
+    "remoting/server.py: self._endpoint.http2",
     "remoting/server.py: self._endpoint.going_away",
     "store/recovery/recovery.py: self.report.*",
     "remoting/settings_calls.py: self._config.value",

@@ -15,6 +15,7 @@ from aerobee.broker.grpc.times import duration_ms, set_ms, timestamp_ms
 from aerobee.client.base.compression import decompress
 from aerobee.errors import MalformedRecord
 from aerobee.grpc.proto import messages as pb
+from aerobee.host_port import join_address
 from aerobee.message import (
     COMPRESSED,
     DLQ_ORIGIN_MESSAGE_ID,
@@ -92,7 +93,7 @@ def delivered_message(record: Record, *, topic: str, receipt_handle: str = "") -
         body_encoding=pb.IDENTITY,
         message_type=_type_of(record),
         born_host=properties.get(BORN_HOST) or record.born_host[0],
-        store_host=f"{record.store_host[0]}:{record.store_host[1]}",
+        store_host=join_address(*record.store_host),
         queue_id=record.queue_id,
         queue_offset=record.queue_offset,
         delivery_attempt=record.reconsume_times + 1,

@@ -185,7 +185,7 @@ class AckCalls:
         if own_text != offset_text or entry.state is not State.OUT:
             raise FallBackToHandler
         if entry.point.bit_map & bit:
-            self._service.ack_count += 1
+            self._service.count_ack()
             return empty_reply(opaque)
         target.acknowledged.add(offset)
         opaques = self._opaques.get(peer)

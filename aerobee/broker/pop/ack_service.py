@@ -133,6 +133,10 @@ class AckService:
             return False
         return self._acknowledge(topic, asked.group, asked.handle, offset)
 
+    def count_ack(self) -> None:
+        """Count an acknowledgement that was answered without this service: the message was acknowledged before."""
+        self.ack_count += 1
+
     def acknowledge_batch(self, asked: BatchAckRequest) -> tuple[bool, Refused | None]:
         """acknowledge() of several messages of one handle; those that cannot be are left out. Returns (whether anything is written
         at the end of this pass, the last refusal). Raises Refused when it is refused whole."""
