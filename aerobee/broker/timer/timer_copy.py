@@ -22,7 +22,14 @@ from dataclasses import replace
 from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_saver import TimerSaver
-from aerobee.broker.timer.timer_statement import POSITION, SOURCE, TimerStatement, decode_statement
+from aerobee.broker.timer.timer_statement import (
+    POSITION,
+    SOURCE,
+    WALK,
+    WHEEL_FIRST,
+    TimerStatement,
+    decode_statement,
+)
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, MalformedFrame, StoreError
 from aerobee.remoting.codes import RequestCode
@@ -35,6 +42,7 @@ from aerobee.store.timer.timer_checkpoint import (
     decode_timer_checkpoint,
 )
 from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.store.timer.timer_log import TimerUnit
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +76,10 @@ class TimerCopy:
         self._clock = clock
         self._source = 0  # of the units in the files; 0: the copy begins again
         self._position = 0  # behind the last of them, in the master's timer log
+        self._walk = ""  # while the master's wheel is read: where its next part begins
+        self._slot: list[
+            TimerUnit
+        ] = []  # of the last slot that was read, which may continue: the newest first
         self._forgotten = 0  # how often forget() was called
         self._counts_at_s = float("-inf")
         self._trouble = ""
@@ -85,6 +97,7 @@ class TimerCopy:
     def forget(self) -> None:
         """The files are not, or no longer, a copy of the master's."""
         self.checkpoint, self._source = None, 0
+        self._walk, self._slot = "", []
         self._forgotten += 1
 
     def take(self) -> TimerCheckpoint | None:
@@ -124,9 +137,10 @@ class TimerCopy:
 
     async def _copy_next(self, master: str) -> bool:
         """Copy one answer; whether the master has more. Raises AerobeeError, OSError."""
-        asked = RemotingCommand(
-            RequestCode.GET_TIMER_CHECK_POINT, {SOURCE: str(self._source), POSITION: str(self._position)}
-        )
+        fields = {SOURCE: str(self._source), POSITION: str(self._position)}
+        if self._walk:
+            fields[WALK] = self._walk
+        asked = RemotingCommand(RequestCode.GET_TIMER_CHECK_POINT, fields)
         known = self._forgotten
         reply = await self._questions.ask(master, asked)
         statement = decode_statement(reply.ext or {}, reply.body)
@@ -134,8 +148,14 @@ class TimerCopy:
             await self._copy_read_time(master, reply.body)
         if statement is None or not await self._has_reached(statement.log_end) or self._forgotten != known:
             return False
-        if (statement.source, statement.position) != (self._source, self._position):
+        if statement.wheel == WHEEL_FIRST:
             await self._start_over(statement.source, statement.position)
+        elif (statement.source, statement.position) != (self._source, self._position):
+            asked_for = f"timer log {self._source} from {self._position} on"
+            self.forget()
+            raise MalformedFrame(
+                f"{asked_for} was requested, {statement.source} from {statement.position} on came"
+            )
         if not await self._take(statement):
             return False
         if not statement.is_whole:
@@ -191,6 +211,8 @@ class TimerCopy:
         if self._source != statement.source:
             return False
         units = statement.timer_units()
+        if statement.wheel:
+            units = self._whole_slots(units, is_last=not statement.walk)
         if units:
             self.checkpoint = None
         known = self._forgotten
@@ -201,8 +223,22 @@ class TimerCopy:
             await asyncio.sleep(0)
             if self._forgotten != known:
                 return False
-        self._position = statement.next_position
+        self._position, self._walk = statement.next_position, statement.walk
         return True
+
+    def _whole_slots(self, units: list[TimerUnit], *, is_last: bool) -> list[TimerUnit]:
+        """Of the wheel's units, slot after slot, those of slots that are whole, the oldest of each first."""
+        whole: list[TimerUnit] = []
+        precision_ms = self._files.precision_ms
+        for unit in units:
+            if self._slot and unit.slot_time // precision_ms != self._slot[-1].slot_time // precision_ms:
+                whole += reversed(self._slot)
+                self._slot = []
+            self._slot.append(unit)
+        if is_last:
+            whole += reversed(self._slot)
+            self._slot = []
+        return whole
 
     async def _copy_counts(self, master: str) -> None:
         """How many messages wait for each topic: for people, so now and then is enough."""

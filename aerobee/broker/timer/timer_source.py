@@ -5,10 +5,20 @@ from __future__ import annotations
 import random
 
 from aerobee.broker.timer.timer_saver import TimerSaver
-from aerobee.broker.timer.timer_statement import NOT_RUNNING, POSITION, SOURCE, TimerStatement
+from aerobee.broker.timer.timer_statement import (
+    NOT_RUNNING,
+    POSITION,
+    SOURCE,
+    WALK,
+    WHEEL_FIRST,
+    WHEEL_NEXT,
+    TimerStatement,
+)
 from aerobee.remoting.command import RemotingCommand
 from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.store.timer.timer_log import UNIT, UNIT_BYTES
+from aerobee.store.timer.wheel_walk import WalkPosition, decode_walk_position, walk
 
 UNITS_PER_ANSWER = 4_096  # 208 KiB
 _NUMBER_BITS = 62
@@ -37,15 +47,25 @@ class TimerSource:
             return request.reply(body=self._saver.current.fields())
         if not self._number:
             return request.reply(ext=dict(NOT_RUNNING), body=self._saver.current.fields())
-        fields, body = self._statement(request.integer(SOURCE, 0), request.integer(POSITION, 0)).encode()
+        fields, body = self._statement(request).encode()
         return request.reply(ext=fields, body=body)
 
-    def _statement(self, number: int, position: int) -> TimerStatement:
+    def _statement(self, request: RemotingCommand) -> TimerStatement:
         log = self._files.log
-        piece = log.piece(position, UNITS_PER_ANSWER) if number == self._number and position >= 0 else None
+        position = request.integer(POSITION, 0)
+        if request.integer(SOURCE, 0) != self._number:
+            return self._of_wheel(log.end, WalkPosition(), WHEEL_FIRST)
+        if (text := request.field(WALK)) is not None:
+            try:
+                begin = decode_walk_position(text)
+            except ValueError:
+                begin = None
+            if begin is not None and log.min_position <= position <= log.end:
+                return self._of_wheel(position, begin, WHEEL_NEXT)
+            return self._of_wheel(log.end, WalkPosition(), WHEEL_FIRST)
+        piece = log.piece(position, UNITS_PER_ANSWER) if position >= 0 else None
         if piece is None:
-            position = log.min_position
-            piece = log.piece(position, UNITS_PER_ANSWER) or (b"", log.end)
+            return self._of_wheel(log.end, WalkPosition(), WHEEL_FIRST)
         units, next_position = piece
         return TimerStatement(
             source=self._number,
@@ -55,4 +75,20 @@ class TimerSource:
             checkpoint=self._saver.present(),
             log_end=self._store.log.end,
             is_whole=next_position == log.end,
+        )
+
+    def _of_wheel(self, until: int, begin: WalkPosition, kind: str) -> TimerStatement:
+        """A part of what waits in the wheel; `until` is where the timer log continues behind it."""
+        checkpoint = self._saver.present()
+        part = walk(self._files, begin, read_time_ms=checkpoint.read_time_ms, until=until)
+        return TimerStatement(
+            source=self._number,
+            position=until,
+            next_position=until,
+            units=b"".join(UNIT.pack(UNIT_BYTES, *unit) for unit in part.units),
+            checkpoint=checkpoint,
+            log_end=self._store.log.end,
+            is_whole=False,
+            wheel=kind,
+            walk="" if part.following is None else part.following.encode(),
         )

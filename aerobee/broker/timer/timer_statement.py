@@ -4,8 +4,13 @@ RocketMQ's slaves send no fields and read the 56 bytes of the checkpoint. Ours n
 where; behind the 56 bytes come the next units of that timer log, 52 bytes each:
 
     request   aerobeeTimerLog: number of the timer log, 0 for none | aerobeePosition: where the copy ends
+              aerobeeWalk: of the answer before, while the wheel is read
     answer    the same, of the units that come | aerobeeNext: behind them | aerobeeLogEnd: where the commit log ends now
               aerobeeScanFrom: TimerCheckpoint.scan_from | aerobeeWhole: there are no more units now
+
+A slave that has nothing of this timer log gets what waits in the wheel first (store/timer/wheel_walk.py), not the log: most of its
+units are of slots that have passed. Such an answer says aerobeeWheel: first or next; aerobeePosition is where
+the log continues when the wheel has been read, and the last of these answers has no aerobeeWalk.
 
 What always holds: with all units before aerobeeNext, an answer with aerobeeWhole is what a checkpoint written at this moment would be. So
 a broker that has these units, and the commit log up to aerobeeLogEnd, continues from it as the master would after a crash. The number
@@ -22,6 +27,8 @@ from aerobee.store.timer.timer_checkpoint import FIELDS, TimerCheckpoint, decode
 from aerobee.store.timer.timer_log import MAGIC_MAX, UNIT, UNIT_BYTES, TimerUnit
 
 SOURCE, POSITION, NEXT = "aerobeeTimerLog", "aerobeePosition", "aerobeeNext"
+WALK, WHEEL = "aerobeeWalk", "aerobeeWheel"
+WHEEL_FIRST, WHEEL_NEXT = "first", "next"
 LOG_END, SCAN_FROM, WHOLE = "aerobeeLogEnd", "aerobeeScanFrom", "aerobeeWhole"
 NOT_RUNNING = {SOURCE: "0"}
 _OFFSET_MAX = 2**63
@@ -38,6 +45,8 @@ class TimerStatement:
     checkpoint: TimerCheckpoint
     log_end: int  # physical offset: where the commit log ended
     is_whole: bool
+    wheel: str = ""  # WHEEL_FIRST and so on: the units are of the wheel
+    walk: str = ""  # where the next part of the wheel begins; empty: there is none
 
     def encode(self) -> tuple[dict[str, str], bytes]:
         """Fields and body of the answer."""
@@ -50,6 +59,10 @@ class TimerStatement:
         }
         if self.is_whole:
             fields[WHOLE] = "true"
+        if self.wheel:
+            fields[WHEEL] = self.wheel
+        if self.walk:
+            fields[WALK] = self.walk
         return fields, self.checkpoint.fields() + self.units
 
     def timer_units(self) -> list[TimerUnit]:
@@ -82,7 +95,11 @@ def decode_statement(fields: Mapping[str, str], body: bytes) -> TimerStatement |
     units = body[FIELDS.size :]
     if len(body) < FIELDS.size or len(units) % UNIT_BYTES:
         raise MalformedFrame(f"the master's timer checkpoint has {len(body)} bytes")
-    if not source or next_position - position < len(units) or scan_from > log_end:
+    wheel, walk = fields.get(WHEEL, ""), fields.get(WALK, "")
+    is_short = not wheel and next_position - position < len(units)
+    if wheel not in ("", WHEEL_FIRST, WHEEL_NEXT) or len(walk) > 64:
+        raise MalformedFrame(f"{WHEEL} of the master's timers is {wheel[:40]!r}, {WALK} {walk[:80]!r}")
+    if not source or is_short or scan_from > log_end:
         raise MalformedFrame(
             f"the master's timer log {source} from {position} to {next_position} has {len(units)} bytes, scan from {scan_from}, "
             f"log end {log_end}"
@@ -95,7 +112,9 @@ def decode_statement(fields: Mapping[str, str], body: bytes) -> TimerStatement |
         units=units,
         checkpoint=replace(checkpoint, scan_from=scan_from),
         log_end=log_end,
-        is_whole=WHOLE in fields,
+        is_whole=WHOLE in fields and not wheel,
+        wheel=wheel,
+        walk=walk,
     )
 
 

@@ -24,6 +24,7 @@ from aerobee.store.files.zeros import is_zero
 SLOT = struct.Struct(">qqqii")
 SLOT_BYTES = SLOT.size
 _PIECE_BYTES = 1 << 16  # 2,048 slots
+SLOTS_PER_PIECE = _PIECE_BYTES // SLOT_BYTES
 _PAGE_BYTES = 4096
 
 
@@ -156,20 +157,28 @@ class TimerWheel:
 
     def slot_pieces(self) -> Iterator[list[TimerSlot]]:
         """As slots(), in pieces of at most 2,048; those of unused parts of the file are empty."""
-        file = self._file
-        size = self.slot_count * SLOT_BYTES
-        for start in range(0, size if file is not None else 0, _PIECE_BYTES):
-            assert file is not None
-            data = file.read(start, min(size, start + _PIECE_BYTES))
-            piece: list[TimerSlot] = []
-            for at in range(0, len(data), _PAGE_BYTES):
-                page = data[at : at + _PAGE_BYTES]
-                if is_zero(page):
-                    continue
-                for number, first, last, count, _ in SLOT.iter_unpack(page):
-                    if number:
-                        piece.append(TimerSlot(number * self.precision_ms, first, last, count))
-            yield piece
+        for index in range(0, self.slot_count if self._file is not None else 0, SLOTS_PER_PIECE):
+            yield self.piece_from(index)
+
+    def piece_from(self, index: int) -> list[TimerSlot]:
+        """The used slots among those with indexes [index, index + SLOTS_PER_PIECE), in the file's order."""
+        piece: list[TimerSlot] = []
+        start, size = index * SLOT_BYTES, self.slot_count * SLOT_BYTES
+        if self._file is None or not 0 <= start < size:
+            return piece
+        data = self._file.read(start, min(size, start + _PIECE_BYTES))
+        for at in range(0, len(data), _PAGE_BYTES):
+            page = data[at : at + _PAGE_BYTES]
+            if is_zero(page):
+                continue
+            for number, first, last, count, _ in SLOT.iter_unpack(page):
+                if number:
+                    piece.append(TimerSlot(number * self.precision_ms, first, last, count))
+        return piece
+
+    def index_of(self, time_ms: int) -> int:
+        """Where in the file the slot of a time stands, counted in slots."""
+        return time_ms // self.precision_ms % self.slot_count
 
     def first_used(self, time_ms: int, slot_count: int) -> int:
         """Start of the first non-empty slot among this number of slots from a time on; the end of the range when all

@@ -8,9 +8,11 @@ import pytest
 
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.files.config import StoreConfig
+from aerobee.store.timer import wheel_walk
 from aerobee.store.timer.timer_checkpoint import CopiedFrom, TimerCheckpoint, decode_timer_checkpoint
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DELETE, ROLL, UNIT, UNIT_BYTES, TimerUnit
+from aerobee.store.timer.wheel_walk import WalkPosition, decode_walk_position, walk
 from tests.rounds import rounds
 
 BASE_MS = 1_700_000_000_000
@@ -102,6 +104,57 @@ def test_the_copied_wheel_has_each_waiting_message_in_its_slot(seed: int) -> Non
             data, position = piece
             slave.take([TimerUnit(*fields) for _, *fields in UNIT.iter_unpack(data)])
         assert waiting(slave, master.read_time_ms) == waiting(master.files, master.read_time_ms)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_wheel_that_changes_while_it_is_read_is_copied_whole(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that begins late reads the wheel in parts, and then the timer log from where it ended at the first part."""
+    rng = random.Random(seed + 1_000)
+    monkeypatch.setattr(wheel_walk, "UNITS_MAX", rng.choice((1, 3, 20, 1_000)))
+    master = Master(seed)
+    slave, _ = make_files(-seed - 1, 4096)
+    for _ in range(rng.randrange(0, 40)):
+        master.step()
+    until, begin, slot = master.files.log.end, WalkPosition(), list[TimerUnit]()
+    while True:
+        part = walk(master.files, begin, read_time_ms=master.read_time_ms, until=until)
+        for each in part.units:
+            if slot and each.slot_time // 1000 != slot[-1].slot_time // 1000:
+                slave.take(slot[::-1])
+                slot = []
+            slot.append(each)
+        if part.following is None:
+            slave.take(slot[::-1])
+            break
+        begin = decode_walk_position(part.following.encode())
+        if rng.random() < 0.5:
+            master.step()
+    while until < master.files.log.end:
+        piece = master.files.log.piece(until, 100)
+        assert piece is not None
+        data, until = piece
+        slave.take([TimerUnit(*fields) for _, *fields in UNIT.iter_unpack(data)])
+    mine, its = (
+        {time_ms: sorted(units) for time_ms, units in waiting(files, master.read_time_ms).items()}
+        for files in (slave, master.files)
+    )
+    assert mine == its
+
+
+@pytest.mark.parametrize("text", ["", "1.2", "a.b.c", "1.2.3.4", "9" * 65])
+def test_a_text_that_is_no_position_in_a_wheel_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        decode_walk_position(text)
+
+
+def test_a_position_outside_of_the_wheel_ends_the_walk() -> None:
+    files, _ = make_files(1, 4096)
+    files.add(BASE_MS, unit(BASE_MS, 60))
+    for begin in (WalkPosition(1 << 70), WalkPosition(-5), WalkPosition(0, 1 << 60, BASE_MS)):
+        part = walk(files, begin, read_time_ms=BASE_MS, until=files.log.end)
+        assert len(part.units) <= 1
 
 
 def test_no_piece_begins_between_units_or_outside_of_the_log() -> None:

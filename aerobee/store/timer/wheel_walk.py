@@ -1,0 +1,72 @@
+"""What waits in a timer wheel, read in parts while the wheel changes: for a slave that has none of it yet. Core.
+
+A part says where the next one begins. Units that were written to the timer log after the first part do not belong to it: the slave reads
+them in the timer log, from where that ended at the first part (`until`). So it does not matter what becomes of a slot before or after it
+is read: a message that joins it, or leaves it for another one, is written to the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aerobee.store.timer.timer_files import TimerFiles
+from aerobee.store.timer.timer_log import TimerUnit
+from aerobee.store.timer.timer_wheel import SLOTS_PER_PIECE
+
+UNITS_MAX = 1_024  # of a part; a millisecond, when their pages are in memory
+PIECES_MAX = 4  # of the wheel, that a part looks at: up to 8,192 slots
+
+
+@dataclass(frozen=True, slots=True)
+class WalkPosition:
+    """Where a part begins: at a slot of the wheel, or within the chain of one."""
+
+    slot_index: int = 0
+    unit_position: int = -1  # of the next unit of the chain; -1: the slot's last
+    slot_time_ms: int = 0
+
+    def encode(self) -> str:
+        """As text without spaces."""
+        return f"{self.slot_index}.{self.unit_position}.{self.slot_time_ms}"
+
+
+def decode_walk_position(text: str) -> WalkPosition:
+    """Raises ValueError for a text that is none."""
+    if len(text) > 64:
+        raise ValueError(f"{text[:64]!r} is no position in a timer wheel")
+    index, position, time_ms = (int(part) for part in text.split("."))
+    return WalkPosition(index, position, time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class WalkPart:
+    """Units slot after slot, each slot's newest first; the last slot may continue in the next part."""
+
+    units: list[TimerUnit]
+    following: WalkPosition | None  # None: this is the last part
+
+
+def walk(files: TimerFiles, begin: WalkPosition, *, read_time_ms: int, until: int) -> WalkPart:
+    """The part from `begin` on: of slots from the read time on the units before the position `until`."""
+    wheel, units = files.wheel, list[TimerUnit]()
+    index, at = begin.slot_index, begin
+    for _ in range(PIECES_MAX):
+        if not wheel.exists or not 0 <= index < wheel.slot_count:
+            return WalkPart(units, None)
+        first = index - index % SLOTS_PER_PIECE
+        for slot in wheel.piece_from(first):
+            slot_index = wheel.index_of(slot.time_ms)
+            if slot_index < index or slot.time_ms < read_time_ms:
+                continue
+            is_continued = at.unit_position >= 0 and slot_index == at.slot_index
+            start, time_ms = (
+                (at.unit_position, at.slot_time_ms) if is_continued else (slot.last, slot.time_ms)
+            )
+            for position, unit in files.log.chain(start, time_ms, files.precision_ms):
+                if position >= until:
+                    continue
+                if len(units) >= UNITS_MAX:
+                    return WalkPart(units, WalkPosition(slot_index, position, time_ms))
+                units.append(unit)
+        index = first + SLOTS_PER_PIECE
+    return WalkPart(units, WalkPosition(index))
