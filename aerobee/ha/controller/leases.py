@@ -4,7 +4,9 @@ A lease is granted with the answer to a heartbeat, for a number of milliseconds.
 which it sent the heartbeat, the controller from the moment at which it answers, each by its own monotonic clock. The
 controller waits longer by what two clocks may differ, so the master's lease expires first. Invariants:
 
-- Only a controller that surely leads grants leases, for the master and epoch that it has applied. - No broker replaces a master before free_at_ms(); during that wait no lease is granted (withhold). - A new leader does not know the grants of its predecessor: it waits one lease for every master.
+- Only a controller that surely leads grants leases, for the master and epoch that it has applied.
+- No broker replaces a master before free_at_ms(); during that wait no lease is granted (withhold).
+- A new leader does not know the grants of its predecessor: it waits one lease for every master.
 """
 
 from __future__ import annotations

@@ -10,9 +10,12 @@ Follows Ongaro's dissertation "Consensus: Bridging Theory and Practice": electio
 misses its majority steps down (6.2), membership one at a time (4.1), handing over (3.10), snapshots (5), reads by
 index and by lease (6.4). Differences and additions:
 
-- A voter that heard its leader grants no vote for an election time-out, not even after a restart, which counts as the last message of a leader: the lease depends on it.
+- A voter that heard its leader grants no vote for an election time-out, not even after a restart, which counts as the
+  last message of a leader: the lease depends on it.
 - A change of members waits until an entry of this leader's own term is committed (the fault that was found in 4.1).
-- A leader that ordered another node to start an election has no lease until its term ends, even if it keeps leading. - A member is identified by its id and its data directory, whose identity a leader records in the membership: a node with another directory cannot take part (trust.py).
+- A leader that ordered another node to start an election has no lease until its term ends, even if it keeps leading.
+- A member is identified by its id and its data directory, whose identity a leader records in the membership: a node
+  with another directory cannot take part (trust.py).
 """
 
 from __future__ import annotations
@@ -41,11 +44,11 @@ from aerobee.ha.raft.messages import (
 )
 from aerobee.ha.raft.outgoing import (
     Effects,
+    FollowerMessages,
     Head,
     ReadReady,
     accepting,
     asking_for_vote,
-    next_chunk,
     refusing,
 )
 from aerobee.ha.raft.progress import Flow, Progress
@@ -82,6 +85,7 @@ class RaftNode:
         self._leadership: Leadership | None = None
         self._votes: dict[str, bool] = {}
         self._messages: list[Message] = []
+        self._followers = FollowerMessages(self.log, config, self._head, self._send)
         self._reads_ready: list[ReadReady] = []
         self._asked_reads = AskedReads(random())
         self._new_snapshot: Snapshot | None = None
@@ -547,65 +551,22 @@ class RaftNode:
         for member, peer in leadership.peers.items():
             peer.is_waiting = False
             if peer.flow is Flow.PIPELINE or peer.next_index > self.log.last_index:
-                self._send_entries(leadership, member, peer, ())
+                self._followers.send_entries(member, peer, (), self.commit_index, leadership.round)
             else:
-                self._send_next(leadership, member, peer)
+                self._followers.send_next(member, peer, self.commit_index, leadership.round)
         self._advance_commit(leadership, now_ms)  # for a group of one, which gets no answers
 
     def _tell_followers(self, leadership: Leadership, now_ms: float) -> None:
         if leadership.round_is_wanted:
             self._send_round(leadership, now_ms)
         for member, peer in leadership.peers.items():
-            while peer.may_send(self.config.in_flight_max) and self._has_next(peer):
-                self._send_next(leadership, member, peer)
+            while peer.may_send(self.config.in_flight_max) and self._followers.has_next(peer):
+                self._followers.send_next(member, peer, self.commit_index, leadership.round)
         target = leadership.peers.get(leadership.transfer_target)
         if target and target.match_index == self.log.last_index and not leadership.is_target_told:
             leadership.is_target_told = True
             leadership.lease_is_given_up = True
             self._send(StandNow(**self._head(leadership.transfer_target)))
-
-    def _has_next(self, peer: Progress) -> bool:
-        return peer.flow is Flow.SNAPSHOT or peer.next_index <= self.log.last_index
-
-    def _send_next(self, leadership: Leadership, member: str, peer: Progress) -> None:
-        config = self.config
-        if peer.flow is not Flow.SNAPSHOT and self.log.term_at(peer.next_index - 1) is None:
-            assert self.log.snapshot is not None, "entries are gone, and no snapshot has them"
-            peer.needs_snapshot(self.log.snapshot)
-        if peer.flow is Flow.SNAPSHOT:
-            peer.is_waiting = True
-            self._send(
-                next_chunk(
-                    self._head(member),
-                    peer,
-                    chunk_bytes=config.snapshot_chunk_bytes,
-                    number=leadership.round,
-                )
-            )
-            return
-        entries = self.log.entries_from(
-            peer.next_index, bytes_max=config.append_bytes_max, count_max=config.append_entries_max
-        )
-        self._send_entries(leadership, member, peer, entries)
-        peer.sent(entries[-1].index)
-
-    def _send_entries(
-        self, leadership: Leadership, member: str, peer: Progress, entries: tuple[Entry, ...]
-    ) -> None:
-        prev_term = self.log.term_at(peer.next_index - 1)
-        if prev_term is None:  # gone since this peer was last written to
-            self._send_next(leadership, member, peer)
-            return
-        self._send(
-            AppendRequest(
-                **self._head(member),
-                prev_index=peer.next_index - 1,
-                prev_term=prev_term,
-                commit_index=self.commit_index,
-                round=leadership.round,
-                entries=entries,
-            )
-        )
 
     def _on_append_reply(self, reply: AppendReply, now_ms: float) -> None:
         if reply.is_accepted and reply.index > self.log.last_index:

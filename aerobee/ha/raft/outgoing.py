@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
+from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import Entry, HardState, Snapshot
 from aerobee.ha.raft.log import RaftLog
 from aerobee.ha.raft.messages import AppendReply, AppendRequest, Message, SnapshotChunk, VoteRequest
-from aerobee.ha.raft.progress import Progress
+from aerobee.ha.raft.progress import Flow, Progress
 
 
 class Head(TypedDict):
@@ -70,7 +72,65 @@ def refusing(head: Head, request: AppendRequest | SnapshotChunk, hint: int, hint
     )
 
 
-def next_chunk(head: Head, peer: Progress, *, chunk_bytes: int, number: int) -> SnapshotChunk:
+class FollowerMessages:
+    """A leader's messages to its followers: entries, or pieces of its snapshot.
+
+    `commit_index` and `round_number` are the leader's, now.
+    """
+
+    def __init__(
+        self, log: RaftLog, config: RaftConfig, head: Callable[[str], Head], send: Callable[[Message], None]
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._head = head
+        self._send = send
+
+    def has_next(self, peer: Progress) -> bool:
+        """Whether the follower lacks an entry, or a piece of the snapshot."""
+        return peer.flow is Flow.SNAPSHOT or peer.next_index <= self._log.last_index
+
+    def send_next(self, member: str, peer: Progress, commit_index: int, round_number: int) -> None:
+        """Send what the follower lacks next, and note that it was sent."""
+        config, log = self._config, self._log
+        if peer.flow is not Flow.SNAPSHOT and log.term_at(peer.next_index - 1) is None:
+            assert log.snapshot is not None, "entries are gone, and no snapshot has them"
+            peer.needs_snapshot(log.snapshot)
+        if peer.flow is Flow.SNAPSHOT:
+            peer.is_waiting = True
+            self._send(
+                _next_chunk(
+                    self._head(member), peer, chunk_bytes=config.snapshot_chunk_bytes, number=round_number
+                )
+            )
+            return
+        entries = log.entries_from(
+            peer.next_index, bytes_max=config.append_bytes_max, count_max=config.append_entries_max
+        )
+        self.send_entries(member, peer, entries, commit_index, round_number)
+        peer.sent(entries[-1].index)
+
+    def send_entries(
+        self, member: str, peer: Progress, entries: tuple[Entry, ...], commit_index: int, round_number: int
+    ) -> None:
+        """Send these entries, which follow those that the follower has; none: a heartbeat."""
+        prev_term = self._log.term_at(peer.next_index - 1)
+        if prev_term is None:  # gone since this peer was last written to
+            self.send_next(member, peer, commit_index, round_number)
+            return
+        self._send(
+            AppendRequest(
+                **self._head(member),
+                prev_index=peer.next_index - 1,
+                prev_term=prev_term,
+                commit_index=commit_index,
+                round=round_number,
+                entries=entries,
+            )
+        )
+
+
+def _next_chunk(head: Head, peer: Progress, *, chunk_bytes: int, number: int) -> SnapshotChunk:
     """The piece of its snapshot that a follower lacks next."""
     snapshot = peer.snapshot
     assert snapshot is not None, "a chunk of no snapshot"

@@ -3,7 +3,10 @@
 Follows AutoSwitchHAService of RocketMQ. The set is the controller's: the master asks for a change and acts by the
 answer. Invariants, whose violation lost messages in RocketMQ:
 
-- Every member of the set has everything up to the confirm offset. The master requests a replica's admission only when the replica has these bytes, including the first bytes that this master wrote; from then on it counts, whatever the result of the request. - While a change is requested, both sets count. An answer that was lost may have been a yes, and may become one later: the
+- Every member of the set has everything up to the confirm offset. The master requests a replica's admission only when
+  the replica has these bytes, including the first bytes that this master wrote; from then on it counts, whatever the
+  result of the request.
+- While a change is requested, both sets count. An answer that was lost may have been a yes, and may become one later: the
   requested set counts until the controller names a newer set, because a request with an older set's epoch is refused then.
   If no other change brings a newer set, the master requests the present one with a new epoch.
 - The confirm offset never goes back.

@@ -3,7 +3,10 @@
 Follows CommitLog.recoverNormally and recoverAbnormally of RocketMQ, with these differences, for a broken record is
 not always the end of the log:
 
-- An unreadable record in the durable part is damage, not the result of a crash (`log_end.py`). - Queue and index entries after the last durable bound are removed and rebuilt from the log, because a power loss may keep any subset of their pages. RocketMQ keeps entries that look valid. - Bytes after the end of the log are zeroed, so that old bytes can never be mistaken for new ones.
+- An unreadable record in the durable part is damage, not the result of a crash (`log_end.py`).
+- Queue and index entries after the last durable bound are removed and rebuilt from the log, because a power loss may
+  keep any subset of their pages. RocketMQ keeps entries that look valid.
+- Bytes after the end of the log are zeroed, so that old bytes can never be mistaken for new ones.
 """
 
 from __future__ import annotations
