@@ -7,6 +7,7 @@ from aerobee.errors import UsageError
 from aerobee.host_port import PORT_MAX
 from aerobee.ops.servers.listening import require_free_port
 from aerobee.ops.terminal.failure import LocalRefused, PortTaken
+from aerobee.words import plural
 
 PORT = 8_081  # grpcServerPort of RocketMQ's proxy
 PORTS_TRIED = 100  # from PORT on, without --grpc-port
@@ -25,7 +26,7 @@ def grpc_ports(port: int | None, *, host: str, count: int, taken: frozenset[int]
         found = tuple(range(port, port + count))
         if found[-1] > PORT_MAX:
             raise UsageError(
-                f"--grpc-port {port} is too high for {count} brokers: the last port would be {found[-1]}"
+                f"--grpc-port {port} is too high for {plural(count, 'broker')}: the last port would be {found[-1]}"
             )
         if both := taken.intersection(found):
             raise UsageError(f"--grpc-port: port {min(both)} is that of another server; choose another one")

@@ -7,7 +7,7 @@ import ast
 from tests.sources import nodes_of
 from tests.unit.layers import PACKAGE
 
-READS = {"read_record", "read_record_cold", "half_at", "named_record", "named_half"}
+READS = {"send_back", "read_record", "read_record_cold", "half_at", "named_record", "named_half"}
 # Handlers whose offset does not come from the request, or that check the record's topic themselves.
 OTHERWISE = {
     "timer/timer_feature.py": "it reads the offsets in the timer's files, and none of a request",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from aerobee.broker.admin.broker import RESTART_KEYS
 from aerobee.broker.state.config import BrokerConfig
 from aerobee.config import fields_by_key, value_text
 from aerobee.nameserver.config import START_ONLY_KEYS, NameServerConfig
+from aerobee.ops.settings.setting_meanings import texts_of
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "security.md"
 SETTINGS: dict[str, tuple[type[Any], frozenset[str]]] = {
@@ -24,14 +24,13 @@ NOT_MAX = {"tlsHandshakeTimeoutMillis", "frameReceiveTimeoutMillis", "serverChan
 
 def table_of(name: str) -> str:
     kind, at_start = SETTINGS[name]
-    source = inspect.getsource(kind)
+    texts = texts_of(kind)
     rows = ["| key | default | of what |", "|---|---:|---|"]
     for key, field in fields_by_key(kind).items():
         if key in NOT_MAX or key.endswith(("NumsMax", "BytesMax", "ectionsMax", "MembersMax", "GroupsMax", "LocksMax",
                                            "PollsMax", "SubscriptionsMax", "KeysMax")):  # fmt: skip
-            comment = re.search(rf"    {field.name}: [^\n]*?# ([^\n]*)", source)
             when = " *start*" if key in at_start else ""
-            rows.append(f"| `{key}` | {value_text(field.default)} | {comment[1] if comment else ''}{when} |")
+            rows.append(f"| `{key}` | {value_text(field.default)} | {texts[field.name]}{when} |")
     return "\n".join(rows)
 
 
