@@ -27,6 +27,7 @@ NOT_IN_A_PLAIN_BROKER = (
     "aerobee.access.users",
     "aerobee.broker.acting.acting_master",
     "aerobee.broker.exporter",
+    "aerobee.broker.grpc",
     "aerobee.broker.replication.auto_switch_mode",
     "aerobee.broker.replication.classic_follower",
     "aerobee.broker.replication.controller_agent",
@@ -35,6 +36,7 @@ NOT_IN_A_PLAIN_BROKER = (
     "aerobee.broker.replication.slave_connection",
     "aerobee.client",
     "aerobee.console",
+    "aerobee.grpc",
     "aerobee.ha.controller.state",
     "aerobee.ha.controller.config",
     "aerobee.ha.controller.controller",
@@ -48,6 +50,8 @@ NOT_IN_A_PLAIN_BROKER = (
     "aiohttp",
     "cryptography",
     "email",
+    "google.protobuf",
+    "h2",
     "hashlib",
     "http.client",
     "importlib.metadata",
@@ -108,7 +112,7 @@ def ready(*arguments):
     raise SystemExit(0)
 
 up._say_ready = ready
-sys.exit(commands.run_cli(["up", "--data", sys.argv[1], "--port", sys.argv[2], "--nameserver-port", sys.argv[3]]))
+sys.exit(commands.run_cli(["up", "--no-grpc", "--data", sys.argv[1], "--port", sys.argv[2], "--nameserver-port", sys.argv[3]]))
 """
 
 

@@ -24,9 +24,11 @@ ROOT = Path(__file__).resolve().parents[3]
 COMPILED = Path(messages.__file__).with_name("messages.binpb")
 INTEROP = Path(os.environ.get("AEROBEE_INTEROP_DIR") or ROOT / ".interop")
 JAR = INTEROP / "jars" / "rocketmq-proto-2.1.2.jar"
-CLASSES = ("MQDomain", "MQService")  # what protobuf's compiler makes of definition.proto and service.proto
-# Of a newer rocketmq-apis.
-ONLY_OURS = {"Settings.ClientPropertiesEntry", "Settings.client_properties"}
+CLASSES = ("MQDomain", "MQService", "MQAdmin")  # what protobuf's compiler makes of RocketMQ's three files
+# Of a newer rocketmq-apis, which Maven Central does not have: the settings' properties, and all of the Admin service but one RPC.
+ONLY_OURS = ("Settings.ClientPropertiesEntry", "Settings.client_properties")
+LAST_OF_MESSAGING_SERVICE = "SyncLiteSubscriptionResponse"
+ADMIN_RPCS = 16
 
 
 def constants(data: bytes) -> Iterator[bytes]:
@@ -120,9 +122,31 @@ def test_messages_are_those_of_rocketmq() -> None:
     theirs: dict[str, object] = {}
     for name in CLASSES:
         theirs |= shapes(descriptor(name))
-    ours = shapes(FileDescriptorProto.FromString(COMPILED.read_bytes()))
+    file = FileDescriptorProto.FromString(COMPILED.read_bytes())
+    ours = shapes(file)
     assert len(theirs) > 300, "this test has to see something"
-    assert {name: shape for name, shape in ours.items() if not name.startswith(tuple(ONLY_OURS))} == theirs
+    assert {name: ours.get(name) for name in theirs} == theirs
+    names = [message.name for message in file.message_type]
+    of_admin = {*names[names.index(LAST_OF_MESSAGING_SERVICE) + 1 :], "MessageModel", "NetworkType"}
+    more = {name for name in ours.keys() - theirs.keys() if not name.startswith(ONLY_OURS)}
+    assert {name for name in more if name.split(".")[0] not in of_admin} == {
+        f"Admin/{name.removesuffix('Request').replace('ListMessage', 'QueryMessage')}"
+        for name in of_admin
+        if name.endswith("Request") and name != "ChangeLogLevelRequest"
+    }
+
+
+def test_each_admin_request_begins_with_its_deployment() -> None:
+    """As each of its responses does with a status; but for those of a proxy as a whole."""
+    file = FileDescriptorProto.FromString(COMPILED.read_bytes())
+    messages = {f".{file.package}.{message.name}": message for message in file.message_type}
+    (admin,) = (service for service in file.service if service.name == "Admin")
+    assert len(admin.method) == ADMIN_RPCS
+    for rpc in admin.method:
+        if rpc.name not in ("ChangeLogLevel", "GetProxyRuntimeStats"):
+            assert messages[rpc.input_type].field[0].name == "deployment_name"
+        if rpc.name != "ChangeLogLevel":
+            assert messages[rpc.output_type].field[0].name == "status"
 
 
 @pytest.mark.skipif(
