@@ -30,6 +30,7 @@ from aerobee.property_names import IMMUNITY, PRODUCER_GROUP, TIMER_DELIVER_MS, T
 BORN_HOST, BORN_TIMESTAMP, TRACE_CONTEXT = "__BORNHOST", "BORN_TIMESTAMP", "TRACE_CONTEXT"
 TAGS, KEYS, TIMER_OUT, LITE_TOPIC = "TAGS", "KEYS", "TIMER_OUT_MS", "__LITE_TOPIC"
 GZIP_WINDOW_BITS = 31
+DELIVERED_BYTES_MAX = 16 * 1024 * 1024  # of a decompressed body: a larger one is delivered as it is stored
 
 
 def stored_properties(message: pb.Message, topic: str) -> tuple[dict[str, str], int]:
@@ -117,7 +118,11 @@ def delivered_message(record: Record, *, topic: str, receipt_handle: str = "") -
 def _plain_body(record: Record) -> bytes:
     """The body without compression, which few clients know by the same names; as it is stored where it cannot be read."""
     try:
-        return decompress(record.body, record.sys_flag) if record.sys_flag & COMPRESSED else record.body
+        return (
+            decompress(record.body, record.sys_flag, DELIVERED_BYTES_MAX)
+            if record.sys_flag & COMPRESSED
+            else record.body
+        )
     except MalformedRecord:
         return record.body
 

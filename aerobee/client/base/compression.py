@@ -45,24 +45,24 @@ def compress(body: bytes, kind: Compression, level: int) -> tuple[bytes, int]:
     return (packed, SYS_FLAG[kind]) if len(packed) < len(body) else (body, 0)
 
 
-def decompress(body: bytes, sys_flag: int) -> bytes:
+def decompress(body: bytes, sys_flag: int, limit: int = DECOMPRESSED_BYTES_MAX) -> bytes:
     """Return the plain body. Raises MalformedRecord when the bytes do not match sys_flag's algorithm, or decompress
-    to too many."""
+    to more than `limit`."""
     if not sys_flag & COMPRESSED:
         return body
     kind = sys_flag & COMPRESSION_MASK
     try:
         if kind in (0, COMPRESSION_ZLIB):
             zlib_stream = zlib.decompressobj()
-            plain = zlib_stream.decompress(body, DECOMPRESSED_BYTES_MAX)
+            plain = zlib_stream.decompress(body, limit)
             whole = zlib_stream.eof
         elif kind == COMPRESSION_LZ4:
             lz4_stream = lz4.frame.LZ4FrameDecompressor()
-            plain = lz4_stream.decompress(body, DECOMPRESSED_BYTES_MAX)
+            plain = lz4_stream.decompress(body, limit)
             whole = lz4_stream.eof
         elif kind == COMPRESSION_ZSTD:
             with zstandard.ZstdDecompressor().stream_reader(body) as reader:
-                plain = reader.read(DECOMPRESSED_BYTES_MAX)
+                plain = reader.read(limit)
                 whole = not reader.read(1)
         else:
             raise MalformedRecord(f"compression type {kind >> 8} of sys_flag {sys_flag:#x} is not known")
@@ -70,6 +70,6 @@ def decompress(body: bytes, sys_flag: int) -> bytes:
         raise MalformedRecord(f"a body of {len(body)} bytes does not decompress: {error}") from error
     if not whole:
         raise MalformedRecord(
-            f"a body of {len(body)} bytes is cut off or decompresses to over {DECOMPRESSED_BYTES_MAX} bytes"
+            f"a body of {len(body)} bytes is cut off or decompresses to more bytes than {limit}"
         )
     return plain
