@@ -1,1 +1,1 @@
-"""Who may do what: users, policies, what each request needs, and the gate before the handlers."""
+"""Access control: users, policies, permissions of each request, and the gate before the handlers."""

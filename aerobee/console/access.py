@@ -126,7 +126,8 @@ class Access:
         return self.client_of(request)
 
     def shut_out(self, address: str, name: str = "") -> str:
-        """Why this address may not try a password now, of the account `name` or, without `name`, of any account; "" if it may.
+        """Reason why this address may not try a password now, for the account `name` or, without `name`, for any
+        account; "" if it may.
 
         Browsers behind a proxy share its address, unless client_header has theirs: they are counted by account only,
         otherwise one of them could lock out all others.

@@ -1,1 +1,1 @@
-"""What every role shows to a monitoring system over HTTP: its numbers and its health. Needs the extra `metrics`."""
+"""Metrics and health over HTTP, for every role. Needs the extra `metrics`."""

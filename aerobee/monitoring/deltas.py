@@ -1,4 +1,4 @@
-"""What counters and histograms gained since they were last taken by whoever asks (`metricsInDelta`). Core."""
+"""Increase of counters and histograms since the receiver's last export (`metricsInDelta`). Core."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Deltas:
         self._now: dict[_Key, tuple[Value, int]] = {}
 
     def since(self, point: Point) -> Point | None:
-        """With the difference as value; None for one that has gained nothing."""
+        """With the difference as value; None without an increase."""
         shown = point._replace(labels=joined(point.labels, _LABEL))
         if point.kind == GAUGE:
             return shown
@@ -71,7 +71,7 @@ def _difference(value: Value, last: Value) -> Value:
             (end, count - before)
             for (end, count), (_, before) in zip(value.buckets, last.buckets, strict=True)
         )
-        # Buckets are cumulative; what lies beyond the last one must not have become fewer either.
+        # Buckets are cumulative; the count beyond the last one must not decrease either.
         gains = [count for _, count in counts] + [value.count - last.count]
         if value.sum < last.sum or any(after < before for before, after in pairwise([0, *gains])):
             return value  # recreated, perhaps with a larger count

@@ -61,7 +61,7 @@ class Export:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where /metrics is. Raises RuntimeError without PROM."""
+        """Address of /metrics. Raises RuntimeError without PROM."""
         if self.http is None:
             raise RuntimeError("metricsExporterType does not say PROM")
         return self.http.address

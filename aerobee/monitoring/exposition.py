@@ -49,8 +49,8 @@ class Slice:
 class Family:
     """One name with all that it has values for: samples, and slices of them. Each may be an iterator: it is read once.
 
-    The text of a sample's labels comes from label_text(). A histogram's value is a Histogram. A number that is not known
-    is left out by whoever makes the samples: absent is not zero.
+    The text of a sample's labels comes from label_text(). A histogram's value is a Histogram. The caller omits unknown
+    values: absent is not zero.
     """
 
     name: str

@@ -25,7 +25,7 @@ class Health:
         self._checks[name] = check
 
     def reasons(self) -> dict[str, str]:
-        """Why this process is not ready, by name of the check; empty when it is."""
+        """Reasons why this process is not ready, by name of the check; empty when it is ready."""
         if not self.is_started:
             return {"startup": f"the {self.role} is still starting"}
         found = {}

@@ -68,7 +68,7 @@ class HttpServer:
         self._clock = clock
         self._maker = PageMaker()
         self._making: asyncio.Task[Page] | None = None
-        self._wanted: asyncio.Future[Page] | None = None  # what those who ask now wait for, until
+        self._wanted: asyncio.Future[Page] | None = None  # page that present requests wait for, and deadline
         self._answer_at = 0.0
         self._hurry = asyncio.Event()  # set while a request waits: no pauses
         self._last: Page | None = None  # a large one, kept for those who will ask
@@ -76,8 +76,8 @@ class HttpServer:
         self._asked_at = -inf
         self._prepared_size = 0
         self._listener: WebListener | None = None
-        self.address: tuple[str, int] = (host, port)  # where it listens, after start()
-        self.page_cpu_s = 0.0  # what the last whole page took
+        self.address: tuple[str, int] = (host, port)  # listening address, after start()
+        self.page_cpu_s = 0.0  # duration of the last complete page
 
     async def start(self) -> None:
         """Listen. Raises OSError when the address is taken."""
@@ -221,7 +221,7 @@ class HttpServer:
         return self._clock.monotonic() - self._asked_at < IDLE_S
 
     def _about(self, page: Page) -> Iterator[Family]:
-        """What is said of a page at its end."""
+        """Log line at the end of a page."""
         for name, meaning, value in (
             (
                 "aerobee_page_complete",

@@ -1,4 +1,5 @@
-"""What a group's offsets over some minutes say about its health on one queue. A core: samples in, a state and its reason out.
+"""Health of a group on one queue, derived from its offsets over some minutes. A core: samples in, a state and its
+reason out.
 
 Thresholds of messages say little: a thousand behind is nothing for a fast consumer and a day for a slow one. So the samples
 of a window are judged, in this order, and the first that holds is the state:
@@ -14,8 +15,8 @@ of a window are judged, in this order, and the first that holds is the state:
     WARN        the offset moves, but the lag has never become smaller
     OK          the lag becomes smaller
 
-A window is a tuple of samples with rising times. extended() adds one and forgets what no rule needs any more: between the first
-and the last sample of one offset lies nothing that a rule asks for, so a queue that stands still costs two samples.
+A window is a tuple of samples with rising times. extended() adds one and drops samples that no rule needs: rules use
+only the first and the last sample of one offset, so an idle queue has two samples.
 
 Source: evaluator/caching.go (Burrow) for REWIND, STOP, STALL and WARN.
 """
@@ -51,7 +52,8 @@ class LagState(Enum):
     UNKNOWN = "UNKNOWN"
 
 
-# Which state speaks for a group when its queues differ, worst first. OK comes before UNKNOWN: what is known is well.
+# States ordered by severity, worst first: a group has the worst state of its queues. OK precedes UNKNOWN: all
+# known queues are healthy.
 SEVERITY = (
     LagState.MISMATCH,
     LagState.STOP,
@@ -73,7 +75,7 @@ class Sample(NamedTuple):
     max_offset: int  # one past the last message
     min_offset: int = 0  # the first stored message
     is_attended: bool | None = None  # whether the group has a member that may take this queue; None: unknown
-    committed_at_ms: int | None = None  # when it last committed, also the same offset again; None: unknown
+    committed_at_ms: int | None = None  # time of its last commit, even of the same offset; None: unknown
 
     @property
     def lag(self) -> int:

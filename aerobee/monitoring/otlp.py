@@ -39,14 +39,14 @@ def target_of(text: str) -> tuple[str, bool]:
 
 
 class Taken(NamedTuple):
-    """What became of a request. What a receiver rejects of one that it took is not to be sent again (OTLP, partial success)."""
+    """Result of a request. Rejected points of an accepted request must not be sent again (OTLP, partial success)."""
 
     has_arrived: bool
     trouble: str = ""  # without secrets
 
 
 class OtlpReceiver:
-    """Where numbers go. send() what request() made; close() at the end."""
+    """Target of metrics. Call send() with the result of request(), and close() at the end."""
 
     def __init__(self, config: MetricsConfig, *, scope: str) -> None:
         """Raises ConfigError when the extra `otel` is not installed."""

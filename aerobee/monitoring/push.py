@@ -21,7 +21,7 @@ from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S
 
 log = logging.getLogger(__name__)
 numbers_log = logging.getLogger("aerobee.metrics")
-LAST_ROUND_S = 1.0  # what a stop has for it
+LAST_ROUND_S = 1.0  # time-out of the last push at a stop
 NOTHING = Taken(has_arrived=True)  # to be said
 
 
@@ -31,7 +31,7 @@ class Sink(Protocol):
     name: str
 
     def begin(self, at_ns: int) -> None:
-        """A round of what is true at that time. What a round before it has left is not sent."""
+        """A round of what is true at that time. Data of an earlier round is not sent."""
 
     async def add(self, point: Point, help_text: str) -> tuple[list[Point], Taken]:
         """Points that were sent with this one, and what became of them."""
@@ -59,7 +59,7 @@ class Push:
         self._sink = sink(self)
         self._families = families
         self._interval_s = interval_s
-        self._trouble = ""  # what kind of it is said already
+        self._trouble = ""  # kind of the last logged failure
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""How background work shares the event loop with requests."""
+"""Slices of background work, between which the event loop serves requests."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """A listener for HTTP that untrusted clients cannot exhaust, on aiohttp.
 
-aiohttp takes as many connections as come, and each may be silent for an hour: at a broker they would take the descriptors that its store
-and its clients need. Here a connection beyond the bound ends one of the address that has most, its oldest: who opens connection after
-connection pushes out its own, not that of Prometheus or an administrator elsewhere. Of simultaneous connections the event loop accepts up to
-BACKLOG before the first of them is one of the server's, so that many more are open for a turn of it. What is not HTTP, and a peer
-that went away before its answer, is a debug line; aiohttp would write a traceback for each.
+aiohttp takes as many connections as come, and each may be silent for an hour: at a broker they would take the
+descriptors that its store and its clients need. Here a connection beyond the bound ends one of the address that has
+most, its oldest: who opens connection after connection pushes out its own, not that of Prometheus or an administrator
+elsewhere. The event loop accepts up to BACKLOG simultaneous connections before the server sees the first, so that many
+more are open for one iteration. Invalid HTTP, and a peer that disconnects before its reply, cause a debug line; aiohttp
+would write a traceback for each.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _dumps(value: object) -> str:
 
 
 def _ascii_only(text: str) -> str:
-    """Escape what is not ASCII; outside of JSON strings there is nothing of that kind."""
+    """Escape non-ASCII characters, which occur only inside JSON strings."""
     if text.isascii():
         return text
     return "".join(char if char.isascii() else json.dumps(char)[1:-1] for char in text)

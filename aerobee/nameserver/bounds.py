@@ -1,4 +1,4 @@
-"""What peers may make one NameServer keep: brokers, their addresses and topics, KV configuration.
+"""Bounds on the state of one NameServer: brokers, their addresses and topics, KV configuration.
 
 Every bound is a key of NameServerConfig, looked up where it is used. A broker that reaches one has its registration
 refused; what it had registered before stays, and counts as alive.

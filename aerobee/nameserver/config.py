@@ -66,7 +66,7 @@ class NameServerConfig(MetricsConfig):
     kv_config_path: str | None = None
     """kvConfig.json; None keeps the KV configuration in memory only"""
     config_store_path: str | None = None
-    """where UPDATE_NAMESRV_CONFIG writes; None keeps changes in memory"""
+    """file to which UPDATE_NAMESRV_CONFIG writes; None keeps changes in memory"""
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
     """keys that no request changes, besides those that none ever may; ; between them"""
     product_env_name: str = "center"

@@ -11,7 +11,7 @@ from aerobee.remoting.protocol import MASTER_ID
 
 
 def nameserver_families(table: RouteTable, *, connections: int, clock: Clock) -> Iterator[Family]:
-    """What is registered here now, and which broker has been silent for how long."""
+    """Registered brokers and topics, and the time since each broker's last heartbeat."""
     common = label_text({"node_type": "nameserver"})
     for name, meaning, value in (
         ("aerobee_nameserver_topics", "Topics that some broker registered", len(table.topics)),

@@ -3,7 +3,7 @@
     {"configTable":{"ORDER_TOPIC_CONFIG":{"TopicOrder":"broker-a:4"}}}
 
 The file is replaced atomically, the one before stays as kvConfig.json.bak, and a change is answered only when it is on
-disk. A namespace whose last key goes stays, empty: brokers are then told so, as RocketMQ tells them.
+disk. A namespace without its last key stays as an empty one, and brokers receive it as such, as with RocketMQ.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _byte_count(table: Table) -> int:
 
 
 def parse_table(data: bytes) -> Table:
-    """Parse kvConfig.json of either product. Raises ValueError that says what is wrong with it."""
+    """Parse kvConfig.json of either product. Raises ValueError with the reason."""
     root = orjson.loads(data)
     if not isinstance(root, dict):
         raise ValueError("not a JSON object")

@@ -46,7 +46,7 @@ class MinBrokerNotices:
                 task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel pending notices."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""What brokers call: REGISTER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT, GET_BROKER_MEMBER_GROUP.
+"""Requests of brokers: REGISTER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT, GET_BROKER_MEMBER_GROUP.
 
 Source: DefaultRequestProcessor (RocketMQ). A broker may send one field that RocketMQ's do not, `aerobeeListeners`, a
 list "name=host:port,name=host:port": the address to show to clients that ask through the listener of that name. Another

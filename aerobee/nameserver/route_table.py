@@ -1,4 +1,4 @@
-"""Which broker serves which topic, and which broker is alive. Core: no IO, the time is an argument.
+"""Routes of topics, and live brokers. Core: no IO, the time is an argument.
 
     topics     topic -> broker name -> TopicQueues
     groups     broker name -> BrokerGroup (cluster, broker id -> BrokerAddresses, zone)
@@ -6,8 +6,8 @@
     live       (cluster, broker address) -> LiveBroker (last sign of life, data version, connection)
     mappings   topic -> broker name -> QueueMappingInfo, of static topics
 
-What always holds: a broker name in `clusters` is in `groups`, a group has at least one member, a broker name in
-`topics` is in `groups`, and a topic in `topics` has at least one broker. A mapping goes with the topic's queues at its broker
+Invariants: a broker name in `clusters` is in `groups`, a group has at least one member, a broker name in `topics` is in
+`groups`, and a topic in `topics` has at least one broker. A mapping goes with the topic's queues at its broker
 (RocketMQ keeps it for ever, so that a recreated topic would be taken for a static one).
 
 Source: RouteInfoManager (RocketMQ). Differences: an unregistration takes effect immediately instead of in a batch; with
@@ -140,7 +140,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class RouteView:
-    """Where a topic lives: broker groups, (broker name, queues) pairs, filter servers by broker address."""
+    """A topic's route: broker groups, (broker name, queues) pairs, filter servers by broker address."""
 
     groups: tuple[GroupView, ...]
     queues: tuple[tuple[str, TopicQueues], ...]
@@ -270,14 +270,14 @@ class RouteTable:
         live = self.live.get((cluster, address))
         return live.version if live else None
 
-    # What there would be, for bounds.
+    # The resulting number, for bounds.
 
     def topic_count(self, broker_name: str) -> int:
-        """How many topics a broker name has."""
+        """Number of topics of a broker name."""
         return self._topic_counts.get(broker_name, 0)
 
     def new_topic_count(self, broker_name: str, topics: Iterable[str]) -> int:
-        """How many of `topics` the broker name does not have yet."""
+        """Number of `topics` that are new for the broker name."""
         return sum(broker_name not in self.topics.get(topic, ()) for topic in topics)
 
     def is_member(self, broker: BrokerIdentity) -> bool:
@@ -286,7 +286,7 @@ class RouteTable:
         return group is not None and any(m.address == broker.address for m in group.members.values())
 
     def member_count(self, broker_name: str) -> int:
-        """How many processes a broker name has."""
+        """Number of processes of a broker name."""
         group = self.groups.get(broker_name)
         return len(group.members) if group is not None else 0
 
@@ -295,7 +295,7 @@ class RouteTable:
     def route(
         self, topic: str, *, listener: str = "", support_acting_master: bool = False
     ) -> RouteView | None:
-        """Where the topic lives, or None when no broker has it. Source: pickupTopicRouteData."""
+        """The topic's route, or None when no broker has it. Source: pickupTopicRouteData."""
         queues = self.topics.get(topic)
         if not queues:
             return None

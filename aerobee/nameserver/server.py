@@ -264,7 +264,7 @@ class NameServer:
 
 
 def listeners_of(config: NameServerConfig) -> tuple[Listener, ...]:
-    """Where a NameServer listens. Raises ConfigError."""
+    """Addresses of a NameServer's listeners. Raises ConfigError."""
     if config.listeners:
         return tuple(parse_listeners(config.listeners))
     return (Listener(DEFAULT_LISTENER, config.bind_address, config.listen_port),)

@@ -1,7 +1,7 @@
 """Routes limited to the asker's zone. Core. Source: ZoneRouteRPCHook (RocketMQ).
 
-An asker that sends `__ZONE_MODE=true` and a `__ZONE_NAME` gets the brokers of that zone only. A group without a
-master stays in every route: its consumers must be able to read what is left in it, wherever they are.
+An asker that sends `__ZONE_MODE=true` and a `__ZONE_NAME` gets the brokers of that zone only. A group without a master
+stays in every route: consumers of all zones must be able to read its remaining messages.
 """
 
 from __future__ import annotations

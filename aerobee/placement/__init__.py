@@ -1,1 +1,1 @@
-"""Where the queues of topics lie, and how they get elsewhere: a planner and what carries its plans out."""
+"""Placement of topics' queues on brokers: a planner, and the execution of its plans."""

@@ -37,7 +37,7 @@ CLOCK_SKEW_MAX_MS = 300_000  # of the machine that made the plan
 
 
 class PlanOutgrown(UsageError):
-    """The cluster is no longer the one that the plan was made for; the text says what differs."""
+    """The cluster differs from the plan's; the text states the differences."""
 
 
 class DrainTimeout(UsageError):
@@ -98,7 +98,8 @@ class Applier:
     async def _run(self, back: bool) -> int:
         await self._check(back)
         if self._journal.was_cut_off():
-            # Its last request may be on its way to a broker, or at one that is slow: it shall not come behind what is done here.
+            # Its last request may still be in flight or at a slow broker: it must not take effect after this
+            # run's requests.
             await self._clock.sleep(self._config.routes_s)
         direction = BACK if back else FORWARD
         self._journal.note(
@@ -163,8 +164,9 @@ class Applier:
         age_ms = self._clock.now_ms() - self._plan.made_at_ms
         if not events and age_ms < -CLOCK_SKEW_MAX_MS:
             raise PlanOutgrown(
-                f"the plan was made {-age_ms / 60_000:.0f} minutes from now, says its made_at_ms: how old it is cannot be known. Look at the "
-                f"clocks of this machine and of the one that made it, and make a new one"
+                f"the plan was made {-age_ms / 60_000:.0f} minutes from now, says its "
+                "made_at_ms: how old it is cannot be known. Check the clocks of this machine "
+                "and of the planning one, and create a new plan"
             )
         age_h = age_ms / MS_PER_HOUR
         if not events and age_h > self._config.plan_age_max_h:
@@ -374,7 +376,8 @@ class Applier:
             reason = await self._not_drained(step.topic, step.broker, _ids(step), leaves=leaves)
             unsettled = await self._unsettled(step) if leaves and not reason else ""
             if leaves and not reason and not unsettled:
-                # What POP has settled since the first look comes again, in a topic that was looked at then.
+                # Messages that POP has settled since the first check appear again, in a topic that was
+                # checked then.
                 reason = await self._not_drained(step.topic, step.broker, _ids(step), leaves=leaves)
             now = self._clock.monotonic()
             found = await self._admin.ends(step.topic, step.broker, _ids(step))
@@ -410,7 +413,8 @@ class Applier:
         return ""
 
     async def _count_in(self, step: Step, change: TopicChange, expected: State) -> int | None:
-        """How many queue ids the broker has. None where its State is not the one that this run has made, but one that the plan leads through.
+        """Number of queue ids of the broker. None if its State was not set by this run, but is an intermediate state of
+        the plan.
 
         That is the last request of a run that was cut off, which the broker carried out after this run had looked. Raises PlanOutgrown
         for any other State.
@@ -437,8 +441,9 @@ class Applier:
     async def _remove(self, step: Step, change: TopicChange, settings: Settings) -> bool:
         """Take the queues out of sight; false when something came into them at the last moment, and they are readable again.
 
-        A producer with an old route may write to a queue that is still read, whatever the number of queues to write is (RocketMQ).
-        Where the queues ended is in the journal before they go: a run that comes after a crash compares.
+        A producer with an old route may write to a queue that is still read, whatever the number of queues to write is
+        (RocketMQ). The queues' ends are in the journal before their removal, so that a run after a crash can compare
+        them.
         """
         topic, broker, address = step.topic, step.broker, self._masters[step.broker]
         expected = State(step.end, step.state.write)

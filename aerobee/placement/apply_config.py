@@ -1,4 +1,4 @@
-"""How fast a plan is carried out, and how careful."""
+"""Speed and safety settings of the execution of a plan."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from aerobee.errors import UsageError
 class ApplyConfig:
     """Speed and safety of applying a plan.
 
-    `parallel`: concurrent topics. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has refreshed its
-    route (RocketMQ's clients refresh every 30 s), and its sends by the old route have arrived or failed. `grace_s`: how long
-    a queue that is read to its end stays readable, for readers whose offsets brokers do not know. `pop_s`: how long a broker that
-    does not tell what POP has handed out (RocketMQ's) keeps a topic that it is to lose, at most: the longest invisible time of a
-    consumer. `drain_s`: longest wait for one drain. `ignored_groups`: steps do not wait for them. `moved`: the cluster may have no broker
-    that it had when the plan was begun.
+    `parallel`: concurrent topics. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has
+    refreshed its route (RocketMQ's clients refresh every 30 s), and its sends by the old route have arrived or failed.
+    `grace_s`: how long a queue that is read to its end stays readable, for readers whose offsets brokers do not know.
+    `pop_s`: longest time for which a broker that does not report POP deliveries (RocketMQ's) keeps a topic that moves
+    away: the longest invisible time of a consumer. `drain_s`: longest wait for one drain. `ignored_groups`: steps do
+    not wait for them. `moved`: the cluster may have no broker that it had when the plan was begun.
     """
 
     parallel: int = 4

@@ -25,10 +25,10 @@ LIST_MAX = 1_000
 
 
 class ArrivalCalls(Admin):
-    """What may still arrive in queues."""
+    """Messages that may still arrive in queues."""
 
     async def arrivals(self, topic: str, broker: str, address: str, queue_ids: range) -> str:
-        """Why something may still arrive in these queues of one broker; "" when nothing will."""
+        """Reason why messages may still arrive in these queues of one broker; "" when nothing will."""
         for look in (self._timed, self._levels, self._transactions):
             reason = await look(topic, broker, address, queue_ids)
             if reason:
@@ -41,7 +41,7 @@ class ArrivalCalls(Admin):
         return sum(1 for row in rows or () if row.queue.queue_id in queue_ids)
 
     async def unsettled_pops(self, group: str, topic: str, broker: str, address: str) -> str:
-        """What a broker that has no list of invisible messages still keeps of POP, of all topics and groups.
+        """Pending POP records of a broker without a list of invisible messages, for all topics and groups.
 
         "" when nothing, and where it has a list for the group and the topic: invisible_in() counts there.
 

@@ -1,4 +1,4 @@
-"""What apply asks of a cluster and changes in it, a topic at a broker at a time.
+"""Queries and changes of apply, for one topic at one broker at a time.
 
 A topic that goes from a broker is made neither readable nor writable there: clients pass over it. It is deleted too where nameservers have
 deleteTopicWithBrokerRegistration. The others keep a route to a topic that its broker no longer has, for ever, and every tool that asks all
@@ -70,8 +70,8 @@ class PlacementAdmin(ArrivalCalls):
     ) -> tuple[dict[str, State], Settings | None, set[str]]:
         """The state of a topic at each broker, its settings (None if no broker has it), and the brokers that have a remnant without permissions.
 
-        `needed`: brokers that have to answer, None for all. Another one that cannot be reached is left out, unless the topic's route
-        names it: a broker that has nothing to do with the topic holds nothing up.
+        `needed`: brokers that have to answer, None for all. An unreachable NameServer or broker is skipped unless the
+        topic's route contains it, so that an unrelated broker does not block the plan.
         """
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
         away: dict[str, TransportError] = {}
@@ -95,7 +95,7 @@ class PlacementAdmin(ArrivalCalls):
                 del found[name]
         states = {name: ABSENT if config is None else _state(config) for name, config in found.items()}
         remnants = {name for name, config in found.items() if config is not None and states[name] == ABSENT}
-        # What a remnant has may be of long ago.
+        # A remnant's data may be outdated.
         known = [found[name] for name in sorted(found, key=lambda name: name in remnants)]
         config = next((config for config in known if config is not None), None)
         return states, None if config is None else _settings(config), remnants
@@ -107,11 +107,12 @@ class PlacementAdmin(ArrivalCalls):
             return set()
 
     async def identity(self) -> list[str]:
-        """What this cluster is known by: its brokers, slaves too, as "cluster name@address", sorted."""
+        """Identity of this cluster: its brokers, including slaves, as sorted "cluster name@address"."""
         return sorted(f"{each.cluster} {each.broker_name}@{each.address}" for each in await self.brokers())
 
     async def state_at(self, topic: str, address: str) -> tuple[State, int]:
-        """What one broker has of a topic, and how many queue ids exist there, whatever may be done with them; (ABSENT, 0) without it."""
+        """A topic's state at one broker, and its number of queue ids there, independent of permissions; (ABSENT, 0)
+        without the topic."""
         config = await self._config_at(topic, address)
         if config is None:
             return ABSENT, 0
@@ -205,7 +206,7 @@ class PlacementAdmin(ArrivalCalls):
         await self._call(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body)
 
     async def ends(self, topic: str, broker: str, queue_ids: range) -> dict[int, int]:
-        """Where each queue ends."""
+        """End offset of each queue."""
         return {
             queue_id: await end_offset(self._session, MessageQueue(topic, broker, queue_id))
             for queue_id in queue_ids
@@ -239,7 +240,7 @@ class PlacementAdmin(ArrivalCalls):
         return ""
 
     async def waiting_again(self, topic: str, broker: str, address: str, ignored: frozenset[str]) -> str:
-        """Which POP group has messages of a topic to get again from one broker; "" when none has.
+        """POP groups with pending redeliveries of a topic at one broker; "" when none has.
 
         They wait in a topic of the group and the topic, which is read only where the topic is, and deleted with it.
         """
@@ -254,7 +255,7 @@ class PlacementAdmin(ArrivalCalls):
                     left = end - max(await committed_offset(self._session, group, queue) or 0, begin)
                     if end > max(0, begin) and left > 0:
                         return f"group {group} gets {left} messages of {broker} again"
-            # Last: what was taken from there while it was looked at is among these.
+            # Last, so that messages that moved during the check are included.
             invisible = len(await self.invisible_messages(group, topic, broker=broker) or ())
             if invisible:
                 return f"group {group} has not acknowledged {invisible} messages of {broker}"
@@ -307,7 +308,7 @@ class PlacementAdmin(ArrivalCalls):
     # figures
 
     async def counters(self, masters: Mapping[str, str]) -> dict[str, Load]:
-        """Of each broker the bytes written and the messages handed out since it began, as `bytes_in` and `bytes_out`."""
+        """Per broker the bytes written and delivered since its start, as `bytes_in` and `bytes_out`."""
         found = {}
         for name, address in masters.items():
             try:

@@ -1,4 +1,4 @@
-"""What a good placement is, and how far one is from it. Core.
+"""Goals of a placement, and their violations. Core.
 
 Hard goals first, in the order of Cruise Control, for queues that cannot be copied; then soft ones:
 
@@ -6,7 +6,7 @@ Hard goals first, in the order of Cruise Control, for queues that cannot be copi
            ZONE         no topic in one zone alone, where there are several
            NOT_ALONE    no topic at one broker alone, where there are several
     soft   DIVISIBLE    each group of consumers can share a topic's queues evenly
-           HOT_QUEUE    no queue carries a large part of what a broker carries
+           HOT_QUEUE no queue carries a large part of a broker's load
            NEW_BROKER   no broker with capacity stays nearly empty
            BALANCE      no broker above IMBALANCE_MAX times the mean
 
@@ -55,7 +55,7 @@ class Violation:
 
 
 def imbalances(model: Model, allocation: Allocation) -> dict[str, float]:
-    """Of each resource, and of "queues": the fullest broker's share of what it can bear, divided by the mean of all. 1 is even.
+    """Per resource, and for "queues": the fullest broker's utilization divided by the mean utilization. 1 is even.
 
     A resource without any load is 1.
     """

@@ -1,8 +1,8 @@
-"""What an apply has done so far: a line of JSON for each event, on the disk before the next step begins.
+"""Journal of an apply: one JSON line per event, on disk before the next step begins.
 
-The cluster itself says where a topic is; the journal says in which direction it was going and since when. A last line that was cut off by a
-crash is left out. Who carries the plan out holds the file locked meanwhile: two runs, one forwards and one back, would each remove what the
-other has just made.
+The cluster itself says where a topic is; the journal says in which direction it was going and since when. A last line
+that was cut off by a crash is left out. A run locks the file: two runs, one forward and one reverting, would remove
+each other's changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aerobee.errors import UsageError
 from aerobee.system import open_locked, sync_file, unlock_and_close
 
 BYTES_MAX = 256 * 1024 * 1024
-FIELDS: dict[str, dict[str, type]] = {  # what later runs go by, and has to be there
+FIELDS: dict[str, dict[str, type]] = {  # required fields, which later runs read
     "begin": {"ordered": dict, "plan": str},
     "removing": {"topic": str, "broker": str, "ends": dict, "read": int, "left": int},
 }
@@ -59,7 +59,7 @@ class Journal:
             return []
         if self.path.stat().st_size > BYTES_MAX:
             raise UsageError(f"{self.path} is larger than {BYTES_MAX} bytes: it is no journal of a plan")
-        # What stands after the last line's end is what a crash cut off; note() cuts it away.
+        # Bytes after the last line's end were cut off by a crash; note() removes them.
         lines = self.path.read_bytes().split(b"\n")[:-1]
         found = []
         for number, line in enumerate(lines):
@@ -103,7 +103,7 @@ class Journal:
             size = file.seek(0, os.SEEK_END)
             if size:
                 file.seek(size - 1)
-                if file.read(1) != b"\n":  # what a crash cut off ends here
+                if file.read(1) != b"\n":  # end of a line that a crash cut off
                     kept = self.path.read_bytes().rpartition(b"\n")
                     file.truncate(len(kept[0]) + len(kept[1]))
             file.write(line)

@@ -1,4 +1,4 @@
-"""Which share of keys goes to another queue when a topic's queues change. Core.
+"""Share of keys that move to another queue when a topic's queues change. Core.
 
 A producer sends a key to queue number hash % n of a list: brokers by name, of each its queues by id (SelectMessageQueueByHash and
 MQClientInstance.topicRouteData2TopicPublishInfo of RocketMQ, and the same here).

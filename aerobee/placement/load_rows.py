@@ -1,9 +1,10 @@
 """Samples of the load of queues, and the model that they make. Core.
 
-One look at a cluster gives a row for each queue and one for each broker (`topic` "", `queue_id` -1). Offsets and the log's end count up: two
-looks give messages and bytes a second. A queue's bytes in are its messages times the size of a message: of its topic at that
-broker as the broker counts it, else of all that the broker wrote. Bytes out are what the broker counts for the groups that read the topic, shared by
-messages; where it has counted nothing yet, bytes in times the number of groups. Disk is bytes in times the retention.
+One look at a cluster gives a row for each queue and one for each broker (`topic` "", `queue_id` -1). Offsets and the
+log's end count up: two looks give messages and bytes a second. A queue's bytes in are its messages times the size of a
+message: of its topic at that broker as the broker counts it, else of all that the broker wrote. Bytes out are the
+broker's counts for the groups that read the topic, divided by messages; without counts, bytes in times the number of
+groups. Disk is bytes in times the retention.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ LOAD_FIELDS = tuple(each.name for each in fields(LoadSample))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRate:
-    """What the history says of one queue at the hour that counts: messages a second, and the newest row's facts."""
+    """Load of one queue at the decisive hour: messages per second, and the values of the newest row."""
 
     newest: LoadSample
     messages: float
@@ -150,7 +151,7 @@ def _topic(
 def read_capacities(document: object) -> dict[str, dict[str, object]]:
     """{"broker-a": {"zone": "east", "bytes_in": 1e8, "bytes_out": 2e8, "disk": 1e12}}, all but the name optional.
 
-    Raises UsageError that says what is wrong.
+    Raises UsageError with the reason.
     """
     if not isinstance(document, dict):
         raise UsageError("brokers are an object: a name, and what is known of it")

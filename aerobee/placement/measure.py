@@ -1,4 +1,4 @@
-"""How evenly a cluster works, by the counters of its brokers."""
+"""Measures the imbalance of a cluster from its brokers' counters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ async def measured_imbalance(
 ) -> dict[str, float] | None:
     """Imbalance of bytes written and of messages handed out over some seconds; None when nothing was written.
 
-    Over all brokers that have a master, taken as equal. What a broker writes for itself counts.
+    Over all brokers that have a master, taken as equal. A broker's internal writes count.
     """
     masters = await admin.master_addresses()
     first = await admin.counters(masters)

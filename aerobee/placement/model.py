@@ -1,8 +1,9 @@
-"""What the planner knows of a cluster: brokers with what they can bear, topics with the load of each queue. Core.
+"""The planner's model of a cluster: brokers with their capacity, topics with the load of each queue. Core.
 
-A queue cannot be copied: it stays where it was made until it is read to its end. What moves is how many queues a topic has at each broker.
-A topic that producers write to in turn spreads its load evenly over its queues, so that one queue more here and one less there moves one
-queue's share. A topic whose keys choose the queue does not: its queues are as they are, and keys change their queue with the count.
+A queue cannot be copied: it stays where it was made until it is read to its end. A plan changes the number of a topic's
+queues at each broker. A topic that producers write to in turn spreads its load evenly over its queues, so that one
+queue more here and one less there moves one queue's share. A topic whose keys choose the queue does not: its queues are
+as they are, and keys change their queue with the count.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import NamedTuple
 
 from aerobee.errors import UsageError
 
-SKEW_MAX = 1.5  # a queue above so many times its topic's mean: producers do not write in turn
+SKEW_MAX = 1.5  # factor above the topic's mean at which producers do not write round robin
 
 
 class Load(NamedTuple):
-    """What a queue, or a broker, has to bear: bytes a second in and out, bytes on the disk."""
+    """Load of a queue or broker: bytes per second in and out, bytes on disk."""
 
     bytes_in: float = 0.0
     bytes_out: float = 0.0
@@ -134,7 +135,7 @@ class Model:
 
     @property
     def capacities(self) -> dict[str, Load]:
-        """What each broker can bear, in the same unit for all: where one is not known, all count as equal."""
+        """Capacity of each broker, in one unit: if one is unknown, all count as equal."""
         equal = [any(broker.capacity[index] <= 0 for broker in self.brokers) for index in range(len(NOTHING))]
         return {
             broker.name: Load(
@@ -148,12 +149,12 @@ Allocation = Mapping[str, Mapping[str, int]]  # topic -> broker -> queues, broke
 
 
 def allocation_of(model: Model) -> dict[str, dict[str, int]]:
-    """Where the queues are now."""
+    """Present placement of the queues."""
     return {topic.name: topic.counts for topic in model.topics}
 
 
 def broker_loads(model: Model, allocation: Allocation) -> dict[str, Load]:
-    """What each broker would have to bear."""
+    """Resulting load of each broker."""
     loads = {broker.name: list(broker.base) for broker in model.brokers}
     for topic in model.topics:
         counts = allocation[topic.name]
@@ -168,7 +169,7 @@ def broker_loads(model: Model, allocation: Allocation) -> dict[str, Load]:
 
 
 def grown(model: Model, factor_of: Mapping[str, float]) -> Model:
-    """The model with each topic's load so many times what it is; topics without a factor stay as they are."""
+    """The model with each topic's load multiplied by its factor; topics without a factor are unchanged."""
     return replace(
         model,
         topics=tuple(

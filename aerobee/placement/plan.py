@@ -62,7 +62,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What apply carries out. `made_at_ms` is when the model was made, ms since the epoch."""
+    """A plan, which apply executes. `made_at_ms` is when the model was made, ms since the epoch."""
 
     made_at_ms: int
     changes: tuple[TopicChange, ...]
@@ -137,7 +137,7 @@ def _forecast(model: Model, allocation: Allocation) -> Forecast:
 
 
 def parse_plan(text: bytes) -> Plan:
-    """Read a plan. Raises UsageError that says what is wrong with it."""
+    """Read a plan. Raises UsageError with the reason."""
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError as error:

@@ -5,8 +5,8 @@
     3  queues move until brokers are even
     4  where that is not enough, the topics with the largest queues at the fullest broker get more of them, and 3 again
 
-Topics whose keys choose the queue take part only with `move_ordered`, and only where the others were not enough. What comes out is
-never worse than the current placement: no met hard goal becomes violated, no violation of one grows, and the
+Topics whose keys choose the queue take part only with `move_ordered`, and only where the others were not enough. The
+result is never worse than the current placement: no met hard goal becomes violated, no violation of one grows, and the
 imbalance grows only where a hard goal required it.
 """
 
@@ -95,7 +95,7 @@ def _searched(
 
 
 def _wanted_counts(model: Model, allocation: Allocation, topics: list[Topic]) -> dict[str, int]:
-    """How many queues more a topic should have, for its consumers and where one queue is too large."""
+    """Number of queues to add to a topic, for its consumers and for a queue that is too large."""
     loads = broker_loads(model, allocation)
     mean = [sum(each) / len(model.brokers) for each in zip(*loads.values(), strict=True)]
     wanted = {}

@@ -1,9 +1,10 @@
 """Looks for a better placement: one queue from one broker to another at a time, as long as that evens the load out. Core.
 
-Each broker has a fill: of bytes in, bytes out, disk and number of queues, its share of what it can bear divided by the mean of
-all, so that 1 is even. A step takes the broker that is farthest from 1 and the move that lowers the sum of squares most; where
-no move helps, an exchange of two queues is tried. No step leaves a topic at one broker or in one zone alone, fills a broker above
-its capacity, or makes a broker the fullest of all. Deterministic: no randomness, no time; bounded by STEPS_PER_QUEUE.
+Each broker has a fill: for bytes in, bytes out, disk and number of queues, its utilization divided by the mean of all,
+so that 1 is balanced. A step takes the broker that is farthest from 1 and the move that lowers the sum of squares most;
+where no move helps, an exchange of two queues is tried. No step leaves a topic at one broker or in one zone alone,
+fills a broker above its capacity, or makes a broker the fullest of all. Deterministic: no randomness, no time; bounded
+by STEPS_PER_QUEUE.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aerobee.placement.model import RESOURCES, Allocation, Load, Model, Topic, b
 
 EVEN = 0.04  # a broker that is no farther from the mean is left alone
 QUEUES_WEIGHT = 0.3  # weight of the number of queues compared with bytes, while there is any load
-COUNT = len(RESOURCES)  # where the number of queues stands behind the parts of a load
+COUNT = len(RESOURCES)  # index of the number of queues, after the parts of a load
 TARGETS = 4  # brokers that are tried for one queue: the emptiest, by the worst resource and by all
 CHOSEN = 24  # topics of a full broker that are tried with every target
 EXCHANGES = 12  # queues of each side that are tried for an exchange
@@ -77,7 +78,7 @@ class Search:
         self._measure()
 
     def allocation(self) -> dict[str, dict[str, int]]:
-        """Where the movable topics are now."""
+        """Present placement of the movable topics."""
         return {
             topic.name: {self._names[broker]: count for broker, count in sorted(counts.items())}
             for topic, counts in zip(self._topics, self._counts, strict=True)
@@ -157,7 +158,7 @@ class Search:
     # state
 
     def _share(self, number: int) -> list[float]:
-        """What one queue of a topic costs."""
+        """Load of one queue of a topic."""
         queue_count = sum(self._counts[number].values())
         return [*(part / queue_count if queue_count else 0.0 for part in self._topics[number].total), 1.0]
 
@@ -175,7 +176,7 @@ class Search:
         only_queues = self._parts == [COUNT]
         self._weight = [1.0 if part < COUNT or only_queues else QUEUES_WEIGHT for part in range(COUNT + 1)]
         self._judged = [part for part in self._parts if part < COUNT or only_queues]
-        # What one unit of load adds to the fill of a broker.
+        # Increase of a broker's fill per unit of load.
         self._unit = [
             [
                 1 / (self._bears[broker][part] * mean[part]) if part in self._parts else 0.0
@@ -189,7 +190,7 @@ class Search:
         ]
 
     def _distance(self, broker: int) -> float:
-        """How far a broker is from the mean; above its capacity it goes before all others."""
+        """Distance of a broker from the mean; brokers above their capacity come first."""
         fill = self._fill[broker]
         far = max((abs(fill[part] - 1) for part in self._judged), default=0.0)
         if COUNT in self._parts:

@@ -49,7 +49,7 @@ ABSENT = State(0, 0)
 
 
 class Kind(Enum):
-    """What a step does."""
+    """Kind of a step."""
 
     GROW = "grow"
     SEED = "seed"

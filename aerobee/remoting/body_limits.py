@@ -1,4 +1,4 @@
-"""How many bytes the body of a request may have, by request code.
+"""Maximum size of request bodies, by request code.
 
 A frame has up to 16 MiB, and a JSON body costs a server up to a microsecond of its event loop per byte: a request that needs no
 large body is refused before its body is parsed, also by the gate, which may need the body to find the requested resource.

@@ -27,7 +27,7 @@ from aerobee.remoting.tls import ClientTls
 from aerobee.shared_task import SharedTask
 
 CONNECT_TIMEOUT_S = 3.0  # NettyClientConfig.connectTimeoutMillis
-LEAVE_WAIT_S = 30.0  # how long a connection that received GO_AWAY stays open for its pending calls
+LEAVE_WAIT_S = 30.0  # time for which a connection that received GO_AWAY stays open for its pending calls
 
 _LOG = logging.getLogger("aerobee.remoting")
 
@@ -78,7 +78,7 @@ class RemotingClient:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What requests are signed with."""
+        """Credentials that sign requests."""
         return self._endpoint.credentials
 
     async def invoke(

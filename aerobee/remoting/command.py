@@ -22,7 +22,7 @@ FALSE_TEXT = "false"
 
 
 class SerializeType(IntEnum):
-    """How the header is written; the first byte of the frame's second word."""
+    """Type of the header; the first byte of the frame's second word."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -63,16 +63,16 @@ class RemotingCommand:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
-        """Return the response to this request: same opaque, header in the type of the request. A remark that repeats what a long
-        request said is cut at REMARK_CHARS_MAX."""
+        """Return the response to this request: same opaque, header in the type of the request. A remark that quotes a
+        long request is cut at REMARK_CHARS_MAX."""
         if remark is not None and len(remark) > REMARK_CHARS_MAX:
             remark = f"{remark[:REMARK_CHARS_MAX]}… ({len(remark)} characters)"
         return RemotingCommand(
             code, ext, body, remark, self.opaque, FLAG_RESPONSE, serialize_type=self.serialize_type
         )
 
-    # Typed reads of ext. A field that is missing or not what it should be raises MalformedFrame, whose text names
-    # the field; raised inside a handler it becomes a reply with code 1, as RocketMQ's RemotingCommandException does.
+    # Typed reads of ext. A missing or invalid field raises MalformedFrame, whose text names the field; raised
+    # inside a handler it becomes a reply with code 1, as RocketMQ's RemotingCommandException does.
 
     def field(self, name: str) -> str | None:
         """Return the text of a field, None when it is absent."""

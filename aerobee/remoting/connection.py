@@ -3,8 +3,8 @@
 An asyncio.Protocol, not a stream: a read of many frames costs one wake-up, its replies leave in one write, and a
 handler that is a plain function costs no task and no future. Follows NettyRemotingAbstract (RocketMQ).
 
-What always holds:
-- A oneway request is never answered. A response completes at most one call. A closed connection fails each pending
+Invariants: - A oneway request is never answered. A response completes at most one call. A closed connection fails each
+pending
   call once, with ConnectionLost.
 - Nothing is read while the peer does not take its replies (`write_high_bytes`) or while handlers that wait hold too
   much (served_requests.py). Requests that were read already wait in the decoder.
@@ -52,7 +52,7 @@ Burst = Callable[["Connection", bytes | bytearray, int], int]
 
 @dataclass(slots=True)
 class Endpoint:
-    """What all connections of one server or one client have in common."""
+    """Shared state of all connections of one server or client."""
 
     handlers: Mapping[int, Handler]
     default: Handler | None = None
@@ -63,7 +63,7 @@ class Endpoint:
     leaves_unresponsive_peers: bool = (
         False  # a peer that was silent while a call waited is left: see pending_calls.py
     )
-    credentials: Credentials | None = None  # what our requests are signed with
+    credentials: Credentials | None = None  # credentials that sign requests
     watch: LoopWatch = field(default_factory=LoopWatch)
     stats: RequestStats = field(default_factory=RequestStats)
     http2: Callable[[Connection], OtherProtocol] | None = None  # takes connections that begin as HTTP/2's
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
         self.principal = ""
         self.is_open = False
         self.burst_note: Any = None
-        self.proofs: RequestProofs | None = None  # what proves our requests, once prove() was called
+        self.proofs: RequestProofs | None = None  # prover of requests, after prove() was called
         self.proofs_are_known = False  # it is known whether the peer takes proofs
         self._moved = False  # a byte moved since take_moved()
         self._ready: asyncio.Future[None] | None = None  # of a client that waits for the TLS handshake
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
         self._close_reason = ""
         self._is_lost = False
 
-    # What handlers and callers use
+    # Interface for handlers and callers
 
     @property
     def congested(self) -> bool:
@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def close_reason(self) -> str:
-        """Why this side closed it; "" while it is open, or when the peer did."""
+        """Reason why this side closed it; "" while it is open, or when the peer did."""
         return self._close_reason
 
     @property
@@ -257,8 +257,8 @@ class Connection(asyncio.Protocol):
     ) -> asyncio.Future[Any] | None:
         """As call(), for a caller who knows the loop's time; None, and nothing done, when that would fail or wait.
 
-        `note` is for the burst hook: it may take the call out of `pending` when it reads the response, and give the
-        future what it made of it instead of the RemotingCommand.
+        `note` is for the burst hook: it may remove the call from `pending` when it reads the response, and complete the
+        future with its own result instead of the RemotingCommand.
         """
         limits = self._limits
         if (
@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol):
         """Wait until the peer takes bytes again. Raises RequestTimeout, ConnectionLost."""
         started = self._loop.time()
         if not self._serving:
-            self._flush()  # what is only queued counts for nothing until the transport had it
+            self._flush()  # queued bytes do not count before the transport has them
         while self._write_paused and self.is_open:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._writable_waiters.append(waiter)
@@ -425,7 +425,7 @@ class Connection(asyncio.Protocol):
         if not self.is_open:
             return
         decoder, burst = self._decoder, self._endpoint.burst
-        # What most reads are: frames that the burst hook takes to the last byte, and nothing waits before them.
+        # The common case: the burst hook serves the whole read, and no earlier bytes are waiting.
         if (
             burst is not None
             and not decoder.buffer
@@ -588,7 +588,7 @@ class Connection(asyncio.Protocol):
                 return
             self._serve()
 
-    def set_reading(self) -> None:  # read or pause, as what waits says now
+    def set_reading(self) -> None:  # resume or pause reading, depending on the waiting bytes
         paused = (
             self._write_paused or self._requests.is_full or (self._other is not None and self._other.is_full)
         )

@@ -1,10 +1,10 @@
 """The open connections of one server or client: closing those on which nothing moves, and closing all.
 
 One sweep serves them all, no timer for each. A connection is closed between `idle_close_s` and a quarter more after its
-last byte in either direction; one that does not even take the close is aborted by the next sweep. Another sweep looks for
-peers that send too slowly to be served: a peer that sends a byte now and then is never idle and could keep its
-connection for ever, so a TLS handshake has a time limit, and a frame in progress has one that grows with its length.
-Source: IdleStateHandler with serverChannelMaxIdleTimeSeconds (RocketMQ), which has nothing like the second.
+last byte in either direction; a connection that does not react to the close is aborted by the next sweep. Another sweep
+looks for peers that send too slowly to be served: a peer that sends a byte now and then is never idle and could keep
+its connection for ever, so a TLS handshake has a time limit, and a frame in progress has one that grows with its
+length. Source: IdleStateHandler with serverChannelMaxIdleTimeSeconds (RocketMQ), which has nothing like the second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOG = logging.getLogger("aerobee.remoting")
 SWEEPS_PER_IDLE_TIME = 4
 LOOK_S_MAX = 5.0  # between looks for slow peers
 LOOKED_AT_ONCE = 2_000  # connections in one piece of the event loop
-CLOSE_WAIT_S = 0.5  # what connections get to close by themselves before they are aborted
+CLOSE_WAIT_S = 0.5  # time for connections to close before they are aborted
 
 
 class Progress:

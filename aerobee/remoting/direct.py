@@ -3,11 +3,11 @@
     event loop ── some are ready ──> DirectNetwork ── receive ──> FastPath.receive ──> native Sockets: read, serve, write
                                                   └── what is not ordinary ──> DirectTransport ──> Connection.data_received
 
-A connection's bytes go to its Connection as ever until that says `takes_bursts`; from then on the fast path gets them without a
-Python object for bytes or replies, and what it leaves comes here again. Everything but that is what an asyncio transport
-does: half-open peers, limits of unsent bytes, pausing, orderly close.
+A connection's bytes go to its Connection as usual until that sets `takes_bursts`; from then on the fast path reads them
+without a Python object for bytes or replies, and frames that it leaves return here. Everything but that is what an
+asyncio transport does: half-open peers, limits of unsent bytes, pausing, orderly close.
 
-What always holds: bytes leave in the order of writes; nothing is written past bytes that the peer has not taken. A transport
+Invariants: bytes are sent in the order of writes; no byte overtakes bytes that the peer has not accepted. A transport
 that is closed calls connection_lost once, from the event loop.
 """
 
@@ -59,7 +59,7 @@ class DirectNetwork(AsyncioNetwork):
 
     def serve(self, receive: Receive, host_of: Callable[[Connection], str | None]) -> None:
         """Let `receive` serve what arrives from now on (FastPath.receive); before, everything goes to the connections.
-        `host_of` says whom to ask for what comes over a connection (FastPath.host_of)."""
+        `host_of` returns the host that the guard checks for a connection (FastPath.host_of)."""
         self._receive = receive
         self.host_of = host_of
 
@@ -118,8 +118,8 @@ class DirectNetwork(AsyncioNetwork):
         return turn_count, others
 
     def _ready(self) -> None:
-        # While several peers have something, more arrives during their turn: looking again costs less than the way
-        # through the event loop, which gets its own turn after a few.
+        # While several peers send, more bytes arrive while they are served: polling again costs less than an
+        # event loop iteration, which follows after a few polls.
         self._run((0.0, None, None), _TURNS_MAX)
 
 

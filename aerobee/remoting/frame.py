@@ -51,7 +51,7 @@ class FrameDecoder:
 
     @property
     def unused(self) -> int:
-        """How many bytes wait."""
+        """Number of buffered bytes."""
         return len(self.buffer) - self.position
 
     def feed(self, data: bytes) -> None:
@@ -80,7 +80,7 @@ class FrameDecoder:
         return (self.passed, self.position) if self.position < len(self.buffer) else None
 
     def announced_bytes(self) -> int:
-        """How long the frame that has begun says that it is; 0 before its length has come."""
+        """Stated length of the incomplete frame; 0 before its length has come."""
         if self.unused < LENGTH_BYTES:
             return 0
         (length,) = _LENGTH.unpack_from(self.buffer, self.position)
@@ -124,7 +124,7 @@ class FrameDecoder:
 
 
 def _too_large(first: bytes, frame_bytes_max: int) -> str:
-    """Whoever speaks another protocol begins with something else than a length; two of them are known by it."""
+    """Peers with another protocol do not begin with a length; two protocols are recognized by their first bytes."""
     if first.isascii() and first.decode("ascii").isprintable():
         return f"it begins with {first.decode()!r}, which another protocol does, not RocketMQ's remoting"
     if first[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert or a handshake of any TLS version

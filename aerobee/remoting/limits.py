@@ -1,4 +1,4 @@
-"""What one connection may cost: bounds on frames, unsent bytes, waiting handlers and time."""
+"""Bounds of one connection: frames, unsent bytes, waiting handlers and time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one connection may cost.
+    """Bounds of one connection.
 
     Worst case in memory: one partial frame and the read behind it (`frame_bytes_max` + 256 KiB), requests held by
     waiting handlers (`handler_bytes_max` + one frame), unsent bytes (`write_max_bytes` + one frame). With the

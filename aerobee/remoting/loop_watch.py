@@ -32,7 +32,8 @@ class LoopWatch:
         self.held_s = 0.0  # all together
         self.longest_s = 0.0
         self.longest = ""  # request and peer
-        self.stalled_s = 0.0  # what single requests that are no sends have held, all together (overload.py)
+        # Total time for which single requests other than sends blocked the event loop (overload.py).
+        self.stalled_s = 0.0
         self._throttle = LogThrottle(_LOG, monotonic)
 
     def note(self, code: int, address: str, held_s: float) -> None:

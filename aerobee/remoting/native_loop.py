@@ -1,11 +1,11 @@
 """An asyncio event loop that waits in native code, together with the sockets that native code serves.
 
-asyncio's own loop with another selector: one epoll holds what asyncio watches and the connections of one DirectNetwork. When
-only connections have something, they are served and the wait continues, without an event loop iteration: an epoll below
-the loop's (direct.py, on any other loop) costs a fifth of what a message costs that comes alone.
+asyncio's own loop with another selector: one epoll holds what asyncio watches and the connections of one DirectNetwork.
+When only connections have events, they are served and the wait continues, without an event loop iteration: a nested
+epoll (direct.py, on any other loop) costs a fifth of a single message.
 
-Connections are served in native code alone, turn after turn, until something is left for the loop: a callback, a new
-timer or one that is due, a descriptor of others.
+Connections are served in native code only, until there is work for the loop: a callback, a new or due timer, another
+descriptor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Run = Callable[[Wait], tuple[int, list[tuple[int, int]]]]
 
 
 class SocketTurns(Protocol):
-    """What the turns of a run leave for Python. A connection is what was given to serve(), an owner or transport what to add().
+    """Results of a run for Python. A connection is what was given to serve(), an owner or transport what to add().
 
     A protocol, because native code implements it.
     """
@@ -48,7 +48,7 @@ class SocketTurns(Protocol):
 
     @property
     def turn_count(self) -> int:
-        """How many turns had something to serve."""
+        """Number of iterations that served frames."""
         ...
 
     @property
@@ -73,12 +73,12 @@ class SocketTurns(Protocol):
 
     @property
     def unsent(self) -> list[tuple[Any, bytes | int]]:
-        """What peers did not take: (transport, bytes), or (transport, number of the system's error)."""
+        """Bytes that peers did not accept: (transport, bytes), or (transport, number of the system's error)."""
         ...
 
     @property
     def fault(self) -> BaseException | None:
-        """What failed when the numbers of these turns were written into the store's objects."""
+        """Failure while the results of these iterations were written into the store's objects."""
         ...
 
 
@@ -107,8 +107,8 @@ class NativeSockets(Protocol):
         loop_timers: list[Any] | None,
         linger_s: float = -1.0,
     ) -> SocketTurns:
-        """Wait, read, serve and send, turn after turn, until something is left for Python, or `linger_s` after the first turn
-        (below 0: not)."""
+        """Wait, read, serve and send repeatedly, until work is left for Python, or `linger_s` after the first iteration
+        (below 0: no limit)."""
         ...
 
     def add(self, descriptor: int, owner: object) -> int: ...
@@ -181,11 +181,11 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
         self._native_selector.run = None
 
     def work(self) -> Work:
-        """What the loop is to run, and its timers; asyncio replaces both now and then."""
+        """The loop's ready callbacks and timers; asyncio replaces both objects occasionally."""
         return self._ready, self._scheduled
 
     def wait(self) -> Wait:
-        """How long the loop only has to wait, and what changes afterwards."""
+        """Time for which the loop only has to wait."""
         if self._ready or self._stopping:
             timeout_s = 0.0
         elif self._scheduled:
@@ -196,7 +196,7 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
 
 
 class _NativeSelector(selectors.BaseSelector):
-    """What asyncio needs of a selector; register() and its like see plain descriptors and objects with fileno()."""
+    """The selector interface of asyncio; register() and similar methods accept descriptors and objects with fileno()."""
 
     def __init__(self, sockets: NativeSockets, wait: Callable[[], Wait], work: Callable[[], Work]) -> None:
         self.sockets = sockets

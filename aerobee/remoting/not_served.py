@@ -46,7 +46,7 @@ WHY: Mapping[int, str] = {
     R.RESET_MASTER_FLUSH_OFFSET: "a slave continues from its own log, truncated to the part it shares with its master: the offset cannot be set manually",
     R.SET_COMMITLOG_READ_MODE: "the operating system chooses its read-ahead from the reads of the log: the mode cannot be set",
     R.SWITCH_TIMER_ENGINE: "there is one engine for timers, the wheel in files: nothing to switch to",
-    R.POP_ROLLBACK: "what POP has handed out is known in memory and rebuilt from the log: there are no records to export or to roll back",
+    R.POP_ROLLBACK: "POP deliveries are kept in memory and rebuilt from the log: there are no records to export or to roll back",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What serves a connection of a remoting server that speaks another protocol, told by its first byte."""
+"""Interface for serving another protocol on a remoting server's connection, recognized by its first byte."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ HTTP2_FIRST_BYTE = 0x50  # "P" of HTTP/2's preface; a frame of remoting begins w
 
 
 class OtherProtocol(Protocol):
-    """What takes the bytes of a connection that speaks another protocol; it sends by Connection.write().
+    """Receiver of the bytes of a connection with another protocol; it sends with Connection.write().
 
     A protocol, because broker/grpc, which speaks HTTP/2, lies above.
     """

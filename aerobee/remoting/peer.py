@@ -1,7 +1,7 @@
 """The peer of a request, as handlers, pending requests and deferred replies see it: a Caller that speaks remoting.
 
-A `Connection` (connection.py) is one; what stands in for one in a test or a simulation is another. Whoever works on a Peer
-never learns which. Services take a Caller, which may speak another protocol.
+`Connection` (connection.py) implements it; so do substitutes in tests and simulations. Whoever works on a Peer never
+learns which. Services take a Caller, which may speak another protocol.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Peer(Caller, Protocol):
         ...
 
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:
-        """Ask the peer, and return its answer whatever its code. Raises ConnectionLost, RequestTimeout."""
+        """Send a request to the peer, and return its reply, whatever its code. Raises ConnectionLost, RequestTimeout."""
         ...
 
     def invoke_oneway(self, command: RemotingCommand) -> None:

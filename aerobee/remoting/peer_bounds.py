@@ -25,11 +25,11 @@ class PeerBounds:
 
     @property
     def reached_count(self) -> int:
-        """How often a peer was refused something because of a bound."""
+        """Number of refusals because of a bound."""
         return self._throttle.count
 
     def require(self, key: str, count: int, what: str, address: str = "") -> None:
-        """Raise RemoteError when `count` is above the bound: `what` says of whom or of what there are so many."""
+        """Raise RemoteError when `count` is above the bound: `what` names the bounded objects."""
         limit = self.limit(key)
         if count > limit:
             raise self.reached(key, f"{what}: {count} are too many, at most {limit} are allowed", address)

@@ -15,7 +15,7 @@ from typing import Any
 
 from aerobee.errors import RequestTimeout
 
-CALL_SWEEP_S = 0.1  # how late a time-out may be noticed
+CALL_SWEEP_S = 0.1  # maximum delay of a time-out
 UNRESPONSIVE_S = 1.0  # a call that waited for less proves nothing
 NEVER = float("inf")
 

@@ -1,6 +1,6 @@
 """Ids, flags, bounds and names that clients, brokers, NameServers and controllers must give the same value. Core.
 
-What a single file defines for its own use stays there; a test refuses a second definition of the same constant.
+Constants used by one file stay there; a test refuses a second definition of the same constant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Has a client prove what it asks (request_proof.py), where the server takes proofs."""
+"""Adds proofs to a client's requests (request_proof.py), if the server accepts proofs."""
 
 from __future__ import annotations
 

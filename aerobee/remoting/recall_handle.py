@@ -15,7 +15,7 @@ _VERSION = "v1"
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """What a handle says."""
+    """Contents of a handle."""
 
     topic: str
     broker_name: str
@@ -28,7 +28,7 @@ class RecallHandle:
 
 
 def decode_recall_handle(text: str) -> RecallHandle:
-    """Raises ValueError, saying what is wrong, for text that is no handle."""
+    """Raises ValueError with the reason for an invalid handle."""
     try:
         padded = text + "=" * (-len(text) % 4)
         parts = base64.b64decode(padded.encode(), altchars=b"-_", validate=True).decode().split(" ")

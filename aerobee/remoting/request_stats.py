@@ -1,4 +1,4 @@
-"""How long requests took until they were answered, by code and outcome, and how many are being worked on. Core.
+"""Durations of requests by code and outcome, and the number of requests in progress. Core.
 
 Source: RemotingMetricsManager (RocketMQ), which counts milliseconds under the same names. A row is an array of native 64-bit
 numbers: how many requests ended within each of ENDS_S and beyond, then the sum of their times in ns. Those of the fast path
@@ -22,7 +22,7 @@ from aerobee.remoting.codes import REQUEST_NAMES, RequestCode
 
 ENDS_S = (0.001, 0.003, 0.005, 0.007, 0.01, 0.1, 1.0, 2.0, 3.0)
 ROW_NUMBERS = len(ENDS_S) + 2
-# What the fast path answers. native/src/requests.rs has the same in the same order.
+# Requests that the fast path answers; native/src/requests.rs has the same list in the same order.
 FAST_CODES = (
     RequestCode.SEND_MESSAGE.value,
     RequestCode.SEND_MESSAGE_V2.value,
@@ -44,7 +44,7 @@ Answers = Sequence[tuple[int, int]]
 
 
 class Outcome(NamedTuple):
-    """What requests have in common that are counted together."""
+    """Group of requests that are counted together."""
 
     request_code: int
     response_code: int
@@ -108,7 +108,7 @@ class RequestStats:
             self.add(request_code, response_code, elapsed_s, times)
 
     def took(self, elapsed_s: float) -> None:
-        """What is in `fast_answered` took that long."""
+        """Record this duration for the requests in `fast_answered`."""
         codes, rows = self.fast_answered, self.fast_rows
         bucket = bisect_left(ENDS_S, elapsed_s)
         while codes:

@@ -1,6 +1,6 @@
 """The requests of one connection: each to its handler, the outcome to the peer (NettyRemotingAbstract.processRequestCommand).
 
-A handler that is a plain function costs no task and no future. One that is a coroutine runs as a task of the connection;
+A handler that is a plain function costs no task and no future. A coroutine handler runs as a task of the connection;
 `handler_tasks_max` and `handler_bytes_max` bound how many run and what they hold: beyond them the connection reads
 nothing. A oneway request is never answered.
 """
@@ -104,7 +104,7 @@ class ServedRequests:
     def _count(
         self, request: RemotingCommand, reply: Reply, elapsed_s: float, error: Exception | None = None
     ) -> None:
-        """Count what is answered now; whoever answers later counts it."""
+        """Count requests that are answered now; deferred replies are counted when they are sent."""
         if error is not None and not isinstance(error, AerobeeError):
             result = FAILED
         elif request.flag & FLAG_ONEWAY:

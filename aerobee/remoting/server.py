@@ -34,7 +34,7 @@ _LOG = logging.getLogger("aerobee.remoting")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Where to listen. Port 0 takes a free one; an empty host means every address of the machine."""
+    """Address of a listener. Port 0 takes a free one; an empty host means every address of the machine."""
 
     name: str
     host: str
@@ -58,7 +58,7 @@ def parse_listeners(text: str) -> tuple[Listener, ...]:
 
 
 def connections_max(wanted: int) -> int:
-    """How many connections a process may have open: what is set, or half of its limit of open files."""
+    """Maximum number of open connections: the setting, or half of the process's limit of open files."""
     return wanted or max(16, open_files_max() // 2)
 
 

@@ -21,11 +21,11 @@ from aerobee.remoting.peer import Handler, Peer
 
 
 class ServerConfig(Protocol):
-    """What a server's settings have for this."""
+    """The part of a server's settings that is used here."""
 
     @property
     def config_store_path(self) -> str | None:
-        """Where changes are kept; None: nowhere."""
+        """File of changed settings; None: nowhere."""
 
     @property
     def config_black_list(self) -> str:
@@ -43,7 +43,7 @@ class LiveConfig(Protocol[C]):
 
 @dataclass(frozen=True, slots=True)
 class SettingsRules:
-    """Which keys may change, by request codes of one kind of server."""
+    """Keys that may change, and request codes, of one kind of server."""
 
     update: RequestCode
     get: RequestCode

@@ -30,7 +30,7 @@ LAST_WITHOUT_UNIQUE_KEY_QUERY = (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client proves itself with. The secret never shows in repr().
+    """Credentials of a client. The secret never shows in repr().
 
     Raises ConfigError for an empty key, or one without the other.
     """

@@ -5,10 +5,10 @@ Source: TlsSystemConfig, TlsHelper, NettyRemotingServer.HandshakeHandler. Keys, 
 configuration: `tls.server.mode`, `tls.enable`, `tls.test.mode.enable`, `tls.server.need.client.auth` and, under
 `tls.server.` and `tls.client.`, `keyPath keyPassword certPath trustCertPath`, `authClient` / `authServer`.
 
-As in RocketMQ a server's certificate is checked only when authServer is true, and host names never: routes name brokers by
-IP address. Otherwise than in RocketMQ, `tls.server.need.client.auth=require` refuses clients without a certificate of the
-trust store, whatever authClient says, and needs a trust store to start. Files are PEM. Beyond RocketMQ, listeners named by
-`tls.server.plainListeners` take plain connections although the mode is enforcing.
+As in RocketMQ a server's certificate is checked only when authServer is true, and host names never: routes name brokers
+by IP address. Unlike RocketMQ, `tls.server.need.client.auth=require` refuses clients without a certificate of the trust
+store, independent of authClient, and requires a trust store at the start. Files are PEM. Beyond RocketMQ, listeners
+named by `tls.server.plainListeners` take plain connections although the mode is enforcing.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TlsFiles:
             )
 
     def stamps(self) -> tuple[tuple[int, int, int], ...]:
-        """What changes when a file is replaced: modification time, size, inode. Raises ConfigError."""
+        """Values that change when a file is replaced: modification time, size, inode. Raises ConfigError."""
         found = []
         for path in (self.key_path, self.cert_path, self.trust_cert_path):
             if path:
@@ -100,7 +100,7 @@ class TlsFiles:
 
 
 class ServerTls:
-    """What a server does with TLS. The context is recreated when one of the files changed, without a restart."""
+    """TLS mode of a server. The context is recreated when one of the files changed, without a restart."""
 
     def __init__(
         self,
@@ -145,7 +145,8 @@ class ServerTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.set_alpn_protocols(["h2"])  # gRPC clients require it; clients of remoting request none
         self.files.load_into(context)
-        # Whoever asks for certificates and names a trust store has them checked, authClient set or not.
+        # If certificates are requested and a trust store is configured, they are verified, with or without
+        # authClient.
         if self._client_auth is not ClientAuth.NONE and self.files.trust_cert_path:
             required = self._client_auth is ClientAuth.REQUIRE
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
@@ -242,7 +243,7 @@ class TlsPump:
         self.is_ended = False  # the peer said that it sends no more
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes of the peer and return what they say. Take outgoing() afterwards, in case of an error too.
+        """Decrypt bytes from the peer. Take outgoing() afterwards, in case of an error too.
 
         Raises WireError when the peer's bytes are not TLS, or it refuses us or we it.
         """
@@ -275,7 +276,7 @@ class TlsPump:
             view = view[self._session.write(view) :]
 
     def end(self) -> None:
-        """Say that nothing more comes."""
+        """Signal the end of the stream."""
         try:
             self._session.unwrap()
         except ssl.SSLError:

@@ -63,7 +63,7 @@ fn too_large() -> PyErr {
     PyOverflowError::new_err("a column of one batch holds more than 2 GiB: ask for smaller batches")
 }
 
-/// Which columns are wanted: bits in the order of LAID_OUT.
+/// Requested columns: bits in the order of LAID_OUT.
 #[derive(Clone, Copy)]
 struct Mask(u32);
 

@@ -1,5 +1,5 @@
-//! Who may pull: the authorizations that a broker has given, kept by everything that the answer depends on
-//! (aerobee/broker/fastpath/authorizations.py gives them).
+//! Authorizations of pulls, cached by all values that they depend on (aerobee/broker/fastpath/authorizations.py creates
+//! them).
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -52,7 +52,7 @@ impl Authorizations {
         Self { find, known: HashMap::new() }
     }
 
-    /// Who may pull has changed: ask again.
+    /// Permissions to pull have changed: drop the cached authorizations.
     pub fn forget(&mut self) {
         self.known.clear();
     }
@@ -61,7 +61,7 @@ impl Authorizations {
         self.known.get(key)
     }
 
-    /// Put into `key` what the answer depends on, and ask unless it is known already.
+    /// Build `key` from the values that the authorization depends on, and request it unless it is cached.
     pub fn find(
         &mut self,
         py: Python<'_>,

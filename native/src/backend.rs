@@ -32,7 +32,7 @@ use crate::window::Window;
 use crate::{binary_header, json_header};
 
 
-/// What stays between bursts.
+/// State between bursts.
 pub struct State {
     pub shared: Shared,
     pub put_steps: Steps,
@@ -129,7 +129,7 @@ impl Backend {
         self.register(py, Box::new(Transactions::new(hooks, half_topic, special_properties)))
     }
 
-    /// What was stored and handed out since the last call.
+    /// Messages stored and delivered since the last call.
     fn take_totals<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>)> {
         let Ok(mut state) = self.state.try_lock() else { return Ok((PyList::empty(py), PyList::empty(py))) };
         let shared = &mut state.shared;
@@ -204,7 +204,7 @@ impl Backend {
     }
 }
 
-/// What a burst says that served nothing: the frames are for the handlers.
+/// Result of a burst that served nothing: the frames are for the handlers.
 fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
     let result = BurstResult {
         replies: PyBytes::new(py, b"").unbind(),
@@ -219,7 +219,7 @@ fn nothing(py: Python<'_>, position: usize) -> PyResult<Py<BurstResult>> {
     Py::new(py, result)
 }
 
-/// Copy the whole frames from `position` on, and what stands in the way of the first that is not.
+/// Copy the whole frames from `position` on, and the first incomplete or invalid one.
 fn whole_frames(data: &Bound<'_, PyByteArray>, position: usize) -> PyResult<Vec<u8>> {
     let window = Window::new(data.as_any())?;
     let size = data.len();
@@ -232,7 +232,7 @@ fn whole_frames(data: &Bound<'_, PyByteArray>, position: usize) -> PyResult<Vec<
         }
         end += length + 4;
     }
-    // Eight more: the words of what follows tell that it is not whole, or not a frame.
+    // Eight more bytes: the words of the next frame show that it is incomplete or invalid.
     end = size.min(end + 8);
     let mut bytes = Vec::new();
     let position = position.min(size);
@@ -243,8 +243,8 @@ fn whole_frames(data: &Bound<'_, PyByteArray>, position: usize) -> PyResult<Vec<
 impl State {
     /// Serve a burst to its end. `shift` is what is to be added to positions in `data` for those of the caller.
     ///
-    /// Raises what fails at the burst's end: nothing of it may be answered then, for what it stored may not be where the
-    /// store looks for it. What fails before, after bytes were written, is the result's fault.
+    /// Raises what fails at the burst's end: nothing of it may be answered then, for what it stored may not be where
+    /// the store looks for it. An earlier failure after bytes were written is the result's fault.
     fn serve(
         &mut self,
         mut burst: Burst<'_>,
@@ -281,14 +281,14 @@ impl State {
         Ok(result)
     }
 
-    /// Count how long what was stored since there were so many requests took, and the pulls that found something.
+    /// Record the duration of the sends since that request count, and of the pulls that found messages.
     pub fn took(&mut self, py: Python<'_>, took: Duration, requests: u64, pulled: &[Pulled]) -> PyResult<()> {
         self.requests.took(took);
         self.put_steps.add(py, took, self.shared.appender.topics.request_count - requests)?;
         self.get_steps.add(py, took, pulled.iter().filter(|result| result.held.is_none()).count() as u64)
     }
 
-    /// What a burst leaves to its end. Returns how many requests have stored something.
+    /// Work deferred to the end of a burst. Returns how many requests have stored something.
     pub fn end(&mut self, burst: &mut Burst<'_>) -> PyResult<u64> {
         let py = burst.writing.py;
         let ended = self.shared.appender.end(&mut burst.writing);

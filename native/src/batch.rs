@@ -131,7 +131,8 @@ struct BatchEntry<'a> {
     properties: &'a [u8],
 }
 
-/// Cut a batch body into its messages (send_header.parse_batch); None for lying sizes, an empty batch or one that is too large.
+/// Cut a batch body into its messages (send_header.parse_batch); None for wrong sizes, an empty batch or one that is
+/// too large.
 fn cut_batch(mut rest: &[u8]) -> Option<Vec<BatchEntry<'_>>> {
     let mut entries = Vec::new();
     while !rest.is_empty() {

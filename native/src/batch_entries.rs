@@ -1,5 +1,6 @@
-//! Rows of Arrow columns as the body of a batch (320). aerobee/spark/entry_codec.py says what is handed in; the reference implementation is
-//! encode_batch_entry() of the message that sink_rows.py makes of a row, and each row that is not ordinary is left to it.
+//! Rows of Arrow columns as the body of a batch (320). aerobee/spark/entry_codec.py describes the arguments; the
+//! reference implementation is encode_batch_entry() of the message that sink_rows.py creates from a row, and it handles
+//! every row that is not ordinary.
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -50,7 +51,7 @@ impl Texts {
         Ok(Self { offsets: View::new(offsets)?, data: View::new(data)?, validity: view_of(validity.as_ref())?, first: *first })
     }
 
-    /// Where a row's bytes are: (at, size), None where it has no value.
+    /// Position of a row's bytes: (at, size), None without a value.
     fn place(&self, row: i64) -> PyResult<Option<(i64, usize)>> {
         let index = self.first.checked_add(row).filter(|index| *index >= 0).ok_or_else(beyond)?;
         if !is_valid(self.validity.as_ref(), index)? {
@@ -89,7 +90,7 @@ impl Pairs {
         })
     }
 
-    /// Which pairs are a row's.
+    /// Range of a row's pairs.
     fn range(&self, row: i64) -> PyResult<std::ops::Range<i64>> {
         let index = self.first.checked_add(row).filter(|index| *index >= 0).ok_or_else(beyond)?;
         if !is_valid(self.validity.as_ref(), index)? {

@@ -11,16 +11,16 @@ const FIXED_BYTES: usize = 17;
 const LANGUAGE: u8 = 3; // PYTHON, as JSON replies say
 pub const REPLY_FLAG: u32 = 1;
 
-/// What a header says.
+/// Contents of a header.
 pub struct BinaryHeader {
     pub code: i32,
     pub flag: i32,
     pub opaque: i32,
-    /// How many known fields are not UTF-8.
+    /// Number of known fields that are not UTF-8.
     pub mended: usize,
 }
 
-/// Values that are not UTF-8, with what cannot be decoded replaced as Python's decoder does it.
+/// Values that are not UTF-8, with undecodable bytes replaced as Python's decoder does.
 pub type Replaced = Vec<Vec<u8>>;
 
 /// Read a header, or return None when it is malformed. Known fields that are not UTF-8 are taken from `replaced`: who

@@ -1,7 +1,8 @@
-//! What a client spends its time on besides calls: ids, frames of sends, and answers to them (client_reply.rs).
+//! The client's hot functions: ids, frames of sends, and replies to them (client_reply.rs).
 //!
 //! aerobee/client/base/unique_id.py and send_header.py are the reference implementation;
-//! tests/unit/client/session/test_client_codec.py holds both to it. Whatever is not ordinary is left to the reference implementation, which knows every case and raises what is to be raised.
+//! tests/unit/client/session/test_client_codec.py holds both to it. Cases that are not ordinary are left to the
+//! reference implementation, which covers every case and raises the errors.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;

@@ -1,6 +1,6 @@
-//! Answers to sends, a whole read in one call. aerobee/client/session/send_replies.py is the reference implementation: it says which answers are
-//! ordinary. This one takes fewer, those written without blanks and escapes as brokers do; what it leaves goes the usual
-//! way and ends the same.
+//! Answers to sends, a whole read in one call. aerobee/client/session/send_replies.py is the reference implementation:
+//! it says which answers are ordinary. This one accepts fewer, those without blanks and escapes, as brokers write them;
+//! the others take the general path with the same result.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -124,7 +124,7 @@ fn header_at(data: &[u8], position: usize) -> Option<(&[u8], usize)> {
     Some((data.get(position + 8..stop)?, stop))
 }
 
-/// What an answer says.
+/// Contents of a reply.
 struct Answer<'a> {
     code: i64,
     opaque: i64,

@@ -72,7 +72,7 @@ constants! {
     ELIGIBLE_SYS_FLAG: i64 = 0x1 | 0x2 | 0x700; // compressed, several tags, kind of compression
     REPLY_BYTES_MAX: usize = 1 << 20;
     FAST_CODES: [i64; 6] = [SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, PULL_MESSAGE, LITE_PULL_MESSAGE, END_TRANSACTION];
-    // What the fast path leaves to the handlers (aerobee/broker/fastpath/exclusions.py).
+    // Bounds of frames left to the handlers (aerobee/broker/fastpath/exclusions.py).
     HEADER_BYTES_MAX: usize = 256 * 1024;
     NUMBER_CHARS_MAX: usize = 20;
     LEVEL_MAX: i64 = 128;
@@ -83,7 +83,7 @@ constants! {
     BATCH_MESSAGE_PROPERTIES: [&str; 1] = ["INNER_MULTI_QUEUE_OFFSET"];
     GUARDED_FIELDS_MAX: usize = 64;
     GUARDED_TEXT_CHARS_MAX: usize = 512;
-    // What the backends remember and how they read.
+    // Bounds of the backends' caches and reads.
     GRANTS_MAX: usize = 10_000;
     AUTHORIZATIONS_MAX: usize = 4096;
     SQL_PREFIX: u8 = 0;

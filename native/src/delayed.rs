@@ -29,7 +29,7 @@ pub struct Delayed {
     turn: Option<Turn>,
 }
 
-/// What holds for one burst.
+/// State of one burst.
 struct Turn {
     burst: u64,
     is_allowed: bool,
@@ -40,14 +40,14 @@ struct Turn {
     told_timer: bool,
 }
 
-/// What a message asks for.
+/// Requested delivery of a message.
 enum Wish {
     Level(usize),
-    /// When it is to be delivered, ms.
+    /// Requested delivery time, ms.
     At(i64),
 }
 
-/// When a message is due.
+/// Due time of a message.
 enum Due {
     /// That of a level, which counts from 1, at this time, ms.
     Level(usize, i64),
@@ -112,7 +112,7 @@ impl Delayed {
         }
     }
 
-    /// What holds for this burst, asked once in it.
+    /// State of this burst, read once per burst.
     fn turn(&mut self, burst: &Burst<'_>) -> Outcome<&mut Turn> {
         if self.turn.as_ref().is_none_or(|turn| turn.burst != burst.number) {
             let py = burst.writing.py;
@@ -239,7 +239,7 @@ impl Delayed {
         told.map(|_| ()).or_else(|error| note_failed_callback(py, error, "telling the timer")).map_err(Stop::Fault)
     }
 
-    /// When a message is due that asks for this; one that is due at no time of ours is for the handlers.
+    /// Due time for this request; the handlers serve requests outside the supported range.
     fn due(&self, wish: &Wish, now_ms: i64, limits: Option<(i64, i64)>) -> Outcome<Due> {
         match *wish {
             Wish::Level(level) => {
@@ -302,7 +302,7 @@ impl Delayed {
     }
 }
 
-/// What a property text asks for, when it is written as we would write it, and once.
+/// The request in a property text, if it occurs once and in canonical form.
 fn wish_of(text: &[u8], now_ms: i64) -> Option<Wish> {
     let mut found = None;
     let mut parts = text.split(|byte| matches!(byte, 1 | 2));

@@ -27,13 +27,13 @@ pub struct DeliveryBackend {
     forgets_topics: AtomicBool,
 }
 
-/// What a run of deliveries is about. `stamp`: precision and time of delivery of timer messages, ms.
+/// Arguments of a run of deliveries. `stamp`: precision and time of delivery of timer messages, ms.
 struct Due {
     readable_end: i64,
     stamp: Option<(i64, i64)>,
 }
 
-/// What its properties say; of equal names the last counts.
+/// Values of its properties; the last of equal names counts.
 #[derive(Default)]
 struct Pairs<'a> {
     indexed: Properties<'a>,
@@ -48,7 +48,7 @@ struct Pairs<'a> {
     is_inner: bool, // it is for several queues
 }
 
-/// Where records are read: the segment before the current one that was looked into last.
+/// Source of records: the last used segment before the current one.
 #[derive(Default)]
 struct Reader {
     old: Option<Segment>,
@@ -94,7 +94,7 @@ impl DeliveryBackend {
         deliver(&mut shared, py, &sources, now_ms, &Due { readable_end, stamp })
     }
 
-    /// What the timer has to know of the records at `sources`, until one is not ordinary.
+    /// The timer's data about the records at `sources`, up to the first one that is not ordinary.
     #[pyo3(signature = (sources, *, readable_end, precision_ms))]
     fn look<'py>(
         &self,
@@ -146,7 +146,7 @@ fn deliver(shared: &mut Shared, py: Python<'_>, sources: &[i64], now_ms: i64, du
         fault = fault.or(Some(error));
     }
     let fault = match fault {
-        // What is no error of the program, such as an interrupt, goes through.
+        // Exceptions that are no program errors, such as an interrupt, pass through.
         Some(error) if !error.is_instance_of::<pyo3::exceptions::PyException>(py) => return Err(error),
         fault => fault.map(|error| error.into_value(py).into_any()),
     };
@@ -196,7 +196,7 @@ fn deliver_one(
     Ok(reader.record.len())
 }
 
-/// What the timer has to know of the sources, until one is not ordinary.
+/// The timer's data about the sources, up to the first one that is not ordinary.
 fn look<'py>(
     shared: &mut Shared,
     py: Python<'py>,
@@ -256,7 +256,7 @@ fn read_waiting(
 }
 
 impl Pairs<'_> {
-    /// When a timer message is due, to the millisecond as far as it is known (timer_properties.due_time).
+    /// Due time of a timer message, to the millisecond if known (timer_properties.due_time).
     fn due_ms(&self, out_ms: i64, precision_ms: i64, store_timestamp: i64) -> i64 {
         let after = |delay: Option<i64>, unit: i128| {
             delay.map(|delay| i128::from(store_timestamp) + i128::from(delay) * unit)

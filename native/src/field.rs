@@ -73,7 +73,7 @@ impl Name {
 
 /// Takes the fields of a header in their order.
 pub trait FieldSink<'a> {
-    /// What came of this header is void.
+    /// The results of this header are void.
     fn clear_header(&mut self);
 
     /// A field whose name is one of `a` to `z`.
@@ -94,11 +94,11 @@ pub struct AllFields<'a> {
     /// when these bytes are the same.
     names: Vec<u8>,
     values: Vec<Value<'a>>,
-    /// Where those of the last header begin.
+    /// Start of the last header's names.
     begin: (usize, usize),
 }
 
-/// Where the fields of one header stand among them.
+/// Range of one header's fields.
 #[derive(Clone, Default)]
 pub struct Kept {
     names: Range<usize>,
@@ -277,7 +277,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What number() of fastpath/pull.py reads: a JSON integer or at most 20 characters of digits, of 64 bits.
+    /// As number() of fastpath/pull.py: a 64-bit JSON integer, or at most 20 digits as text.
     pub fn number(&self) -> Option<i64> {
         match self {
             Value::Integer(value) => Some(*value),

@@ -14,20 +14,20 @@ const SIGNATURE: &str = "Signature";
 const UNIQUE_KEY_QUERY: &str = "_UNIQUE_KEY_QUERY";
 const REPLACEMENT: &[u8] = "\u{FFFD}".as_bytes();
 
-/// What names of fields say. Numbers are those of values.
+/// Properties of field names. Numbers are those of values.
 pub struct FieldOrder {
     /// None where they are too long to be remembered.
     names: Option<Vec<u8>>,
     /// Those that are known by a name of ours.
     known: Vec<(Name, u32)>,
-    /// What is signed, in its order.
+    /// The signed fields, in order.
     pub signed: Vec<u32>,
     pub access_key: Option<usize>,
     pub signature: Option<usize>,
     pub has_unique_key_query: bool,
-    /// How many different names there are.
+    /// Number of distinct names.
     pub name_count: usize,
-    /// Whether a name is not UTF-8, or has what stands for bytes that are not.
+    /// Whether a name is not UTF-8, or contains the replacement for invalid bytes.
     pub is_strange: bool,
 }
 
@@ -93,7 +93,7 @@ impl FieldOrders {
     }
 }
 
-/// Whether a text of a binary header is one that the handlers have to look at.
+/// Whether the handlers must decode a text of a binary header.
 pub fn is_strange(text: &[u8]) -> bool {
     !text.is_ascii() && (std::str::from_utf8(text).is_err() || text.windows(REPLACEMENT.len()).any(|part| part == REPLACEMENT))
 }

@@ -1,5 +1,5 @@
-//! SQL92 filters over the bytes of stored records. aerobee/broker/filter/program.py makes the programs and draws them,
-//! record_test.py says what they mean; a fuzz compares both (tests/fuzz/sql92_against_sqlite.py).
+//! SQL92 filters over the bytes of stored records. aerobee/broker/filter/program.py creates and describes the programs,
+//! record_test.py is their reference implementation; a fuzz compares both (tests/fuzz/sql92_against_sqlite.py).
 
 use std::cmp::Ordering;
 
@@ -395,7 +395,7 @@ fn is_decimal(text: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Where a byte first stands, eight bytes at a time.
+/// Position of the first occurrence of a byte, eight bytes at a time.
 fn position(text: &[u8], wanted: u8) -> Option<usize> {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;

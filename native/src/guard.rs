@@ -1,9 +1,10 @@
 //! Who may have a frame served: aerobee/broker/fastpath/guard.py is the Python counterpart, aerobee/access/gate.py the reference of both.
 //!
-//! A grant is looked up once for a host, an access key and the names that a request needs permission for, and kept until users
-//! or permissions change; what it allows is looked up behind the first right signature. Each frame's signature is verified:
-//! HMAC-SHA1 over the values of all its fields and its body. Those of some frames may be verified before the first of them is
-//! served (look_ahead.rs), with grants that are known; what was found out is void as soon as grants are forgotten.
+//! A grant is looked up once for a host, an access key and the names that a request needs permission for, and cached
+//! until users or permissions change; its permissions are looked up after the first valid signature. Each frame's
+//! signature is verified: HMAC-SHA1 over the values of all its fields and its body. Those of some frames may be
+//! verified before the first of them is served (look_ahead.rs), with cached grants; the verdicts are void as soon as
+//! grants are dropped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::text::append;
 const CONTENT_BYTES_KEPT: usize = 1 << 16;
 const AHEAD_FRAME_BYTES_MAX: usize = 16 * 1024; // a longer frame is verified when it is served
 
-/// What a peer has to prove.
+/// Required proof of a peer.
 #[derive(Clone)]
 pub enum Asked {
     /// Nothing.
@@ -62,7 +63,7 @@ pub struct Shown<'a> {
     pub verdict: Option<Verdict>,
 }
 
-/// What was found out about a signature, with the grants of that time.
+/// Verdict on a signature, with the generation of the grants.
 #[derive(Clone, Copy)]
 pub struct Verdict {
     is_signed: bool,
@@ -166,12 +167,12 @@ impl Guard {
     }
 }
 
-/// What was granted: with which key a frame has to be signed, None where with none.
+/// A grant: the key that must sign a frame, None without signatures.
 struct Grants {
     granted: HashMap<Vec<u8>, Option<Key>>,
     /// The one found last, for most frames are like the one before.
     last: Option<(Vec<u8>, Option<Key>)>,
-    /// What was looked for last: the code, and each text with its length in front.
+    /// The last look-up: the code, and each text with a length prefix.
     wanted: Vec<u8>,
     /// Another one each time that grants are forgotten.
     generation: u64,
@@ -191,7 +192,7 @@ impl Grants {
         self.generation += 1;
     }
 
-    /// Find what is known; a text that is none, or longer than any name, is for the handlers.
+    /// Find a cached grant; a value that is not text, or longer than any name, is for the handlers.
     fn find<'v>(
         &mut self,
         code: i64,
@@ -212,7 +213,7 @@ impl Grants {
         Ok(Some(key))
     }
 
-    /// Remember what was granted for what was looked for last.
+    /// Cache the grant of the last look-up.
     fn remember(&mut self, key: Option<Key>) {
         if self.granted.len() >= GRANTS_MAX {
             self.forget();
@@ -256,7 +257,7 @@ fn put_value(wanted: &mut Vec<u8>, value: Value<'_>) -> Outcome<()> {
     Ok(())
 }
 
-/// What a frame needs permission for, or leave it to the handlers.
+/// The names that a frame needs permission for, or leave it to the handlers.
 fn ordinary<'g>(guarded: &'g [Guarded], order: &FieldOrder, shown: &Shown<'_>, values: &[Value<'_>]) -> Outcome<&'g Guarded> {
     let guarded = guarded.iter().find(|guarded| guarded.code == shown.code).ok_or(Stop::Slow)?;
     if order.name_count > GUARDED_FIELDS_MAX || order.has_unique_key_query {
@@ -269,7 +270,7 @@ fn ordinary<'g>(guarded: &'g [Guarded], order: &FieldOrder, shown: &Shown<'_>, v
     Ok(guarded)
 }
 
-/// What a grant is known by besides the code and the host: the access key, and what permission is needed for.
+/// Cache key of a grant, in addition to code and host: the access key and the names that need permission.
 fn named<'v>(values: &[Value<'v>], order: &FieldOrder, guarded: &Guarded) -> impl Iterator<Item = Value<'v>> + Clone {
     let access_key = order.access_key.map_or(Value::Missing, |number| values[number]);
     std::iter::once(access_key).chain(guarded.names.iter().map(|(name, _)| order.value(values, *name)))

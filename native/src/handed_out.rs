@@ -1,4 +1,4 @@
-//! What was handed out, by authorization, until the totals are taken.
+//! Delivered messages by authorization, until the totals are taken.
 
 use std::collections::HashMap;
 

@@ -8,7 +8,7 @@ use crate::json_text::{hex4, plain_until};
 
 const DEPTH_MAX: usize = 1024;
 
-/// What a header says besides its fields.
+/// Contents of a header other than its fields.
 pub struct JsonHeader<'a> {
     pub code: Value<'a>,
     pub flag: Value<'a>,

@@ -1,4 +1,4 @@
-//! How long requests took, counted in the steps of aerobee/broker/metrics/metrics.py's Latency.
+//! Durations of requests, counted in the steps of Latency in aerobee/broker/metrics/metrics.py.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::window::Window;
 const STEP_BYTES: i64 = 8;
 /// Steps of a second: 60 ns each.
 const STEPS_A_S: u64 = 1 << 24;
-/// What took less is not told from the next by its step.
+/// Shorter durations share a step.
 const EXACT_BELOW: i64 = 8;
 const NANOS_A_S: u64 = 1_000_000_000;
 
 /// The steps of one Latency, which belong to Python: each a native 64-bit count.
 pub struct Steps {
     counts: Window,
-    add: Py<PyAny>, // what takes durations that are in no step: (seconds, times)
+    add: Py<PyAny>, // receiver of durations beyond the steps: (seconds, times)
 }
 
 impl Steps {

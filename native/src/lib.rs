@@ -1,6 +1,6 @@
-//! The native backend of Aerobee's fast path. aerobee/broker/fastpath/ says what it does; the same tests and a differential
-//! fuzz (tests/fuzz/fastpath_differential.py) hold both. And of the client's codec: client*.rs, the native form of
-//! aerobee/client/session/codec.py's parts, held by tests/fuzz/client_differential.py.
+//! The native backend of Aerobee's fast path. aerobee/broker/fastpath/ is its specification; the same tests and a
+//! differential fuzz (tests/fuzz/fastpath_differential.py) check both. And of the client's codec: client*.rs, the
+//! native form of aerobee/client/session/codec.py's parts, held by tests/fuzz/client_differential.py.
 //!
 //! Files only use those that stand above them in this list, which a test reads (tests/unit/test_native_floors.py). The fast
 //! path does no IO and owns no memory: bytes, the time and writable buffers are lent to it for one call. Memory is touched

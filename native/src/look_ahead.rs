@@ -1,7 +1,7 @@
 //! Frames of a burst from a guarded peer: some are read and verified together, and then served one by one.
 //!
-//! As many are looked ahead at as the last time were of use, and twice as many as soon as all were: where a frame is left to
-//! the handlers, those behind it are read again. Each header is read once otherwise.
+//! The depth is the number of useful frames of the last time, doubled when all were useful: after a frame that is left
+//! to the handlers, the following ones are read again. Each header is read once otherwise.
 
 use crate::binary_header;
 use crate::constants::HEADER_BYTES_MAX;
@@ -32,7 +32,7 @@ pub fn cut(data: &[u8], at: usize) -> Option<Cut> {
     (end <= data.len()).then_some(Cut { kind: words[4], end, body_at })
 }
 
-/// How many frames it is worth to look ahead at, and the memory for them. Stays between bursts.
+/// Depth of the look-ahead, and its memory. Stays between bursts.
 pub struct Reach {
     count: usize,
     frames: Vec<Shown<'static>>,
@@ -61,7 +61,7 @@ impl<'a> Ahead<'a> {
         Self { reach: reach.count, frames, all, served: 0 }
     }
 
-    /// The next frame, which stands at `at`, and where its fields are kept; None when what stands there is not ordinary.
+    /// The next frame, which stands at `at`, and where its fields are kept; None for a frame that is not ordinary.
     pub fn next(&mut self, guard: &mut Guard, asked: &Asked, data: &'a [u8], at: usize) -> Option<(&Shown<'a>, &AllFields<'a>)> {
         if self.served == self.frames.len() {
             self.learn();

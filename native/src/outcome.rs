@@ -1,10 +1,10 @@
-//! What becomes of a frame, and which errors of Python leave it to the handlers.
+//! Outcome of a frame, and the Python errors that leave it to the handlers.
 
 use pyo3::exceptions::{PyAttributeError, PyKeyError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 
-/// Why a frame was not served here.
+/// Reason why a frame was not served here.
 pub enum Stop {
     /// It is for the handlers, which know every error. Nothing was written.
     Slow,
@@ -39,8 +39,8 @@ impl Errors {
     }
 }
 
-/// Log the failure of a callback for what was written. What was written stays: `what` is notified too late or not at
-/// all, which is all that may follow from it. What is no error of the program, such as an interrupt, goes through.
+/// Log the failure of a callback for what was written. Written bytes stay: `what` is notified too late or not at all,
+/// which is all that may follow from it. Exceptions that are no program errors, such as an interrupt, pass through.
 pub fn note_failed_callback(py: Python<'_>, error: PyErr, what: &str) -> PyResult<()> {
     if !error.is_instance_of::<pyo3::exceptions::PyException>(py) {
         return Err(error);

@@ -32,7 +32,7 @@ struct Inner {
     spare: Vec<LaidOut>,
 }
 
-/// What makes a record: body, properties, tags code.
+/// Parts of a record: body, properties, tags code.
 #[derive(Default)]
 struct LaidOut {
     body: String,
@@ -40,7 +40,7 @@ struct LaidOut {
     code: i64,
 }
 
-/// What check points and acknowledgements say alike.
+/// Common fields of check points and acknowledgements.
 struct Origin<'py> {
     topic: Bound<'py, PyAny>,
     group: Bound<'py, PyAny>,
@@ -121,7 +121,7 @@ impl PopRecords {
 }
 
 impl Inner {
-    /// Lay everything out; return when the first record is due. What is due already goes elsewhere.
+    /// Lay everything out; return when the first record is due. Due records go to another topic.
     fn lay_out(&mut self, points: &Bound<'_, PyAny>, acks: &Bound<'_, PyAny>, born_ms: i64) -> Outcome<i64> {
         let mut soonest = i64::MAX;
         for item in points.try_iter().map_err(Stop::Fault)? {

@@ -26,7 +26,7 @@ const ENTRY_BYTES: usize = QUEUE_ENTRY_BYTES as usize;
 /// The family.
 pub struct Pulls {
     authorizations: Authorizations,
-    supports_long_poll: bool, // a pull that finds nothing may wait as long as it says
+    supports_long_poll: bool, // a pull without messages may wait for its requested time
     limits: Option<Limits>,
     key: Vec<u8>,
     head_bytes: usize, // of the last reply, before its messages
@@ -44,7 +44,7 @@ struct Limits {
     cold_bytes: i64,
 }
 
-/// What a pull asks for.
+/// Parameters of a pull.
 struct Asked {
     queue_id: i64,
     offset: i64,
@@ -52,14 +52,14 @@ struct Asked {
     commit: Option<i64>,
 }
 
-/// What became of a pull.
+/// Result of a pull.
 enum Read {
     Found(Found),
     Waits,
     FallBackToHandler,
 }
 
-/// What a read found; the records are in a separate buffer.
+/// Result of a read; the records are in a separate buffer.
 struct Found {
     next_offset: i64,
     count: i64,
@@ -98,7 +98,7 @@ impl FrameHandler for Pulls {
         true
     }
 
-    /// The reply goes to the burst's replies, what is to be noted to what it pulled.
+    /// The reply goes to the burst's replies, the effects to record to its pulls.
     fn serve(&mut self, shared: &mut Shared, burst: &mut Burst<'_>, request: &Request<'_>) -> Outcome<()> {
         if request.flag != 0 {
             return Err(Stop::Slow);
@@ -141,7 +141,7 @@ impl Pulls {
             count_max: number(Name::MaxMsgNums)?.clamp(1, PULL_COUNT_MAX),
             commit: if flags & PULL_COMMIT_OFFSET != 0 { Some(number(Name::CommitOffset)?) } else { None },
         };
-        // What this burst has stored is to be found, too; and reading may close a file that it writes to.
+        // Messages stored by this burst must be found, too; and reading may close a file that it writes to.
         shared.appender.release(&mut burst.writing).map_err(Stop::Fault)?;
         let may_wait = self.supports_long_poll && flags & PULL_SUSPEND != 0;
         let start = burst.replies.len();
@@ -340,7 +340,7 @@ struct Reader<'r, 'py> {
 }
 
 impl Reader<'_, '_> {
-    /// How many entries are looked at together: a read that is full after 32 must not copy 800 of them.
+    /// Number of entries read together: a read that is full after 32 must not copy 800 of them.
     fn step(&self, at: i64) -> i64 {
         let count = if self.authorization.tag_codes.is_none() { self.count_max } else { self.budget() };
         count.min(self.max_offset - at)

@@ -1,5 +1,6 @@
 //! RawAppender: a master's log bytes, with the queue and index entries that belong to them. RawAppender.append of
-//! aerobee/store/append/raw_appender.py is the reference implementation; what is not ordinary is left to it, from its first record on.
+//! aerobee/store/append/raw_appender.py is the reference implementation; the first record that is not ordinary, and all
+//! following ones, are left to it.
 //!
 //! The order is the reference implementation's: records are read and judged; space in the index, the queues and the log; the bytes; the
 //! log's end; queue entries; index entries; listeners are notified. Nothing can fail for a master's reasons after the first byte.
@@ -157,7 +158,7 @@ impl State {
         Ok(size)
     }
 
-    /// Where the log's current file ends, but for what a blank takes; None when another file is to be begun.
+    /// End of the log's current file, without space for a blank; None when another file is to be begun.
     fn file_end(&self, py: Python<'_>, start: i64) -> PyResult<Option<i64>> {
         let log = self.log.bind(py);
         if log.getattr(intern!(py, "segments"))?.is_empty()? {
@@ -205,7 +206,7 @@ impl State {
             hash_count: 0,
         };
         if kind == 0 || kind == TRANSACTION_COMMIT {
-            // Before its queue is looked up, which makes one that is new.
+            // Before the queue look-up, which creates a missing queue.
             if !(0..=QUEUE_OFFSET_MAX).contains(&record.queue_offset) {
                 return Ok(false);
             }
@@ -233,7 +234,7 @@ impl State {
         Ok(true)
     }
 
-    /// What the queue entry says of its tag, or of its due time; None when that is for the reference implementation.
+    /// The queue entry's filter value: tag hash or due time; None when that is for the reference implementation.
     fn tags_code(&self, record: &Raw<'_>, pairs: &Pairs<'_>) -> Option<i64> {
         if record.topic == SCHEDULE_TOPIC && !self.delays_ms.is_empty() {
             if let Some(text) = pairs.delay {
@@ -267,7 +268,7 @@ impl State {
         Ok(Some(self.plan.queues.len() - 1))
     }
 
-    /// Take space for what is planned; what finds none is no longer planned.
+    /// Reserve space for planned records; those without space are dropped from the plan.
     fn make_room(&mut self, py: Python<'_>) -> PyResult<()> {
         let files = self.index_files.as_ref().map(|files| files.bind(py));
         self.index.load_room(files, false)?;
@@ -407,7 +408,8 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// The record at the start of `bytes`; None for what is not whole, no record of that offset, or for the reference implementation.
+    /// The record at the start of `bytes`; None for an incomplete record, one of another offset, or one for the
+    /// reference implementation.
     fn cut(bytes: &'a [u8], physical_offset: i64) -> Option<Self> {
         let size = usize::try_from(word(bytes, 0)?).ok()?;
         let bytes = bytes.get(..size).filter(|bytes| bytes.len() >= RECORD_BYTES_MIN)?;
@@ -449,7 +451,7 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// What the index and the queue entry want of a record's properties; of equal names the last counts.
+/// Values of a record's properties for index and queue entry; the last of equal names counts.
 #[derive(Default)]
 struct Pairs<'a> {
     unique_key: Option<&'a [u8]>,
@@ -481,7 +483,7 @@ impl<'a> Pairs<'a> {
         texts.iter().flatten().all(|text| std::str::from_utf8(text).is_ok()).then_some(found)
     }
 
-    /// Call for each key of the index, in order, with what stands before it.
+    /// Call for each key of the index, in order, with its prefix.
     fn each_key(&self, mut call: impl FnMut(&'static [u8], &'a [u8])) {
         if let Some(key) = self.unique_key {
             call(b"", key);

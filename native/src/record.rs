@@ -7,7 +7,7 @@ use crate::constants::{
 };
 use crate::outcome::{Outcome, Stop};
 
-/// What a record has besides hosts, body, topic and properties.
+/// Fields of a record other than hosts, body, topic and properties.
 const FIXED_BYTES: usize = 72 + 2;
 
 /// One message to be laid out. Numbers were read, but may not fit their fields.
@@ -23,7 +23,7 @@ pub struct Message<'a> {
     pub prepared_offset: i64,
 }
 
-/// Where a record goes, and what it shares with others.
+/// Position of a record, and its fields shared with others.
 pub struct Site<'a> {
     pub queue_id: i32,
     pub queue_offset: i64,
@@ -100,7 +100,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// None for bytes that are no whole record, one with other hosts, or one that says it lies elsewhere.
+    /// None for an incomplete record, one with other hosts, or one with another physical offset.
     pub fn cut(bytes: &'a [u8], physical_offset: i64) -> Option<Self> {
         let word = |at: usize| Some(i32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let long = |at: usize| Some(i64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));

@@ -53,7 +53,7 @@ impl Requests {
         }
     }
 
-    /// What was answered since the last call took that long.
+    /// Record this duration for the requests answered since the last call.
     pub fn took(&mut self, took: Duration) {
         if !std::mem::take(&mut self.is_any) {
             return;
@@ -76,7 +76,7 @@ impl Requests {
     fn add(&self, at: usize, value: u64) {
         let at = at as i64;
         let known = self.rows.read::<NUMBER_BYTES>(at).map_or(0, u64::from_ne_bytes);
-        // The rows are as long as ours: request_stats.py makes them, and the seam's number says so.
+        // The rows have the same length: request_stats.py creates them, and the interface version guarantees it.
         let _ = self.rows.write(at, &known.wrapping_add(value).to_ne_bytes());
     }
 }

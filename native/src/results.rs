@@ -1,4 +1,4 @@
-//! What a burst hands to its shell (aerobee/broker/fastpath/seam.py has the same as protocols).
+//! Results of a burst for the I/O layer (the protocols of aerobee/broker/fastpath/seam.py).
 //!
 //! The fields of the classes are Python's objects from the first: so each is a plain member of its class, which Python reads
 //! as fast as a local, where a getter that makes its object would cost a call.
@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyBytes, PyInt, PyList, PyTuple};
 
 use crate::requests::Answers;
 
-/// What became of a burst.
+/// Result of a burst.
 #[pyclass(frozen, get_all, module = "aerobee_native")]
 pub struct BurstResult {
     pub replies: Py<PyBytes>,
@@ -21,7 +21,7 @@ pub struct BurstResult {
     pub fault: Py<PyAny>,  // None: nothing failed
 }
 
-/// What one pull has found, or several of one consumer after another; or that one waits.
+/// Effects of one pull, or of several successive pulls of one consumer; or a waiting pull.
 #[pyclass(frozen, get_all, module = "aerobee_native")]
 pub struct PullResult {
     pub authorization: Py<PyAny>,
@@ -31,7 +31,7 @@ pub struct PullResult {
     pub held: Py<PyAny>, // None: it has a reply
 }
 
-/// What the turns of one run of Sockets leave for Python (native_loop.py says what each field is).
+/// Results of one run of Sockets for Python (native_loop.py describes the fields).
 #[cfg(target_os = "linux")]
 #[pyclass(frozen, get_all, module = "aerobee_native")]
 pub struct SocketTurns {
@@ -53,7 +53,7 @@ pub fn int<'py>(py: Python<'py>, value: impl IntoPyObject<'py, Target = PyInt, O
     }
 }
 
-/// What becomes a PullResult.
+/// Data of a PullResult.
 pub struct Pulled {
     pub authorization: Py<PyAny>,
     pub queue_id: i64,
@@ -128,7 +128,7 @@ pub fn pulled<'py>(py: Python<'py>, results: &[Pulled]) -> PyResult<Bound<'py, P
     Ok(list)
 }
 
-/// What a run of due messages became.
+/// Result of a run of due messages.
 #[pyclass(frozen, get_all, module = "aerobee_native")]
 pub struct DeliveryResult {
     pub delivered_count: usize,

@@ -10,7 +10,7 @@ pub type State = [u32; 5];
 pub type Block = [u8; BLOCK_BYTES];
 pub const BLOCK_BYTES: usize = 64;
 pub const LANES: usize = 16;
-/// What a hash begins with.
+/// Initial state of a hash.
 pub const START: State = [0x6745_2301, 0xEFCD_AB89, 0x98BA_DCFE, 0x1032_5476, 0xC3D2_E1F0];
 
 /// A hash on its way, and the blocks that it continues over.
@@ -40,8 +40,8 @@ mod avx512 {
 
     use super::{BLOCK_BYTES, Block, LANES, Text};
 
-    // So many texts side by side are quicker than one after the other. A step of all lanes takes as long as 4.9 blocks by
-    // the processor's instructions for SHA-1 (186 ns and 38), as 1.5 without them.
+    // Minimum number of texts for which hashing in parallel is faster. A step of all lanes takes as long as 4.9 blocks
+    // by the processor's instructions for SHA-1 (186 ns and 38), as 1.5 without them.
     const TEXTS_MIN: usize = 5;
     const TEXTS_MIN_WITHOUT_SHA: usize = 2;
 

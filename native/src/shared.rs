@@ -1,4 +1,4 @@
-//! What all frame handlers share: the burst, the request, finding topics and queues, and the replies to sends.
+//! Shared by all frame handlers: the burst, the request, look-up of topics and queues, and replies to sends.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ use crate::window::Window;
 use crate::text::{NameSet, Properties, java_hash_from, write_decimal};
 
 const REPLIES_BYTES_KEPT: usize = 1 << 18;
-// Where the numbers of fastpath/permits.py stand, as bytes.
+// Byte positions of the numbers of fastpath/permits.py.
 const FENCE_AT: i64 = 0;
 const HOLDS_AT: i64 = 8;
 const HOLDS_ALL: i64 = 2;
@@ -32,14 +32,14 @@ pub const WORDS: SendNames = [
     Name::ReconsumeTimes, Name::Batch,
 ];
 
-/// Which header carried the request; the reply has the same.
+/// Header type of the request; the reply uses the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Json,
     Binary,
 }
 
-/// Which frames are served now; the others are for the handlers, which say why.
+/// Frames served now; the handlers serve or refuse the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Gates {
     pub sends: bool,
@@ -108,20 +108,20 @@ pub struct Burst<'py> {
     pub deferred_answers: Answers,
     pub pulled: Vec<Pulled>,
     pub pulled_bytes: usize,
-    /// How many requests had stored something, ever, when it began.
+    /// Total number of storing requests at its start.
     pub requests_before: u64,
 }
 
 impl Burst<'_> {
-    /// Whether a message's answer is held, asked before it is stored. One that is not, and may not leave from here, is for the
-    /// handlers.
+    /// Whether a message's answer is held, asked before it is stored. A reply that is not deferred but must not be sent
+    /// from here is left to the handlers.
     pub fn waits(&self, wants_to_wait: bool) -> Outcome<bool> {
         let waits = self.holds && wants_to_wait;
         if self.holds_all && !waits { Err(Stop::Slow) } else { Ok(waits) }
     }
 }
 
-/// What a send's reply says; message ids and unique key are in the scratch buffers.
+/// Contents of a send's reply; message ids and unique key are in the scratch buffers.
 pub struct Answer {
     pub queue: usize,
     pub queue_offset: i64,
@@ -141,7 +141,7 @@ pub struct Scratch {
     replies: Vec<u8>,
 }
 
-/// What the backend knows of the broker.
+/// The backend's references to the broker.
 pub struct Identity {
     pub own_properties: Vec<u8>,
     pub reply_fields: Vec<u8>,
@@ -168,7 +168,7 @@ struct Settings {
     is_sync: bool,
 }
 
-/// What stays between bursts.
+/// State between bursts.
 pub struct Shared {
     pub appender: Appender,
     pub identity: Identity,
@@ -207,7 +207,7 @@ impl Shared {
         }
     }
 
-    /// What one burst begins with.
+    /// Initial values of one burst.
     pub fn begin<'py>(&mut self, py: Python<'py>, born_host: &[u8], now_ms: i64, gates: Gates) -> PyResult<Burst<'py>> {
         let gates = Gates { sends: gates.sends && self.may_append(), ..gates };
         let config = self.appender.store.bind(py).getattr(intern!(py, "config"))?;

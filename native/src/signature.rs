@@ -43,7 +43,7 @@ pub struct Contents {
     wanted: Vec<Wanted>,
 }
 
-/// A signature that is wanted: the key, where the content stands, and what was given.
+/// A signature to verify: the key, the position of the content, and the given value.
 struct Wanted {
     key: Key,
     start: usize,
@@ -60,12 +60,12 @@ impl Contents {
         self.wanted.clear();
     }
 
-    /// How many there are.
+    /// Number of signatures.
     pub fn count(&self) -> usize {
         self.wanted.len()
     }
 
-    /// Begin a content of at most so many bytes. What was written of the last one is gone if it was not ended.
+    /// Begin a content of at most so many bytes. Discards an unfinished content.
     pub fn begin(&mut self, bytes_max: usize) -> &mut Vec<u8> {
         self.bytes.truncate(self.begins);
         self.bytes.reserve(bytes_max + 2 * BLOCK_BYTES);
@@ -158,7 +158,7 @@ pub fn digest_of(signature: &[u8]) -> Option<State> {
 /// Above all digits.
 const NO_DIGIT: u8 = 64;
 
-/// What a character stands for in Base64.
+/// Value of a character in Base64.
 const SIX_BITS: [u8; 256] = {
     let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut bits = [NO_DIGIT; 256];

@@ -1,14 +1,15 @@
 //! The sockets of a broker: bytes go from a read to the fast path and its replies to a write without an object for either.
 //!
-//! One epoll holds all connections, and other descriptors when it is the event loop's own (native_loop.py); on any other
-//! loop its descriptor is watched. `run` waits, reads, serves and sends, turn after turn, without the interpreter. What the
-//! fast path cannot serve, the first bytes of a connection, ends and errors go to the connection's transport
-//! (aerobee/remoting/direct.py), by an event; so does everything of a connection while the transport has
-//! not said `serve`. All turns of a run share one burst: its numbers are read and written into Python's objects once.
+//! One epoll holds all connections, and other descriptors when it is the event loop's own (native_loop.py); on any
+//! other loop its descriptor is watched. `run` waits, reads, serves and sends, turn after turn, without the
+//! interpreter. Frames that the fast path cannot serve, the first bytes of a connection, ends and errors go to the
+//! connection's transport (aerobee/remoting/direct.py) as events; so do all bytes of a connection before the transport
+//! has called `serve`. All turns of a run share one burst: its numbers are read and written into Python's objects once.
 //!
-//! What always holds: a message's bytes are in the log's and the queue's files before its reply leaves. Whatever Python
-//! code of the event loop runs next sees the numbers that belong to them: a run writes them before it returns. Nothing is
-//! sent past bytes that wait for the peer. The lock is never held while Python runs, for a transport may be called from there.
+//! Invariant: a message's bytes are in the log's and the queue's files before its reply is sent. Whatever Python code
+//! of the event loop runs next sees the numbers that belong to them: a run writes them before it returns. Nothing is
+//! sent past bytes that wait for the peer. The lock is never held while Python runs, for a transport may be called from
+//! there.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -66,7 +67,7 @@ struct Socket {
     is_watched: bool,
 }
 
-/// What the fast path needs of a connection.
+/// The fast path's state of a connection.
 struct Served {
     connection: Py<PyAny>,
     born_host: Vec<u8>,
@@ -77,8 +78,8 @@ struct Served {
 struct Inner {
     sockets: HashMap<u64, Socket>,
     last_token: u64,
-    ready: Vec<Ready>, // what the last wait has found
-    next: u64,         // where the last turn broke off: the next one begins there, or the last ones would never be read
+    ready: Vec<Ready>, // events of the last wait
+    next: u64,         // position at which the last iteration ended: the next one starts there, otherwise later connections would never be read
     buffer: Vec<u8>,
     run_count: u64,
 }
@@ -91,7 +92,7 @@ pub struct Sockets {
     inner: Mutex<Inner>,
 }
 
-/// What is left of one read after the fast path, or all of it.
+/// The remainder of one read after the fast path, or all of it.
 enum Rest {
     Nothing,
     Tail(usize),
@@ -139,7 +140,7 @@ impl Sockets {
         drop(socket); // may run Python: not under the lock
     }
 
-    /// Say what a transport waits for. While it waits to write, nothing is sent past it.
+    /// Set the events that a transport waits for. While it waits to write, nothing is sent past it.
     fn watch(&self, token: u64, reads: bool, writes: bool) -> PyResult<()> {
         let mut inner = self.inner();
         let socket = inner.sockets.get_mut(&token).ok_or_else(unknown)?;
@@ -282,7 +283,7 @@ impl Sockets {
             pulled.append((connection, [result.result(py)?]))?;
         }
         if let Err(error) = outcome {
-            // What is known so far is reported all the same: bytes were read, replies have left.
+            // The results so far are reported nevertheless: bytes were read and replies were sent.
             for (token, ..) in std::mem::take(&mut run.outgoing) {
                 self.tell(&run, token, FAULT, error.clone_ref(py).into_value(py).into_any())?;
             }
@@ -310,7 +311,7 @@ struct Bounds {
     linger: Option<Duration>,
 }
 
-/// What the turns of one `run` have found out, and what they go by.
+/// Results and parameters of one `run`.
 struct Run<'py> {
     py: Python<'py>,
     now_ms: Option<Bound<'py, PyAny>>,
@@ -419,7 +420,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// Turn after turn, until something is left for Python.
+    /// Iterate until work is left for Python.
     fn turns<'py>(
         &self,
         run: &mut Run<'py>,
@@ -656,7 +657,7 @@ impl Sockets {
     }
 }
 
-/// What to do with the bytes behind the last frame that was served.
+/// Handling of the bytes after the last served frame.
 fn rest_of(data: &[u8], used: usize) -> Rest {
     let rest = &data[used..];
     if rest.is_empty() {
@@ -665,7 +666,7 @@ fn rest_of(data: &[u8], used: usize) -> Rest {
     let Some(words) = rest.first_chunk::<8>() else { return Rest::Tail(used) };
     let length = u32::from_be_bytes([words[0], words[1], words[2], words[3]]) as usize;
     let header_bytes = u32::from_be_bytes([0, words[5], words[6], words[7]]) as usize;
-    // Lies and what is too long are for the transport's decoder, which knows the errors.
+    // Frames with wrong or excessive lengths go to the transport's decoder, which raises the errors.
     let is_long = header_bytes > HEADER_BYTES_MAX || length > TAIL_BYTES_MAX;
     if header_bytes + 4 > length || is_long { Rest::ForTransport(used) } else { Rest::Tail(used) }
 }

@@ -21,7 +21,7 @@ pub fn positive(hash: u32) -> i32 {
     (hash as i32).checked_abs().unwrap_or(0)
 }
 
-/// What the fast path asks of a message's properties.
+/// Properties of a message that the fast path reads.
 #[derive(Default)]
 pub struct Properties<'a> {
     pub unique_key: Option<&'a [u8]>,
@@ -30,9 +30,9 @@ pub struct Properties<'a> {
     pub wait: Option<&'a [u8]>,
     /// One of the names is special: the message is more than stored.
     pub special: bool,
-    /// How many pieces the separators make; odd when the last pair is closed.
+    /// Number of pieces between separators; odd when the last pair is closed.
     pub part_count: usize,
-    /// A separator stands where the other one belongs, or something behind the last one, or a value is empty.
+    /// A separator is in the wrong position, or bytes follow the last one, or a value is empty.
     pub is_loose: bool,
 }
 
@@ -78,7 +78,7 @@ pub fn read_properties<'a>(text: &'a [u8], special: &NameSet) -> Properties<'a> 
     }
 }
 
-/// Where the first byte 1 or 2 stands; eight bytes a step.
+/// Position of the first byte 1 or 2; eight bytes per step.
 fn separator(text: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);

@@ -1,4 +1,4 @@
-//! What is looked up once: topics and their queues (aerobee/broker/fastpath/topic.py).
+//! Cached look-ups: topics and their queues (aerobee/broker/fastpath/topic.py).
 
 use std::collections::HashMap;
 
@@ -22,14 +22,14 @@ pub struct Topics {
     numbers: HashMap<Vec<u8>, usize>, // of ordinary topics, by name
     last: Option<usize>,                  // the one that was found last: most messages go where the one before them went
     pub queues: Vec<Queue>,
-    /// How many requests have stored something, ever.
+    /// Total number of storing requests.
     pub request_count: u64,
     // Since totals were taken: where something was stored, and totals of topics that are forgotten.
     touched: Vec<usize>,
     forgotten: Vec<TopicTotal>,
 }
 
-/// What was stored of one topic.
+/// Stored messages of one topic.
 pub struct TopicTotal {
     name: Py<PyString>,
     message_count: u64,
@@ -86,7 +86,7 @@ impl Topics {
         counts.byte_count += byte_count;
     }
 
-    /// What was stored since the last call, by topic; one that was forgotten in between may be there twice.
+    /// Messages stored since the last call, by topic; a topic that was dropped in between may occur twice.
     pub fn take_totals<'py>(&mut self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let totals = PyList::empty(py);
         for total in self.forgotten.drain(..) {

@@ -1,8 +1,8 @@
 //! Transactions: half messages (310) and one-way END_TRANSACTION (37) (aerobee/broker/fastpath/transaction.py is the
 //! Python counterpart).
 //!
-//! Which transactions are open is known to Python (the transaction table). This file reads it, and reports what a frame
-//! began or decided as soon as the record is in the log, so that the next frame of the burst finds it.
+//! Python (the transaction table) knows the open transactions. This file reads it, and reports what a frame began or
+//! decided as soon as the record is in the log, so that the next frame of the burst finds it.
 
 use std::collections::HashSet;
 
@@ -34,7 +34,7 @@ pub struct Transactions {
     turn: Option<Turn>,
 }
 
-/// What holds for one burst.
+/// State of one burst.
 struct Turn {
     burst: u64,
     takes_halves: bool,
@@ -44,7 +44,7 @@ struct Turn {
     is_changed: bool,
 }
 
-/// What the properties of a half message say besides what is read of every message; of equal names the last counts.
+/// Further property values of a half message; the last of equal names counts.
 #[derive(Default)]
 struct HalfProperties<'a> {
     is_half: bool,
@@ -60,7 +60,7 @@ impl FrameHandler for Transactions {
         Gate::Sends
     }
 
-    /// What is begun and committed is noted in the table, and told at the end of the run of turns.
+    /// Started and committed transactions are recorded in the table, and reported at the end of the run.
     fn is_silent(&self) -> bool {
         true
     }
@@ -101,7 +101,7 @@ impl Transactions {
         Self { hooks, half_topic, special: NameSet::new(special), half: None, turn: None }
     }
 
-    /// What holds for this burst, asked once in it.
+    /// State of this burst, read once per burst.
     fn turn(&mut self, shared: &mut Shared, burst: &Burst<'_>) -> Outcome<&mut Turn> {
         if self.turn.as_ref().is_none_or(|turn| turn.burst != burst.number) {
             let py = burst.writing.py;
@@ -281,7 +281,7 @@ impl Transactions {
         size: i64,
     ) -> Outcome<()> {
         let py = burst.writing.py;
-        // One that came another way has none: from a start, a check, the handlers.
+        // A transaction from another source has none: start-up, a check, the handlers.
         let keys_and_tag = transaction.getattr(intern!(py, "keys_and_tag")).map_err(Stop::Fault)?;
         let (keys, tags): (String, String) = keys_and_tag.extract().map_err(|_| Stop::Slow)?;
         let topic = transaction.getattr(intern!(py, "topic")).map_err(Stop::Fault)?;
@@ -331,7 +331,7 @@ impl Transactions {
     }
 }
 
-/// Where `part` stands in `text`; an empty range when there is none.
+/// Position of `part` in `text`; an empty range without it.
 fn span(text: &[u8], part: Option<&[u8]>) -> (usize, usize) {
     part.map_or((0, 0), |part| {
         let start = part.as_ptr() as usize - text.as_ptr() as usize;

@@ -1,1 +1,1 @@
-"""Messages that come in, when the fast path leaves them: sends, send-backs, replies, and what is checked of them."""
+"""Incoming messages that the fast path does not serve: sends, send-backs, replies, and their checks."""

@@ -1,4 +1,4 @@
-"""What a message that is given back carries along: why it failed, and as a dead letter where it came from.
+"""Properties of a message that is given back: the error, and in a dead-letter message its origin.
 
 RocketMQ's brokers leave only RETRY_TOPIC and ORIGIN_MESSAGE_ID (the offset in the log of the first record) in a dead letter.
 Here these come with it, so that dead letters can be read and sent again with any tool:

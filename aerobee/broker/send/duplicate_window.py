@@ -4,7 +4,7 @@
     slave    what the log got is searched for keys five times a second, so that a promotion has little left to read
     cut      keys of messages that were cut off are forgotten
 
-What always holds: everything before `known_to` was searched, or noted by the send that stored it.
+Invariant: every key before `known_to` was found by a search, or recorded by the send that stored it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DuplicateWindow(Feature):
         )  # fmt: skip
 
     async def take_over(self) -> None:
-        # What is stored from now on is noted by its sends; those with a key are refused until the end of this.
+        # Sends record their keys from now on; sends with a key are refused until this search ends.
         end = self._log.end
         while self._begin(end):
             self._read(PIECES_PER_TURN)

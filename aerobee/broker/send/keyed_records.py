@@ -93,7 +93,7 @@ def _stored_ms(data: WritableBuffer, at: int) -> int:
 
 
 def window_start(log_files: CommitLog, begin_ms: int) -> int:
-    """Where the first file begins that may hold records stored at `begin_ms` and later; the log's end without any."""
+    """Start of the first file that may contain records stored at `begin_ms` or later; the log's end without any."""
     start = log_files.end
     for segment in reversed(log_files.segments):
         if segment.base >= log_files.end:

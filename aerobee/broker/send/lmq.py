@@ -7,8 +7,8 @@ An LMQ is queue 0 of a topic of its name, which needs no creation and stands in 
 
 A message that waits (a level, a time, a half message) enters them when it is delivered or committed; a retry never does.
 
-What always holds: an entry of an LMQ is written in the same step as the message's own, and recovery writes both
-again from the two properties (store/queue/queue_table.py).
+Invariant: an entry of an LMQ is written in the same step as the message's own, and recovery writes both again from the
+two properties (store/queue/queue_table.py).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ QUEUES_OF_A_MESSAGE_MAX = 1_000
 
 
 class LmqEntries:
-    """Chooses the LMQs of a message: what a MessageWriter asks (LmqDispatch)."""
+    """Selects the LMQs of a message (LmqDispatch, used by MessageWriter)."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
     def count(self) -> int:
-        """How many LMQs there are."""
+        """Number of LMQs."""
         return sum(1 for topic, _ in self._store.queues if topic.startswith(LMQ_PREFIX))
 
     def prepare(self, message: StoredMessage) -> tuple[StoredMessage, list[ConsumeQueue]]:
@@ -103,7 +103,7 @@ def names_lmqs(topic: str, properties: Mapping[str, str]) -> bool:
 
 
 def lmq_entries(store: MessageStore) -> LmqEntries | None:
-    """Who chooses LMQs at this store's broker; None where it has none."""
+    """The LmqDispatch of this store's broker; None where it has none."""
     return LmqEntries(store) if store.config.dispatches_lmqs else None
 
 

@@ -1,4 +1,4 @@
-"""What kind a message is, whether its topic takes that kind, and the queue of a message with a priority.
+"""Type of a message, the check of its topic's type, and the queue of a message with a priority.
 
 Follows TopicMessageType and SendMessageProcessor (RocketMQ 5.5.0). A kind is read from properties, the first that fits:
 
@@ -14,9 +14,9 @@ RocketMQ's broker takes any kind in any topic; its proxy compares the kind with 
 that key is set. A topic without the attribute takes NORMAL messages then, as at the proxy, and of a batch the outer
 properties count, which makes it NORMAL.
 
-A message with priority n goes to queue min(n, writeQueueNums - 1), whatever queue its sender chose; a pop of a PRIORITY topic
-looks at the queues from the highest number down. On a message that is of another kind the priority means nothing
-and is removed.
+A message with priority n goes to queue min(n, writeQueueNums - 1), independent of the sender's queue; a pop of a
+PRIORITY topic reads the queues in descending order. On a message that is of another kind the priority means nothing and
+is removed.
 """
 
 from __future__ import annotations

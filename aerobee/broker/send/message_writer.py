@@ -1,4 +1,4 @@
-"""How the broker stores a client's message: through the put hooks into the store (PutMessageHook).
+"""Stores a client's message: put hooks, then the store (PutMessageHook).
 
 A hook gets a checked message that has one of its properties, and returns what to store instead: the form for the
 schedule topic, a half message, a timer message. It raises RemoteError to refuse. Hooks run in the order in which they were
@@ -26,7 +26,7 @@ StoredCallback = Callable[[StoredMessage, dict[str, str], AppendResult], None]
 
 
 class LmqDispatch(Protocol):
-    """Who knows LMQs (lmq.py)."""
+    """Selector of LMQs (lmq.py)."""
 
     def check(self, properties: Mapping[str, str]) -> object: ...
 
@@ -69,7 +69,7 @@ class MessageWriter:
         for hook, feature, accepts_early in self._hooks:
             if not hook.names.isdisjoint(properties):
                 formed = hook.form(message, properties)
-                # What was accepted once is kept for the time at which the feature is served again.
+                # An accepted message is kept until the feature is served again.
                 if formed is not message and not is_accepted:
                     self._unserved.check(feature, accepts_early=accepts_early)
                 message = formed
@@ -93,8 +93,8 @@ class MessageWriter:
 def append_accepted(
     store: MessageStore, lmqs: LmqDispatch, message: StoredMessage, throttle: LogThrottle
 ) -> AppendResult:
-    """Append a delayed message that names LMQs. Its producer has its acknowledgement: what cannot enter the LMQs any
-    more (there are too many) is in its topic alone. Raises what MessageStore.append raises."""
+    """Append a delayed message that names LMQs. Its producer has the acknowledgement: a message that can no longer
+    enter LMQs (too many exist) is stored only in its topic. Raises what MessageStore.append raises."""
     text = message.properties
     try:
         prepared, queues = lmqs.prepare(message)

@@ -1,7 +1,7 @@
 """Topics that a send makes: which ones may be made, and the sends that wait until theirs is durable.
 
-An acknowledged message is never in a topic that a crash forgets, so the first send to a new topic waits for the table's file,
-in turn with others to the same topic. Source: TopicConfigManager.createTopicInSendMessageMethod.
+A crash must not lose the topic of an acknowledged message, so the first send to a new topic waits for the table's file,
+after earlier sends to the same topic. Source: TopicConfigManager.createTopicInSendMessageMethod.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Waiting(Generic[T]):
         self._failure: Exception | None = None
 
     def end(self, serve: Serve[T], error: AerobeeError | None) -> None:
-        """Serve it now; whatever comes of it is its own, not that of others who wait."""
+        """Serve it now; its error must not affect other waiting sends."""
         try:
             self._outcome.append(serve(error))
         except Exception as failure:
@@ -105,7 +105,7 @@ class _Waiting(Generic[T]):
         self.done.set()
 
     def outcome(self) -> T | Coroutine[Any, Any, T]:
-        """What came of it. Raises what serving raised."""
+        """Its result. Raises what serving raised."""
         if self._failure is not None:
             raise self._failure
         return self._outcome[0]

@@ -119,7 +119,7 @@ class SendCalls:
         )
 
     def _refusal(self, error: AerobeeError) -> RemoteError:
-        """What is raised for `error`, which says why the message is not stored."""
+        """The exception for `error`, the reason why the message is not stored."""
         if isinstance(error, StoreError):
             error = store_refusal(error)
         code, remark = int(ResponseCode.INVALID_PARAMETER), str(error)  # of a topic that cannot be made

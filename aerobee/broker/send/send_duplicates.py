@@ -1,14 +1,14 @@
 """Messages that are sent again: one with the DEDUP_KEY of an earlier one of its topic is not stored (Aerobee's own).
 
-A producer that did not get its answer sends again, and RocketMQ stores the message twice. With `dedupWindowMillis` above
-0, a message that carries the property DEDUP_KEY (any client can set it) is looked up by topic and key: when one
-was stored here within the window, the sender is answered with the ids of that one and nothing is stored. Off, the
-property means nothing. Messages without it are never looked at, so ordinary sends cost what they cost.
+A producer that did not get its answer sends again, and RocketMQ stores the message twice. With `dedupWindowMillis`
+above 0, a message that carries the property DEDUP_KEY (any client can set it) is looked up by topic and key: if a
+message with the same key was stored here within the window, the reply contains its ids and nothing is stored. Off, the
+property means nothing. Messages without it are not looked up, so ordinary sends cost no more.
 
 The keys are in memory, at most `dedupKeysMax` (the oldest go first), and are what the tail of the commit log says
-(duplicate_window.py reads it, at a slave as the log grows). That makes them as durable as the messages: a first one that was lost,
-or cut off because another broker led without it, is stored when sent again.
-What always holds: keys are in the order in which their messages were stored; none points behind the log's end.
+(duplicate_window.py reads it, at a slave as the log grows). That makes them as durable as the messages: a first message
+that was lost, or truncated because another broker led without it, is stored when it is sent again. Invariants: keys are
+in the order of their messages; none points after the log's end.
 
 Not looked at: messages inside a batch, half messages (they have an outcome, see transactions), and what consumers
 give back to %RETRY%, which keeps its key.
@@ -111,7 +111,7 @@ class SendDuplicates:
                 return
             del firsts[oldest]
 
-    # --- what the log says
+    # --- keys from the log
 
     def note_record(self, record: Record) -> None:
         """A record of the log that has a key: note it, unless it is outside the window or a later copy of a message."""

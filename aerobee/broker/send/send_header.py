@@ -31,16 +31,17 @@ _NAMES = (
 LONG_NAMED = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
 # Of one batch, before others get their event loop iteration.
 ENTRIES_PER_TURN = 512
-PROPERTIES_PER_TURN = 32_768  # bytes; every other one may be a key of the index
-# What the fast path stores in one go; the rest is left to the handlers, which take turns.
+# Bytes; every other one may be a key of the index. Maximum that the fast path stores in one call; the
+# handlers store larger batches in slices.
+PROPERTIES_PER_TURN = 32_768
 FAST_BATCH_ENTRIES_MAX = 8_192
 FAST_BATCH_HASHES_MAX = 32_768
 
 
 @dataclass(slots=True)
 class SendHeader:
-    """The fields of one send request. `properties` are the message's, or those around a batch; `topic_fault` says what is
-    wrong with the topic's name, "" when it is legal."""
+    """The fields of one send request. `properties` are the message's, or those around a batch; `topic_fault` is the
+    error in the topic's name, "" when it is legal."""
 
     producer_group: str
     topic: str

@@ -1,8 +1,8 @@
-"""What a send does, of every kind and by every way (SendMessageProcessor): checks, forms, the store.
+"""Reference implementation of sends of every kind (SendMessageProcessor): checks, conversion, storage.
 
-This is the reference implementation; the fast path serves the ordinary ones of them with the same outcome. Here: automatic creation of
-topics, direct sends to %RETRY% and their way to the dead letters, delay levels, every refusal with RocketMQ's code and a
-remark that says what is allowed.
+This is the reference implementation; the fast path serves the ordinary ones of them with the same outcome. Here:
+automatic creation of topics, direct sends to %RETRY% and their way to the dead letters, delay levels, every refusal
+with RocketMQ's code and a remark that states the allowed values.
 
 Differences from RocketMQ: a C++ client's batch (code 10 with batch "1") is stored as the messages it holds, not as
 one message with the packed batch as its body.
@@ -75,7 +75,7 @@ from aerobee.system_names import HALF_TOPIC
 
 @dataclass(slots=True)
 class SendOutcome:
-    """What became of one send that the store has.
+    """Result of a stored send.
 
     `append` says where: of the first one when `is_repeated`. `wants_to_wait`: the sender wants its answer when that is
     durable, where the broker is set to that.
@@ -88,12 +88,12 @@ class SendOutcome:
     is_inner_batch: bool = False  # the batch became one record
     is_repeated: bool = False
     wants_to_wait: bool = True
-    level: AckLevel | None = None  # what the message or its topic asks for by name
+    level: AckLevel | None = None  # ack level of the message or its topic
 
 
 @dataclass(slots=True)
 class _Form:
-    """What is to be written for one send, decided: a message, a batch of `entries`, or with `inner_count` one record for a batch."""
+    """The record to write for one send: a message, a batch of `entries`, or with `inner_count` one record for a batch."""
 
     properties: dict[str, str]  # of the record; of a batch of entries those around it
     unique_key: str
@@ -144,8 +144,8 @@ class SendService:
     def store(self, header: SendHeader, body: bytes, sender: Caller) -> SendOutcome:
         """Store one message or batch, readable on return. Raises RemoteError (a refusal) and StoreError; both are counted.
 
-        `header` is changed on the way: topic and queue become those where the message lies. Its topic exists, or is one that
-        cannot be made: needs_topic() is called before.
+        `header` is changed on the way: topic and queue become those where the message lies. Its topic exists or cannot
+        be created: call needs_topic() before.
         """
         config = self._live.value
         started = self._clock.monotonic()
@@ -176,11 +176,11 @@ class SendService:
         return outcome
 
     async def store_in_turns(self, header: SendHeader, body: bytes, sender: Caller) -> SendOutcome:
-        """As store(), of a batch that takes_turns(): others get their event loop iteration after each of its pieces, and their
-        messages may come to lie between its own.
+        """As store(), for a batch with takes_turns(): other requests are served after each of its slices, and their
+        messages may be stored between its own.
 
-        A batch that cannot be cut is refused before any of it is stored. Where the broker refuses a later piece, the ones before
-        stay stored, as with a sender who sends them one by one.
+        A batch that cannot be cut is refused before any of it is stored. If the broker refuses a later slice, earlier
+        ones stay stored, as with individual sends.
         """
         started = self._clock.monotonic()
         try:
@@ -477,7 +477,7 @@ class SendService:
 
 
 async def _count_in_turns(body: bytes) -> int:
-    """How many messages a batch holds. Raises RemoteError when it cannot be cut."""
+    """Number of messages in a batch. Raises RemoteError when it cannot be cut."""
     count = 0
     try:
         for piece in batch_pieces(body):
@@ -493,7 +493,7 @@ def _cannot_be_cut(error: MalformedRecord) -> RemoteError:
 
 
 def _level(properties: dict[str, str], topic: TopicConfig) -> AckLevel | None:
-    """What the message or its topic asks for by name. Raises RemoteError."""
+    """The ack level of the message or its topic. Raises RemoteError."""
     try:
         return wanted_level(properties, topic.attributes)
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""What a message says about the time at which it wants to be delivered. Core.
+"""Properties of a message that determine its delivery time. Core.
 
-Follows HookUtils.handleTimerMessage of RocketMQ. A producer writes one of TIMER_DELAY_SEC, TIMER_DELAY_MS (from now) and
-TIMER_DELIVER_MS (since the epoch), taken in this order. The broker adds TIMER_OUT_MS, the beginning of the slot that
-the message belongs to: the time floored to the precision, one precision earlier when it is an exact multiple. So a slot
-that begins at T holds what is due in (T, T + precision].
+Follows HookUtils.handleTimerMessage of RocketMQ. A producer writes one of TIMER_DELAY_SEC, TIMER_DELAY_MS (from now)
+and TIMER_DELIVER_MS (since the epoch), taken in this order. The broker adds TIMER_OUT_MS, the beginning of the slot
+that the message belongs to: the time floored to the precision, one precision earlier when it is an exact multiple. So a
+slot that begins at T contains messages due in (T, T + precision].
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def number(text: str | None) -> int | None:
 
 
 def requested_time(properties: Mapping[str, str], now_ms: int) -> int | None:
-    """When the message wants to be delivered, ms since the epoch; None when it says nothing.
+    """Requested delivery time of the message, ms since the epoch; None without such a property.
 
     Raises ValueError, naming the property, for a wish that is not a number.
     """
@@ -54,10 +54,10 @@ def slot_time(deliver_ms: int, precision_ms: int) -> int:
 
 
 def due_time(properties: Mapping[str, str], out_ms: int, *, store_timestamp: int, precision_ms: int) -> int:
-    """When a stored timer message is due, to the millisecond as far as it is known.
+    """Due time of a stored timer message, to the millisecond if known.
 
-    A delay counts from the time of storing. Where the properties do not fit the slot (another clock, a message that
-    RocketMQ stored again) it is the slot's end, which is when RocketMQ delivers.
+    A delay counts from the time of storing. If the properties do not match the slot (another clock, a message that
+    RocketMQ stored again) it is the slot's end, at which RocketMQ delivers.
     """
     due = None
     if TIMER_ROLL_TIMES not in properties:

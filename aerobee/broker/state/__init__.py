@@ -1,1 +1,1 @@
-"""What a broker knows: settings, topics, role, and the small files that keep them. Imports no other package of broker/."""
+"""State of a broker: settings, topics, role, and their files. Imports no other package of broker/."""

@@ -1,5 +1,5 @@
-"""How safe a message has to be before its sender is answered, where a send or its topic asks for more or less than the broker's
-settings. Core.
+"""Required durability of a message before its acknowledgement, if a send or its topic requests more or less than the
+broker's settings. Core.
 
     stored               the broker has it: survives a crash of the process
     flushed              its disk has it: survives power loss
@@ -22,7 +22,7 @@ from aerobee.remoting.protocol import ACK_LEVEL_ATTRIBUTE
 
 @dataclass(frozen=True, slots=True)
 class AckLevel:
-    """What is waited for."""
+    """Conditions of an acknowledgement."""
 
     name: str
     is_flushed: bool
@@ -35,7 +35,7 @@ LEVELS: Mapping[str, AckLevel] = {
 
 
 def wanted_level(properties: Mapping[str, str], attributes: Mapping[str, str]) -> AckLevel | None:
-    """The level of a message; None: what the broker's settings say. Raises ValueError for a name that is none."""
+    """The level of a message; None: the broker's settings apply. Raises ValueError for a name that is none."""
     name = properties.get(ACK_LEVEL)
     if name is None:
         return LEVELS.get(attributes.get(ACK_LEVEL_ATTRIBUTE, ""))

@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """What an attribute may be: one of `values`, or a number from `low` to `high` when there are none."""
+    """Allowed values of an attribute: one of `values`, or without them a number from `low` to `high`."""
 
     values: tuple[str, ...] = ()
     low: int = 0

@@ -1,4 +1,4 @@
-"""What a broker does besides serving: timers and tasks with one owner, who ends them."""
+"""Background work of a broker: timers and tasks with one owner, which ends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers may ask of one broker and occupy in it, and what happens at a bound.
+"""Bounds on requests and resources of peers at one broker, and the behaviour at a bound.
 
 Every bound is a key of BrokerConfig, looked up where it is used, so that an operator moves it while the broker runs.
 """

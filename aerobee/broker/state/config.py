@@ -1,7 +1,7 @@
 """A broker's settings: RocketMQ's BrokerConfig keys and defaults, and the few that are Aerobee's own.
 
-A key of the file is the field's name in camelCase (aerobee/config.py). Keys that name thread pools of RocketMQ have
-no counterpart here: one event loop serves a broker. Where the messages lie is StoreConfig's business.
+A key of the file is the field's name in camelCase (aerobee/config.py). Keys that name thread pools of RocketMQ have no
+counterpart here: one event loop serves a broker. Storage settings are in StoreConfig.
 
 Aerobee's own keys: `listeners`, `advertisedListeners`, `enableVipListener`, `pendingReplyBytesMax`, `dedupWindowMillis`, `dedupKeysMax`,
 `subscriptionConflictPolicy`.
@@ -24,7 +24,7 @@ from aerobee.remoting.protocol import MASTER_ID
 
 INTERVAL_MS_MIN = 10  # of what is done again and again: at 0 it takes the event loop for itself
 TIME_MS_MAX = 253_402_300_799_999  # the last moment of the year 9999: a later one cannot be written as a date
-WARN, REFUSE = "warn", "refuse"  # what becomes of members that subscribe differently
+WARN, REFUSE = "warn", "refuse"  # handling of members with different subscriptions
 POLICIES = (WARN, REFUSE)
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 _ENDPOINT = re.compile(r"(?:(?P<name>[A-Za-z][A-Za-z0-9_-]*)://)?(?P<host>\[[^\]]+\]|[^:/]*):(?P<port>\d+)\Z")
@@ -32,7 +32,7 @@ _ENDPOINT = re.compile(r"(?:(?P<name>[A-Za-z][A-Za-z0-9_-]*)://)?(?P<host>\[[^\]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One named listener: where it binds, or what it advertises. An empty host binds to every address."""
+    """One named listener: its bind address or its advertised address. An empty host binds to every address."""
 
     name: str
     host: str
@@ -135,7 +135,7 @@ class BrokerConfig(MetricsConfig):
     trace_topic_enable: bool = False
     """the topic of msgTraceTopicName is made at the start"""
     msg_trace_topic_name: str = "RMQ_SYS_TRACE_TOPIC"
-    """where clients send traces unless they say otherwise"""
+    """default topic of clients' traces"""
     trace_on: bool = True
     """told to producers: their trace switch"""
     clear_retry_topic_when_delete_topic: bool = True
@@ -238,7 +238,7 @@ class BrokerConfig(MetricsConfig):
     use_separate_retry_queue: bool = False
     """POP's retry topics get as many queues as their topic"""
     priority_order_asc: bool = True
-    """which priority pops take first: the highest number, else the lowest"""
+    """priority that pops deliver first: the highest number, else the lowest"""
     # A new group that begins at the end gets a new queue whole: one whose first message is in memory.
     init_pop_offset_by_check_msg_in_mem: bool = True
     """a new POP group begins at the first message while the queue is still in memory"""
@@ -275,7 +275,7 @@ class BrokerConfig(MetricsConfig):
     """also while brokerPermission takes no sends"""
     # messages that are sent again with the same DEDUP_KEY
     dedup_window_millis: int = 0
-    """how long a key is remembered; 0: off"""
+    """retention of a key; 0: off"""
     dedup_keys_max: int = 1_000_000
     """keys in memory, some 400 bytes each; the oldest go first"""
     # overload
@@ -405,7 +405,7 @@ class BrokerConfig(MetricsConfig):
 
     @property
     def send_wait_limit_ms(self) -> int:
-        """How long requests may wait before sends are refused; 0: as long as they do."""
+        """Maximum wait of requests before sends are refused; 0: as long as they do."""
         return self.wait_time_mills_in_send_queue if self.broker_fast_failure_enable else 0
 
     @property
@@ -415,7 +415,7 @@ class BrokerConfig(MetricsConfig):
 
     @property
     def bound_listeners(self) -> tuple[Endpoint, ...]:
-        """Where to listen: the named listeners, or one called "default"."""
+        """Listeners: the named ones, or one called "default"."""
         named = parse_endpoints(self.listeners, "listeners")
         return named or (Endpoint("default", self.bind_address, self.listen_port),)
 

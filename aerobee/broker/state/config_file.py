@@ -22,7 +22,7 @@ from aerobee.store.files.json_file import load_config_file, load_statistics_file
 
 log = logging.getLogger(__name__)
 
-# What a file must hold to be the one of this name: another's content would pass for an empty table.
+# Required key of a file of this name: another file's content would be taken for an empty table.
 REQUIRED_KEYS = {
     "topics.json": "topicConfigTable",
     "subscriptionGroup.json": "subscriptionGroupTable",
@@ -88,7 +88,7 @@ class ConfigFile:
             await self._writer.write(work)
 
     def _check(self, data: bytes) -> None:
-        """Raise ValueError for content that cannot be used. What this object wrote last is not parsed again."""
+        """Raise ValueError for content that cannot be used. Content that this object wrote last is not parsed again."""
         if self._good != (len(data), zlib.crc32(data)):
             self._parse(data)
 

@@ -42,7 +42,7 @@ class ConfigFiles:
         self._writer.retry()
 
     def close(self, *, wait: bool) -> None:
-        """Take no more work; with `wait` what was given is done on return."""
+        """Accept no more work; with `wait` the accepted work is done on return."""
         self._writer.close(wait=wait)
 
     # --- the settings

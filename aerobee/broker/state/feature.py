@@ -1,4 +1,4 @@
-"""What a kind of message or a way to consume adds to the broker: a Feature.
+"""Interface of features: kinds of messages or of consumption that extend the broker.
 
 features.py makes them; broker.py calls them at the right time:
 
@@ -55,8 +55,8 @@ class Feature:
         """Begin with timers and tasks, in the broker's event loop."""
 
     async def take_over(self) -> None:
-        """This broker has become a master while it runs: look again at the log and the files, for another broker has delivered
-        and decided meanwhile. start() follows; until then the broker refuses what the feature serves.
+        """This broker becomes master at run time: reread the log and the files, because another broker was master
+        meanwhile. start() follows; until then the broker refuses requests of the feature.
 
         Reads what takes long off the event loop, or in pieces. May be cancelled, and is called again after it failed. Raises
         AerobeeError, OSError.
@@ -71,10 +71,10 @@ class Feature:
         """
 
     def log_cut(self, log_offset: int) -> None:
-        """The log was cut at `log_offset`: forget what the bytes behind it said."""
+        """The log was cut at `log_offset`: drop state from later records."""
 
     def resign(self) -> None:
-        """This broker is no master any more: stop, and let save() write nothing of what was known. follow() comes next."""
+        """This broker is no longer master: stop, and let save() write no stale state. follow() comes next."""
         self.stop()
 
     def stop(self) -> None:

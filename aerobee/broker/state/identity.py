@@ -1,4 +1,4 @@
-"""Who a broker is towards the cluster: the names and addresses that go into routes, records and replies."""
+"""Identity of a broker: the names and addresses in routes, records and replies."""
 
 from __future__ import annotations
 

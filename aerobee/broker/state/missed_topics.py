@@ -1,8 +1,9 @@
-"""Topics of messages that came from a master which was lost before its table of topics was copied again: no consumer could read what
-it had acknowledged.
+"""Recreates topics of a lost master whose topic table was not copied again in time: otherwise no consumer could read
+its acknowledged messages.
 
-Which they are says TopicTable.copied_to: of each message before that offset of the log the topic is known or was deleted. Slaves
-of RocketMQ's masters keep the queues of deleted topics; ours tell what was deleted where (TopicTable.deleted).
+TopicTable.copied_to determines them: the topic of every message before that log offset is known or was deleted. Slaves
+of RocketMQ's masters keep the queues of deleted topics; Aerobee's masters report deletions with their log offset
+(TopicTable.deleted).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class PeerBrokers:
             ) from error
 
     async def leaders(self, topic: str) -> dict[int, str]:
-        """Which broker leads each logical queue of a static topic, by the first nameserver that knows; {} by none."""
+        """Leader of each logical queue of a static topic, from the first NameServer that knows it; {} without one."""
         request = RemotingCommand(
             RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
         )

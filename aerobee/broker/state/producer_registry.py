@@ -1,13 +1,13 @@
-"""Which producers are connected, by group.
+"""Connected producers by group.
 
-Source: ProducerManager (RocketMQ). A producer is known by its connection; it leaves when it says so, when its
-connection closes, or when it has sent no heartbeat for 120 s (looked at every 10 s). The broker asks a producer of a
-group what became of a transaction, so any live member of the group will do.
+Source: ProducerManager (RocketMQ). A producer is identified by its connection; it leaves by an unregister request, when
+its connection closes, or 120 s after its last heartbeat (checked every 10 s). The broker asks a producer of a group
+what became of a transaction, so any live member of the group will do.
 
-Answers of request-reply go to a client by its id (connection_of), which clients say themselves: to the connection of its last
-heartbeat. Where heartbeats are signed an id stays with its signer for as long as that one's connection is a member: another who
-calls itself so joins its groups, but gets no answers. The same signer takes it over by its next heartbeat, from wherever it
-comes: it has reconnected. At RocketMQ 5.5.0 whoever joined last gets the answers.
+Answers of request-reply go to a client by its id (connection_of), which clients say themselves: to the connection of
+its last heartbeat. With signed heartbeats a client id belongs to its signer while the signer's connection is a member:
+another client with this id joins its groups, but receives no replies. The same signer takes the id over with its next
+heartbeat from any connection, because it has reconnected. At RocketMQ 5.5.0 whoever joined last gets the answers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ClientChannel:
     version: int
     seen: float  # monotonic seconds of the last heartbeat
     seen_ms: int  # the same by the wall clock
-    principal: str = ""  # who signed that heartbeat
+    principal: str = ""  # signer of that heartbeat
 
 
 class ProducerRegistry:
@@ -58,7 +58,8 @@ class ProducerRegistry:
         self._groups: dict[str, dict[Peer, ClientChannel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}
         self._member_count = 0
-        # Where its last heartbeat came from, and who signed it. A connection has an id for as long as a channel of it has.
+        # Connection and signer of its last heartbeat. A connection has an id for as long as a channel of it
+        # has.
         self._client_ids: dict[str, tuple[Peer, str]] = {}
         self._channel_counts: Counter[tuple[Peer, str]] = Counter()
         self._former: dict[str, Peer] = {}  # the connection that had an id before, while both are open
@@ -135,7 +136,7 @@ class ProducerRegistry:
         return self._member_count
 
     def size_of(self, group: str) -> int:
-        """How many members a group has."""
+        """Number of members of a group."""
         return len(self._groups.get(group, ()))
 
     def groups_of(self, peer: Peer) -> set[str]:

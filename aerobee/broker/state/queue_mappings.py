@@ -4,9 +4,9 @@ Follows TopicQueueMappingManager and the checks of TopicQueueMappingUtils (Rocke
 
     {"dataVersion": {counter, stateVersion, timestamp}, "topicQueueMappingInfoMap": {topic: TopicQueueMappingDetail}}
 
-What always holds: an item that was accepted keeps its broker, queue and start, and its logical begin once that is decided,
-for offsets that consumers committed follow from them; an update with an older epoch changes nothing. RocketMQ writes the
-first of these as assertions, which its start scripts leave off.
+Invariants: an accepted item keeps its broker, queue and start, and its logical begin once it is decided, because
+committed offsets depend on them; an update with an older epoch changes nothing. RocketMQ writes the first of these as
+assertions, which its start scripts leave off.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class QueueMappings:
     async def put(self, wanted: QueueMapping, *, force: bool = False) -> QueueMapping:
         """Take a mapping over; on disk on return. `force` replaces whatever epoch and items there were.
 
-        Returns what is in force now. Raises UsageError for one that contradicts what is known, StoreError when it
-        cannot be saved; nothing changes then.
+        Returns what is in force now. Raises UsageError for a contradictory mapping, StoreError when it cannot be saved;
+        nothing changes then.
         """
         async with self._turn:
             check_numbers(wanted, self._clock.now_ms())
@@ -73,12 +73,12 @@ class QueueMappings:
             return True
 
     async def copy_from(self, table: dict[str, QueueMapping], version: DataVersion) -> None:
-        """Have a master's mappings, with their version: what is not among them goes. On disk on return. Raises StoreError."""
+        """Replace the mappings by a master's, with their version. On disk on return. Raises StoreError."""
         async with self._turn:
             await self._write(table, version)
 
     def infos(self, topics: Iterable[str]) -> dict[str, Any]:
-        """What the registration says of these topics; only the static ones are in it."""
+        """The mappings for the registration of these topics, which contains only static ones."""
         if not self.by_topic:
             return {}
         return {topic: self.by_topic[topic].to_info() for topic in topics if topic in self.by_topic}
@@ -142,7 +142,7 @@ def check_numbers(mapping: QueueMapping, now_ms: int) -> None:
 
 
 def merged(known: QueueMapping | None, wanted: QueueMapping, *, force: bool) -> QueueMapping:
-    """What is in force once `wanted` is taken over. Raises UsageError when it must not be."""
+    """The resulting mapping after applying `wanted`. Raises UsageError when it must not be."""
     for queue_id, items in wanted.hosted.items():
         _check_items(wanted.topic, queue_id, items)
     if known is None:

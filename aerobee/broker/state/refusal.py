@@ -1,4 +1,4 @@
-"""What the broker says when it refuses, where several request families say the same.
+"""Shared texts of refusals.
 
 A service raises `Refused` with a reason; each protocol's encoder has its own code for a reason (`remote_refusal` is remoting's).
 """

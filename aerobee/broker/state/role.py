@@ -1,4 +1,4 @@
-"""What this broker may do: the one object that all parts read, and that notifies those that cache it.
+"""The broker's role: the one object that all parts read, which notifies parts that cache it.
 
 A broker starts as its configuration says: with id 0 and another brokerRole than SLAVE it is a master. Replication changes the
 role while it runs.
@@ -19,9 +19,9 @@ _logger = logging.getLogger(__name__)
 
 
 class Role(Enum):
-    """MASTER takes and serves everything. SLAVE copies a master and serves reads. ACTING is a slave that, its master being
-    gone, serves what a master does but takes no messages of clients (RocketMQ's acting master). FENCED was a master: another
-    one has taken over, or that is unknown; it neither takes nor decides anything.
+    """MASTER takes and serves everything. SLAVE copies a master and serves reads. ACTING is a slave without a master
+    that serves a master's requests but accepts no messages from clients (RocketMQ's acting master). FENCED was a
+    master: another one has taken over, or that is unknown; it neither takes nor decides anything.
     """
 
     MASTER = "master"
@@ -46,7 +46,7 @@ class RoleState:
         self.reason = reason  # for logs and refusals: a clause without a full stop
         # Whether this broker decides for its group: offsets, locks, POP, transactions, timers.
         self.is_master = role is Role.MASTER
-        # Whether consumers are served as by the master: locks, POP, pulls whatever slaveReadEnable says.
+        # Whether consumers are served as by a master: locks, POP, and pulls even without slaveReadEnable.
         self.serves_group = role in (Role.MASTER, Role.ACTING)
         # Whether messages of clients may be stored here.
         self.takes_writes = role is Role.MASTER

@@ -1,10 +1,9 @@
 """The threads that write a broker's small files, so that the event loop never waits for the disk.
 
-One for what requests wait for, one for the rest, so that a large file of offsets on a slow disk keeps no
-administrator waiting. What always holds: each of the two works in the order in which work was given. A file belongs to one of
-them. Of a file that no request waits for only the newest content is written, what waits meanwhile is replaced; what the disk
-refuses is tried again (retry) until it is taken or newer content is. RocketMQ writes these files in the threads that change
-them (ConfigManager.persist).
+One for what requests wait for, one for the rest, so that a large file of offsets on a slow disk keeps no administrator
+waiting. Invariant: each of the two processes work in order. A file belongs to one of them. For a file without waiting
+requests only the newest content is written, replacing waiting content; a failed write is retried (retry) until it or
+newer content is written. RocketMQ writes these files in the threads that change them (ConfigManager.persist).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Work = Callable[[], None]
 
 
 def _nothing() -> None:
-    """What was given before is done."""
+    """Earlier work is done."""
 
 
 def _own_thread(name: str) -> Executor:
@@ -62,7 +61,7 @@ class StateWriter:
         await future
 
     def write_soon(self, path: str, work: Work) -> None:
-        """Run `work`, which writes `path`, in its turn; it replaces what waits for this path."""
+        """Run `work`, which writes `path`, after earlier work; it replaces waiting work for this path."""
         with self._lock:
             is_queued = path in self._waiting
             self._waiting[path] = work
@@ -98,7 +97,7 @@ class StateWriter:
             self.write_soon(path, work)
 
     def close(self, *, wait: bool) -> None:
-        """Take no more work; with `wait` what was given is done on return, and what the disk refused tried once more."""
+        """Accept no more work; with `wait` the accepted work is done on return, and failed writes are retried once."""
         for executor in (self._urgent, self._executor):
             executor.shutdown(wait=wait)
         if wait:

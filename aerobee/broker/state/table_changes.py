@@ -3,9 +3,8 @@
     change(apply)   queued; the next write holds all that are queued; then they are in memory, and each caller is notified
     write_soon()    memory is ahead already; the file follows
 
-What always holds: one write at a time, and what is written last is what memory holds; a change that is reported as made is
-durable; changes are reported in the order of their requests. A write that fails fails all changes that it held,
-and memory stays as it is.
+Invariants: one write at a time, and the last write equals the memory; a reported change is durable; changes are
+reported in the order of their requests. A write that fails fails all changes that it held, and memory stays as it is.
 """
 
 from __future__ import annotations
@@ -76,8 +75,9 @@ class TableChanges(Generic[T, N]):
         return len(self._queued)
 
     def change_then(self, apply: Callable[[T], T], note: N, told: Told) -> None:
-        """Make `apply(current value)` the value. `told` is called without a turn between memory and it: with None when
-        the change is durable and in memory, or with what apply raised, or a StoreError; nothing is changed then.
+        """Make `apply(current value)` the value. `told` is called in the same event loop iteration as the change of
+        memory: with None when the change is durable and in memory, else with the exception of apply or a StoreError,
+        and nothing has changed.
 
         `apply` returns its argument when there is nothing to change; it may be called again on a newer value.
         """

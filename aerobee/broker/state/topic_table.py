@@ -7,10 +7,10 @@ Follows TopicConfigManager of RocketMQ. The file is RocketMQ's, so either produc
 A slave's has `aerobeeCopiedTo` besides (copied()), and where topics were deleted `aerobeeDeleted`, {topic: where the log ended then}:
 a topic may be created again, and its queues and offsets before that are not those of the new one. RocketMQ ignores both.
 
-What always holds: the data version grows with every change, for a nameserver ignores a registration whose version
-it has already; the file is written off the event loop (table_changes.py). What an administrator requests, or
-the first send to a new topic, is on disk before it is answered or announced. A topic that the broker makes for itself is there
-immediately and its file follows; a start makes it again when it finds messages of it (adopt).
+Invariants: the data version grows with every change, because a NameServer ignores a registration with a known version;
+the file is written off the event loop (table_changes.py). A change by an administrator, or by the first send to a new
+topic, is on disk before it is answered or announced. A topic that the broker makes for itself is there immediately and
+its file follows; a start makes it again when it finds messages of it (adopt).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ COPIED_TO_INTERVAL_S = 60.0  # copied_to is in the file of a slave at the latest
 
 
 def takes_client_sends(topic: str) -> bool:
-    """Whether clients may send to `topic`: not to what the broker keeps its own state in, nor to dead letters.
+    """Whether clients may send to `topic`: not to topics with internal state of the broker, nor to dead-letter topics.
 
     Wider than TopicValidator.isNotAllowedSendTopic (RocketMQ), which lets any client write timer and revive records.
     """
@@ -101,11 +101,11 @@ class TopicTable:
         fallback: Callable[[str], TopicConfig | None] | None = None,
         log_end: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`bounds` say how many topics requests may make; without them as many as they like. `fallback` is called for
+        """`bounds` limit the topics that requests may create; without them there is no limit. `fallback` is called for
         topics that are not in the table: those that need no creation. `log_end` is where the commit log ends now.
         """
         self._log_end = log_end
-        # Where the log ended when a topic was deleted: its messages before that are of no topic. Replaced, never changed.
+        # Log end at the deletion of a topic: earlier messages belong to no topic. Replaced, never changed.
         self.deleted: dict[str, int] = {}
         self._bounds = bounds
         self._file = file
@@ -284,7 +284,7 @@ class TopicTable:
         return grown
 
     def retry_topic(self, group: str, queue_nums: int = 1, unit: bool = False) -> TopicConfig:
-        """What %RETRY%group has to be for a group with `queue_nums` retry queues: as it is, grown, or new."""
+        """The required config of %RETRY%group for `queue_nums` retry queues: unchanged, grown, or new."""
         known = self.topics.get(RETRY_PREFIX + group)
         if known is not None:
             return _grown(known, queue_nums)
@@ -418,12 +418,13 @@ class TopicTable:
         is_old = log_offset != self.copied_to and now >= self._copied_to_due_s
         self.copied_to = log_offset
         if is_other or is_old:
-            # The file must not stay far behind: what a master delivers late to a topic that it has deleted counts as missed.
+            # The file must not lag far behind: late deliveries of a master to a deleted topic count as
+            # missed.
             self._copied_to_due_s = now + COPIED_TO_INTERVAL_S
             self._changes.write_soon()
 
     def log_cut(self, log_offset: int) -> None:
-        """What comes behind `log_offset` is from another master."""
+        """The log after `log_offset` comes from another master."""
         if any(end > log_offset for end in self.deleted.values()):
             self.deleted = {topic: end for topic, end in self.deleted.items() if end <= log_offset}
             # They may be the next master's, whose table has the version of this one: it is to be copied as a whole.
@@ -439,9 +440,9 @@ class TopicTable:
         version: DataVersion,
         deleted: Mapping[str, int] | None = None,
     ) -> None:
-        """Have a master's table, with its version, in memory immediately: what is not in it goes. The file follows.
+        """Replace the table in memory by a master's table and version. The file follows.
 
-        `deleted` is the master's; None: it does not tell, and what is known here is kept.
+        `deleted` is the master's; None: the master does not report them, and the local values stay.
         """
         before, table = self.topics, dict(topics)
         changed = tuple(config for name, config in table.items() if before.get(name) != config)
@@ -551,7 +552,7 @@ def _grown(config: TopicConfig, queue_nums: int) -> TopicConfig:
 
 
 def deletions_of(value: object) -> dict[str, int] | None:
-    """The deletions of a file or of a master's answer; None when it tells none. What cannot be one is left out."""
+    """The deletions of a file or of a master's answer; None without any. Invalid ones are skipped."""
     if not isinstance(value, dict):
         return None
     found = {
@@ -567,7 +568,7 @@ def deletions_of(value: object) -> dict[str, int] | None:
 
 
 def _log_offset_of(value: object) -> int | None:
-    """What a file says as `aerobeeCopiedTo`; what cannot be an offset of a log is passed over: no start fails for it."""
+    """The file's `aerobeeCopiedTo`; an invalid log offset is ignored, so that no start fails because of it."""
     if value is None or (type(value) is int and 0 <= value < 1 << 63):
         return value
     log.warning(

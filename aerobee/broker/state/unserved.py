@@ -1,4 +1,4 @@
-"""What a master cannot serve at this moment, by feature, and why: the one object that every refusal asks. Belongs to the event loop.
+"""Features that a master cannot serve now, with the reasons; every refusal reads this object. Belongs to the event loop.
 
 A feature is here from the moment at which the broker becomes master until the feature has started (leading.py). A message of such a
 kind is refused with SERVICE_NOT_AVAILABLE, which RocketMQ's producers try again. Other requests wait a moment for a feature that is
@@ -59,7 +59,7 @@ class UnservedKinds:
         return name in self.reasons
 
     def refusal(self, name: str) -> RemoteError | None:
-        """What to answer to a request that needs the feature; None when it is served."""
+        """The refusal of a request that needs the feature; None when it is served."""
         if not self.reasons or name not in self.reasons:
             return None
         return RemoteError(

@@ -1,12 +1,10 @@
-"""Which parts of a static topic's mapping have had their time, and their removal.
+"""Removes expired parts of a static topic's mapping.
 
 - The oldest part of a logical queue that this broker leads goes when its physical queue holds no message any more: retention
-  took them all. Offsets of the parts behind it do not change.
-- A list of parts that this broker keeps of a queue it once led goes when the queue was moved on since: whoever
-  still comes here is sent to the leader by the route, not by this list.
+  took them all. Offsets of later parts do not change. - A former leader's list of a queue's parts is removed when the queue was moved again since: clients that still come here are redirected to the leader by the route, not by this list.
 
-In the hours of `deleteWhen`, each five minutes. What a group committed at a broker whose part is gone is not looked for any
-more, as in RocketMQ.
+In the hours of `deleteWhen`, each five minutes. Offsets that a group committed at a broker whose part was removed are
+no longer searched, as in RocketMQ.
 
 Source: TopicQueueMappingCleanService (RocketMQ). Difference: a mapping that changed while this broker queried others is left
 for the next round; RocketMQ overwrites it.
@@ -45,7 +43,7 @@ def holders_of_oldest(mapping: QueueMapping) -> set[str]:
 
 
 def without_expired(mapping: QueueMapping, stats: Mapping[str, TopicStatsTable]) -> Hosted:
-    """What is left of the mapping when each oldest part without a message goes. `stats`: by broker name."""
+    """The mapping without each oldest part that has no message. `stats`: by broker name."""
     hosted = dict(mapping.hosted)
     for queue_id, items in _led_with_parts(mapping):
         oldest = items[0]
@@ -71,7 +69,7 @@ def given_away(mapping: QueueMapping) -> dict[int, str]:
 def without_moved_on(
     mapping: QueueMapping, leaders: Mapping[int, str], theirs: Mapping[str, QueueMapping]
 ) -> Hosted:
-    """What is left when each list goes whose queue has another leader by now than the list says.
+    """The mapping without lists whose queue has another leader than the list states.
 
     `leaders`: by the route; `theirs`: the mapping that each of them has. A leader has to confirm it by a mapping of the same
     epoch and size, in which it leads.
@@ -136,7 +134,7 @@ class MappingCleaning(Feature):
             self._spawn(self.clean())
 
     async def clean(self) -> None:
-        """Look at every mapping once. What cannot be found out now is left for the next round."""
+        """Look at every mapping once. Unknown cases are left for the next round."""
         for topic in list(self._mappings.by_topic):
             for look in (self._expired, self._moved_on):
                 mapping = self._mappings.get(topic)

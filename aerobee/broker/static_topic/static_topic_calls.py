@@ -1,9 +1,9 @@
 """Requests that name a logical queue: sends, pulls, offsets; and UPDATE_AND_CREATE_STATIC_TOPIC 513, which makes the mapping.
 
 Stands before the handlers of the physical queues. A request for another topic, or one with `lo=false` (it was forwarded
-to this broker, or names the physical queue), continues to them directly. One for a logical queue is answered
-NOT_LEADER_FOR_QUEUE unless this broker leads it; the leader translates queue and offsets, asks the broker that has the part
-in question, and translates the answer back.
+to this broker, or names the physical queue), continues to them directly. A request for a logical queue is answered with
+NOT_LEADER_FOR_QUEUE unless this broker leads it; the leader translates queue and offsets, forwards to the broker that
+has the part, and translates the reply back.
 
 Source: rewriteRequestForStaticTopic in SendMessageProcessor, PullMessageProcessor, ConsumerManageProcessor and
 AdminBrokerProcessor (RocketMQ). Differences: offsets by time (29) come from the first part that has a message of that time
@@ -103,7 +103,7 @@ class StaticTopicCalls:
     # --- making
 
     async def update(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """513: take over a topic's settings and its mapping at this broker. `force` takes whatever comes.
+        """513: take over a topic's settings and its mapping at this broker. `force` accepts any mapping.
 
         The mapping is stored first: a topic that was an ordinary one must not serve logical ids as its own.
         """
@@ -127,7 +127,7 @@ class StaticTopicCalls:
         except UsageError as error:
             log.warning("static topic %s is not changed: %s", config.topic_name, error)
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        # Told to nameservers and caches with the topic, even when its own settings are the same.
+        # Registered at NameServers and in caches with the topic, even if its own settings are unchanged.
         await self._topics.put_async((config,))
         # Pulls that wait at a queue which continues elsewhere learn of it now, not at their deadline.
         for queue_id in (set() if before is None else set(before.led().values())) - set(now.led().values()):
@@ -216,7 +216,7 @@ class StaticTopicCalls:
     # --- offsets
 
     async def query(self, request: RemotingCommand, queue: LogicalQueue, peer: Peer) -> RemotingCommand:
-        """14: what the group committed, looked for from the newest part to the oldest."""
+        """14: the group's committed offset, searched from the newest part to the oldest."""
         if len(queue.items) == 1 and queue.leader.logic_offset == 0:
             # One part that begins at 0: as any other queue, with the rule for new ones.
             return await self._ask(peer, request, queue.leader, self._offsets.query)

@@ -1,4 +1,5 @@
-"""What waits for a moment of a clock that ran ahead and was set back. No RocketMQ class: its timers wait until the moment comes again.
+"""Pending messages whose due time comes from a clock that ran ahead and was set back. No RocketMQ class: its timers
+wait until the moment comes again.
 
 A delay is a length of time: a message that was to wait for 5 s while the clock showed 2050 is due 5 s after the clock shows
 2026 again, not in 24 years. A moment (TIMER_DELIVER_MS) is what its sender says, and is left as it is. Records of POP are delays:
@@ -38,7 +39,7 @@ NOTICE_MS = 2_000  # a clock that is set back by less makes nothing late by more
 
 
 def delay_ms(properties: Mapping[str, str], due_ms: int, born_ms: int) -> int | None:
-    """How long a message was to wait; None for one that waits for a moment."""
+    """Requested delay of a message; None for an absolute delivery time."""
     if properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX):
         return max(0, due_ms - born_ms)
     for name, unit_ms in ((TIMER_DELAY_SEC, 1_000), (TIMER_DELAY_MS, 1)):
@@ -94,7 +95,7 @@ class ClockSetBack:
             self.suspect_until = self._progress.log_end()
 
     def stop(self) -> None:
-        """What is not done is begun again by start()."""
+        """start() repeats unfinished work."""
         self._listing, self._found = None, []
         self._left, self._at_hand, self._new_dues = [], [], {}
         self._is_slot_due = self._has_listed = False
@@ -105,7 +106,8 @@ class ClockSetBack:
         return self._is_noticed or self._is_slot_due or self._listing is not None or bool(self._left)
 
     def step(self, slot: WaitingSlot) -> None:
-        """Look at some of what waits. `slot` is the one at hand, loaded. Raises StoreFull; it is tried again then."""
+        """Check some of the pending messages. `slot` is the one at hand, loaded. Raises StoreFull; it is tried again
+        then."""
         self.look()
         if self._is_noticed:
             self._begin()
@@ -129,7 +131,7 @@ class ClockSetBack:
         self._is_slot_due, self._has_listed = True, False
 
     def _list(self, pieces: Iterator[list[TimerSlot]], slot: WaitingSlot) -> None:
-        """Find the used slots of the next piece. What joins a slot behind it was written by the clock as it is now."""
+        """Find the used slots of the next piece. Later messages of a slot were written with the present clock."""
         piece = next(pieces, None)
         if piece is not None:
             self._found += [each.time_ms for each in piece if each.time_ms > slot.time_ms]
@@ -154,7 +156,7 @@ class ClockSetBack:
             self._new_dues, self._is_slot_due, self._has_listed = {}, False, False
 
     def _new_due_of(self, physical_offset: int, due_ms: int, now_ms: int) -> int | None:
-        """When a message is due by the new clock; None to leave it where it is. `due_ms` 0: its record says it."""
+        """Due time of a message by the new clock; None to leave it where it is. `due_ms` 0: its record says it."""
         message = self._messages.read(physical_offset)
         out_ms = number(message.properties.get(TIMER_OUT_MS)) if message is not None else None
         if message is None or out_ms is None:
@@ -194,7 +196,7 @@ class ClockSetBack:
             again = self._slots.unit(
                 now, out_ms, new_due, unit.physical_offset, unit.message_size, unit.topic_hash
             )
-            # One that is to be stored again on its way gets its new time then.
+            # A message that will be stored again before its delivery gets its new time then.
             if again.slot_time != time_ms:
                 moved.append(again)
         gone.update(unit.physical_offset for unit in moved)

@@ -1,9 +1,10 @@
-"""Which waiting message a recall takes back: the one of the same topic with the same id (TimerMessageStore.buildDeleteKey).
+"""Identifies the pending message of a recall: same topic and same id (TimerMessageStore.buildDeleteKey).
 
 A cancelling message names a waiting one in TIMER_DEL_UNIQKEY: its unique id, or `topic+id` with
-appendTopicForTimerDeleteKey. Both forms are read whatever the setting says, so a change of it loses no recall. With the short form
-RocketMQ takes back whatever has that id, in any topic; here the cancelling message's own topic counts. So it does of one that
-names the record (AEROBEE_DEL_OFFSET): who may send to one topic takes back nothing of another. Core.
+appendTopicForTimerDeleteKey. Both forms are read independent of the setting, so that changing it loses no recall. With
+the short form RocketMQ recalls any message with that id, in any topic; here the cancelling message's topic must match.
+The same applies to a cancelling message that names the record (AEROBEE_DEL_OFFSET): permission for one topic does not
+allow recalls in another. Core.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from aerobee.property_names import REAL_TOPIC, TIMER_DELETE_KEY, TIMER_DELETE_OF
 
 
 def written_key(topic: str, unique_key: str, *, with_topic: bool) -> str:
-    """What a cancelling message says in TIMER_DEL_UNIQKEY."""
+    """Value of a cancelling message's TIMER_DEL_UNIQKEY."""
     return f"{topic}+{unique_key}" if with_topic else unique_key
 
 

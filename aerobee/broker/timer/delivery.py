@@ -74,7 +74,7 @@ class TimerDelivery:
         self._precision_ms = files.precision_ms
         self._running = False
         self._timer: Timer | None = None
-        self.trouble = ""  # why the last pass failed, while it is tried again
+        self.trouble = ""  # error of the last pass, while it is retried
         self._due_ms = 0  # for when the timer stands
         self._filters: dict[str, Callable[[str, bytes], bool]] = {}
         self._settled: dict[str, Callable[[int], bool]] = {}

@@ -57,12 +57,12 @@ class TimerEnqueue:
         self._precision_ms = files.precision_ms
         self._running = False
         self._timer: Timer | None = None
-        self._pause_s = 0.0  # how much of its delay waits for nothing but company
+        self._pause_s = 0.0  # part of its delay that only serves to collect more messages
         self._is_full = False
-        self.trouble = ""  # why the last messages got no unit, while it is tried again
+        self.trouble = ""  # error of the last messages without a unit, while it is retried
 
     def start(self) -> None:
-        """Begin with what lies in the topic."""
+        """Start with the messages in the topic."""
         self._running = True
         self._want()
 

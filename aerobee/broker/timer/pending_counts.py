@@ -1,4 +1,4 @@
-"""How many timer messages wait for each topic: config/timermetrics (TimerMetrics of RocketMQ).
+"""Number of pending timer messages per topic: config/timermetrics (TimerMetrics of RocketMQ).
 
     {"dataVersion":{...},"timingCount":{topic:{"count":n,"timeStamp":ms}}}
 
@@ -19,7 +19,7 @@ TOPICS_MAX = 100_000  # names come from messages and must not fill the memory
 
 
 def parse_counts(data: bytes) -> dict[str, Any]:
-    """The content of timermetrics, for PendingCounts.load(). Raises ValueError that says what is wrong with it."""
+    """The content of timermetrics, for PendingCounts.load(). Raises ValueError with the reason."""
     try:
         tree = fastjson.loads_trusted(data, "timermetrics")
         if isinstance(tree.get("dataVersion"), dict):
@@ -47,13 +47,13 @@ class PendingCounts:
         entry[1] = now_ms
 
     def get(self, topic: str) -> int:
-        """How many wait for the topic."""
+        """Number of pending messages for the topic."""
         entry = self._counts.get(topic)
         return entry[0] if entry is not None else 0
 
     @property
     def total(self) -> int:
-        """How many wait for all topics."""
+        """Number of pending messages for all topics."""
         return sum(max(0, entry[0]) for entry in self._counts.values())
 
     def counts(self) -> Iterator[tuple[tuple[str, ...], int]]:
@@ -82,7 +82,7 @@ class PendingCounts:
         self.load(tree)
 
     def load(self, tree: dict[str, Any]) -> None:
-        """Take over what a file says. Entries that are none are left out."""
+        """Load a file's content. Entries that are none are left out."""
         if isinstance(tree.get("dataVersion"), dict):
             self.data_version = DataVersion.from_dict(tree["dataVersion"])
         table = tree.get("timingCount")

@@ -43,7 +43,7 @@ class TimerMessages:
             return None
 
     def due_of(self, unit: TimerUnit) -> int:
-        """When it is due, for units that RocketMQ wrote: look into the message."""
+        """Due time of a unit that RocketMQ wrote, read from the message."""
         end = unit.slot_time - unit.slot_time % self._precision_ms + self._precision_ms
         data = self._store.read_record(unit.physical_offset)
         if data is None:
@@ -65,7 +65,7 @@ class TimerMessages:
         )
 
     def delete_key_of(self, unit: TimerUnit) -> str | None:
-        """What a unit cancels; None when that cannot be read."""
+        """The message that a unit cancels; None when that cannot be read."""
         message = self.read(unit.physical_offset)
         return None if message is None else cancelled_key(message.properties)
 
@@ -98,7 +98,7 @@ class SlotsAtHand:
         self._next: WaitingSlot | None = None
 
     def forget(self) -> None:
-        """What an earlier run had at hand is looked at again."""
+        """The slot that an earlier run was processing is processed again."""
         self.slot = self._next = None
 
     def slot_start(self, time_ms: int) -> int:
@@ -165,8 +165,8 @@ class SlotsAtHand:
         return TimerUnit(-1, magic, time_ms - delay, delay, physical_offset, size, topic_hash, due_ms)
 
     def _free_slot(self, time_ms: int, soon_ms: int, magic: int) -> tuple[int, int]:
-        """Where a message waits whose slot is taken: on the way, to be stored again, or, when it is due or no slot
-        is free, in the slot at hand. Returns the slot's time and the unit's magic.
+        """Slot of a message whose own slot is taken: an earlier one, to be stored again, or, when it is due or no slot
+        is free, the present slot. Returns the slot's time and the unit's magic.
         """
         wheel, read_time = self._files.wheel, self._progress.read_time
         for earlier in range(time_ms - self._precision_ms, soon_ms, -self._precision_ms):

@@ -1,8 +1,8 @@
-"""What clients, replicas and operators ask about timers: 60, 61, 370, and two calls of our own, documented here.
+"""Requests of clients, replicas and operators about timers: 60, 61, 370, and two calls of our own, documented here.
 
-RECALL_MESSAGE 370 (topic, recallHandle, producerGroup) stores a message that cancels the waiting one: it goes into the same
-slot of the wheel and is looked at before the slot's messages are delivered. As in RocketMQ it succeeds without a look
-whether the message still waits, and is off unless `recallMessageEnable`.
+RECALL_MESSAGE 370 (topic, recallHandle, producerGroup) stores a message that cancels the pending one: it enters the
+same slot of the wheel and is processed before the slot's messages are delivered. As in RocketMQ it succeeds without a
+look whether the message still waits, and is off unless `recallMessageEnable`.
 
 AEROBEE_LIST_TIMERS 910370: ext (all optional) `topic`, `fromMs`, `untilMs` (due times), `maxNum`. The answer's body is JSON,
 by due time:

@@ -44,7 +44,7 @@ LATE_MS = 60_000  # a message is not given its unit later than this after its ti
 SCAN_BACK_MS = (
     600_000  # of what a RocketMQ master had delivered: so far back deliveries of Aerobee are looked for
 )
-RECORD_BYTES = 4_096  # what is read of each; longer ones are rare
+RECORD_BYTES = 4_096  # number of bytes read of each; longer ones are rare
 RECORDS_PER_STEP = 256
 
 
@@ -144,7 +144,7 @@ class Timers(Feature):
         )
         registry.gauges(
             "timer_dequeue_latency",
-            "How late the wheel is, ms",
+            "Lateness of the wheel, ms",
             lambda: [((), service.behind_ms)] if self._has_run else [],
             labels=(),
             unit="ms",
@@ -228,7 +228,7 @@ class Timers(Feature):
         self._was_due = yield from self._finding_due()
 
     def _use(self, scan_from: int, delivered: set[int]) -> None:
-        """Continue from the files; `delivered` is what the log from `scan_from` on says."""
+        """Continue from the files; `delivered` are the deliveries in the log from `scan_from` on."""
         checkpoint = self._checkpoint
         self._service.take_over(
             queue_offset=checkpoint.queue_offset if checkpoint is not None else 0,
@@ -241,7 +241,7 @@ class Timers(Feature):
         """When the timer log was damaged, or the last master was RocketMQ's: what left its slot long before the time that the checkpoint
         had reached. A message beyond the roll window left it for a copy in the timer topic.
 
-        Deliveries of RocketMQ carry no marks. What Aerobee delivered is known by its marks besides.
+        Deliveries of RocketMQ carry no marks. Deliveries of Aerobee are also recorded in the log.
         """
         checkpoint = self._files.rebuilt_from
         queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
@@ -268,7 +268,7 @@ class Timers(Feature):
         return sources
 
     def _scan_start(self) -> int:
-        """Where in the commit log deliveries may lie that the checkpoint does not count."""
+        """Log offset from which on deliveries may not be included in the checkpoint."""
         store, checkpoint = self._store, self._checkpoint
         told = self._files.rebuilt_from
         if told is not None and told.copied_from is not None:
@@ -321,7 +321,7 @@ class Timers(Feature):
 
     def resign(self) -> None:
         self.stop()
-        self._has_run = False  # what is known here grows old: no checkpoint says it
+        self._has_run = False  # this state becomes stale: no checkpoint may contain it
 
     def stop(self) -> None:
         self._source.end()

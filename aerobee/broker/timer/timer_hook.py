@@ -1,8 +1,8 @@
 """The put hook of timer messages: refuses them, or rewrites them for the timer topic (HookUtils.handleTimerMessage).
 
-A message with TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS goes to queue 0 of rmq_sys_wheel_timer; REAL_TOPIC and
-REAL_QID say where it belongs, TIMER_OUT_MS to which slot of the wheel. A delay level wins over all three. One that is
-due already is stored as it is.
+A message with TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS goes to queue 0 of rmq_sys_wheel_timer; REAL_TOPIC
+and REAL_QID say where it belongs, TIMER_OUT_MS to which slot of the wheel. A delay level wins over all three. A message
+that is due already is stored unchanged.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TimerHook:
                     f"{TIMER_DELETE_KEY} needs a time: {TIMER_DELIVER_MS} of the message to cancel"
                 )
             return message
-        # One that has waited once, given back by a consumer for example, does not wait again.
+        # A message that was delayed before, for example one that a consumer gave back, is not delayed again.
         if TIMER_OUT_MS in properties or message.topic in _NOT_FOR_THE_TIMER:
             return message
         if message.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):

@@ -1,7 +1,7 @@
-"""How far the timer is: what has its unit, which slot is at hand, what of it an earlier run delivered. Core.
+"""Progress of the timer: messages with a unit, the present slot, and its deliveries by an earlier run. Core.
 
-What always holds: slots before `read_time` are delivered; messages below `queue_offset` have their unit; what was
-delivered of the slots from `read_time` on lies in the commit log behind `scan_from`.
+Invariants: slots before `read_time` are delivered; messages below `queue_offset` have their unit; deliveries of slots
+from `read_time` on are in the commit log after `scan_from`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TimerProgress:
         self._handled_until = until_ms if handled else 0
 
     def begin(self) -> None:
-        """The timer starts: what lies in its topic now needs its unit before anything is delivered."""
+        """The timer starts: all messages in its topic need their unit before anything is delivered."""
         self._first_needed_offset = self._needed_offset = self.queue_end
 
     def saved(self) -> None:
@@ -156,7 +156,7 @@ class TimerProgress:
         if time_ms == self.read_time:
             return
         self.read_time = time_ms
-        # What was delivered of a slot is behind the read time only now: RocketMQ goes by that alone.
+        # The deliveries of a slot are before the read time only now: RocketMQ goes by that alone.
         self.is_changed = self.is_changed or self._is_slot_touched
         self._is_slot_touched = False
         if self._handled_until and time_ms > self._handled_until and not self.behind_messages:
@@ -169,7 +169,7 @@ class TimerProgress:
 
     @property
     def has_handled(self) -> bool:
-        """Whether each message is to be looked up in what was delivered already."""
+        """Whether each message must be looked up among earlier deliveries."""
         return bool(self._handled)
 
     def was_handled(self, physical_offset: int) -> bool:
@@ -184,7 +184,7 @@ class TimerProgress:
         return True
 
     def handled_is_at_hand(self) -> None:
-        """What an earlier run delivered has no unit in slots behind the one at hand: it is forgotten with that."""
+        """Deliveries of an earlier run have no unit in later slots: they are dropped with the present slot."""
         self._handled_until = min(self._handled_until, self.read_time)
 
     def without_handled(self, physical_offsets: set[int]) -> set[int]:

@@ -1,4 +1,4 @@
-"""When the timer's progress is written: a checkpoint each timerFlushIntervalMs in which something changed, and at the end.
+"""Writes the timer's progress: a checkpoint after each timerFlushIntervalMs with changes, and at the stop.
 
 A checkpoint says that messages below an offset of the timer topic have their unit, and that slots before a time are
 delivered. So it waits until the commit log is on the disk as far as it reached then: a power loss must not take a message
@@ -59,11 +59,11 @@ class TimerSaver:
         self._timer: Timer | None = None
         self._saving = -1  # the generation of the files of which a checkpoint is on its way
         self._has_units = False
-        self._failed = False  # a sync failed: what a later one says is worth nothing
+        self._failed = False  # a sync failed: the result of a later one is meaningless
         self.current = TimerCheckpoint()
 
     def start(self, current: TimerCheckpoint | None) -> None:
-        """Begin to save; `current` is what the file says."""
+        """Begin to save; `current` is the file's content."""
         self.current = current or self.current
         self._arm()
 

@@ -1,13 +1,10 @@
 """The timer at work: its parts, wired and started in order, and how far and how late they are (TimerMessageStore).
 
-    timer_progress.py   how far it is
-    slots_at_hand.py    the present slot and the next one, in memory
-    clock_set_back.py   what waits for a time that a clock showed too early
-    enqueue.py          from the timer topic into the wheel
+    timer_progress.py its progress slots_at_hand.py the present slot and the next one, in memory clock_set_back.py messages with due times of a clock that ran ahead enqueue.py from the timer topic into the wheel
     delivery.py         from the wheel to the real topics
 
-RocketMQ delivers again after a crash what it had delivered of a slot. Here the marks in the commit log tell what was
-delivered (docs/decisions/0006-exact-timers-in-rocketmqs-files-never-twice.md).
+RocketMQ delivers again after a crash what it had delivered of a slot. Here source pointers in the commit log record the
+deliveries (docs/decisions/0006-exact-timers-in-rocketmqs-files-never-twice.md).
 """
 
 from __future__ import annotations
@@ -102,7 +99,7 @@ class TimerService:
         )
 
     def start(self) -> None:
-        """Begin with what lies in the topic and what is due."""
+        """Start with the messages in the topic and the due ones."""
         self.progress.begin()
         self._delivery.start(self._store.last_store_timestamp)
         self._enqueue.start()
@@ -128,7 +125,7 @@ class TimerService:
 
     @property
     def trouble(self) -> str:
-        """Why messages get no unit or are not delivered, while it is tried again; empty when all is well."""
+        """Reason why messages get no unit or are not delivered, while it is retried; empty when healthy."""
         return self._enqueue.trouble or self._delivery.trouble
 
     @property

@@ -79,7 +79,7 @@ class WaitingSlot:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the first waiting message is due."""
+        """Due time of the first pending message."""
         return self._heap[0] >> OFFSET_BITS if self._heap else None
 
     @property

@@ -1,6 +1,6 @@
-"""How many timer messages are due within which part of the next day, counted in the wheel for whoever shows it. Core.
+"""Distribution of pending timer messages over the next day, counted in the wheel for metrics. Core.
 
-The wheel has 86,400 slots for a day: they are looked at some at a time, so that others get their turn in between.
+The wheel has 86,400 slots for a day: they are counted in slices, so that other requests are served in between.
 
 Source: DefaultStoreMetricsManager, TimerMetrics.timerDist (RocketMQ).
 """

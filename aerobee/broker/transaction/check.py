@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 CHECKS_PER_PASS = 64  # then the event loop gets its turn
 ERROR_PAUSE_MS = 1_000
-CHANNEL_TRIES = 3  # members of a group that are looked at for one that takes its requests
+CHANNEL_TRIES = 3  # maximum number of members of a group that are tried for one that accepts requests
 HOUR_MS = 3_600_000
 
 
@@ -107,7 +107,8 @@ class Checker:
         return True
 
     def _connection_of(self, transaction: OpenTransaction) -> Peer | None:
-        """A member of the group, which whoever says so is: the message is for those who might have sent it."""
+        """A member of the group; membership is unauthenticated, but the message goes only to clients that might have
+        sent it."""
         for _ in range(CHANNEL_TRIES):
             channel = self._producers.channel_of(
                 transaction.group,

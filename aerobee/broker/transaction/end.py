@@ -1,8 +1,8 @@
 """END_TRANSACTION 37: a producer commits or rolls back a half message (EndTransactionProcessor).
 
 RocketMQ looks at the half message only, so it delivers again for each commit that reaches it. Here the outcome belongs
-to (producer group, transaction id): a decision that was made is confirmed when it comes again, and refused with code 604,
-and counted, when it says the opposite.
+to (producer group, transaction id): a repeated decision is confirmed; the opposite decision is refused with code 604,
+and counted.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class EndTransactionCalls:
     def _find(
         self, peer: Peer, request: RemotingCommand, queue_offset: int, physical_offset: int, group: str
     ) -> HalfMessage:
-        """The half message that a request names. Raises RemoteError, the same one when it names none and when it names another
-        sender's: a refusal that says whose it is would give away what it takes to end it."""
+        """The half message that a request names. Raises RemoteError, the same one for an unknown transaction and for
+        one of another sender: a distinct refusal would reveal what is needed to end it."""
         half = self._transaction_store.named_half(physical_offset, (HALF_TOPIC,))
         if (
             half is None
@@ -182,7 +182,7 @@ class EndTransactionCalls:
         )
 
     def outcome_of(self, half: HalfMessage) -> Outcome:
-        """What became of a transaction that is not open: as remembered, else as the log tells."""
+        """Outcome of a transaction that is not open: from memory, else from the log."""
         transaction_store = self._transaction_store
         outcome = transaction_store.table.outcomes.get(half.key)
         if outcome is None:

@@ -1,7 +1,7 @@
 """The hooks of the fast path for transactions and for delayed messages.
 
-Which transactions are open stays in the transaction table, for checks, operators and recovery work on it; the fast path
-looks into it, and tells of each transaction that a frame begins or decides as soon as its record is in the log.
+The transaction table contains the open transactions, because checks, operators and recovery use it; the fast path reads
+it, and reports each transaction that a frame starts or decides as soon as its record is in the log.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TransactionFastPath:
         self._is_decided = False
 
     def half_queue(self) -> AnyQueue:
-        """Where half messages go. Another object when the topic was deleted meanwhile."""
+        """Topic and queue of half messages. Another object when the topic was deleted meanwhile."""
         return self._store.queue(HALF_TOPIC, 0)
 
     def open_transactions(self) -> Mapping[tuple[str, str], Transaction]:
@@ -66,7 +66,7 @@ class TransactionFastPath:
         if self._first is None:
             self._first = transaction
 
-    # What it is given below is an OpenTransaction, of those that open_transactions() has.
+    # Its arguments below are OpenTransactions of open_transactions().
 
     def committed(self, transaction: Any) -> None:
         """Its message is in the log."""

@@ -86,24 +86,25 @@ def to_half(message: StoredMessage, properties: dict[str, str]) -> StoredMessage
 
 
 def number(text: str | None, default: int) -> int:
-    """A number of a property; `default` for what is none."""
+    """A number of a property; `default` for an invalid number."""
     if text is None or not text.isascii() or not text.isdigit() or len(text) > NUMBER_CHARS_MAX:
         return default
     return int(text)
 
 
 def immunity_ms(properties: dict[str, str]) -> int | None:
-    """How long the sender wants not to be asked; None without such a wish (-1 and what is no number are none)."""
+    """Time before the first check, as requested by the sender; None without a request (-1 and invalid numbers count as
+    none)."""
     seconds = number(properties.get(IMMUNITY), -1)
     return seconds * 1000 if seconds >= 0 else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """A record of the half queue, or one that was given up, understood."""
+    """A decoded record of the half queue or of the given-up ones."""
 
     record: Record
-    topic: str  # where it goes when it is committed
+    topic: str  # its destination after a commit
     queue_id: int
     group: str
     transaction_id: str

@@ -1,4 +1,4 @@
-"""What operators and tools do with transactions: 323 of RocketMQ, and two calls of our own that are documented here.
+"""Requests of operators and tools about transactions: 323 of RocketMQ, and two calls of our own that are documented here.
 
 RESUME_CHECK_HALF_MESSAGE 323 (topic, msgId: an offset message id) makes a half message open again with no checks counted;
 it may be one that was given up.

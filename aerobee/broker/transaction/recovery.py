@@ -49,7 +49,7 @@ class ReadQueue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a start reads. A queue that was never written to is None."""
+    """Data that a start reads. A queue that was never written to is None."""
 
     half_queue: ReadQueue | None
     op_queue: ReadQueue | None
@@ -140,7 +140,7 @@ def _take_all(items: deque[tuple[int, Key]], steps: Generator[tuple[int, Key], N
 
 
 def _extents(queue: ReadQueue | None, offsets: Iterable[int]) -> list[Extent]:
-    """Where the records of these queue offsets lie."""
+    """Physical offsets of the records of these queue offsets."""
     assert queue is not None
     return [(entry[0], entry[1]) for offset in offsets if (entry := queue.entry(offset)) is not None]
 

@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 class _Rules(TypedDict):
-    """What recover() takes besides its source."""
+    """Further arguments of recover()."""
 
     interval_ms: int
     was_committed: Callable[[HalfMessage], bool]
@@ -84,11 +84,9 @@ class Transactions(Feature):
         self._decisions = parts.decisions
         self._save_timer: Timer | None = None
         self._saved_progress = (-1, -1)
-        self._term = (
-            0  # goes up at each resignation: what was to be noted when the disk has it is not true any more
-        )
+        self._term = 0  # incremented at each resignation: results pending on a flush are then void
         self._is_loaded = False
-        self._has_table = False  # what is open is known: the files may say how far everything is decided
+        self._has_table = False  # the open transactions are known: the files may contain the decided offset
         self._running = False
         self._unserved = parts.unserved
         self.transaction_store = TransactionStore(
@@ -174,7 +172,7 @@ class Transactions(Feature):
         )
 
     def _oldest_ms(self) -> int:
-        """How long the oldest open transaction has been open; 0 without one."""
+        """Age of the oldest open transaction; 0 without one."""
         oldest = min((each.stored_ms for each in self.transaction_store.table.by_key.values()), default=None)
         return max(0, self._clock.now_ms() - oldest) if oldest is not None else 0
 

@@ -1,4 +1,4 @@
-"""What decisions do to the store: commit, rollback, a copy for a check, giving up, and the op records. No IO.
+"""Writes of decisions: commit, rollback, a copy for a check, giving up, and the op records. No IO.
 
 Follows TransactionalMessageBridge of RocketMQ. Each method appends and then changes the table with nothing in between,
 so that the two agree at every read:
@@ -92,7 +92,8 @@ class TransactionStore:
         return self.committed_count + self.rolled_back_count
 
     def mend_times(self, interval_ms: int) -> None:
-        """While the clock is behind the store times, because it was set back: count the waits of what is open from now."""
+        """While the clock is behind the store times because it was set back, count the waits of open transactions from
+        now."""
         now_ms = self._clock.now_ms()
         if self._store.store_time_now() > now_ms + BEHIND_MS:
             self.table.clock_set_back(now_ms, interval_ms)
@@ -138,7 +139,7 @@ class TransactionStore:
             return None
 
     def named_half(self, physical_offset: int, topics: tuple[str, ...] = HELD_TOPICS) -> HalfMessage | None:
-        """As half_at, at an offset that a request names: None for one that stands in the body of another message."""
+        """As half_at, at an offset that a request names: None for a message in the body of another one."""
         half = self.half_at(physical_offset, topics)
         if half is None:
             return None
@@ -205,7 +206,7 @@ class TransactionStore:
         self._ops_changed(urgent=urgent)
 
     def commit_given_up(self, half: HalfMessage) -> AppendResult:
-        """Deliver one that was given up, or whose half message is closed for that reason."""
+        """Deliver a given-up transaction, or one whose half message was closed for that reason."""
         result = self._deliver(half)
         self.table.remember(half.key, Outcome.COMMITTED)
         self.committed_count += 1

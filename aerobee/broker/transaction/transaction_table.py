@@ -1,4 +1,4 @@
-"""Which transactions are open, when each is to be asked about, and what became of those that are not. Core.
+"""Open transactions, the time of each one's next check, and the outcomes of ended ones. Core.
 
 Follows what TransactionalMessageServiceImpl and TransactionalMessageBridge of RocketMQ find out by reading the half and
 the op queue again and again; here it is kept in memory and is built from the queues once, at the start.
@@ -11,7 +11,7 @@ decision closes all of them. A half message that arrives after the decision begi
                    |
                    +-- due() says when to ask; asked() or put_off() says what came of it
 
-What always holds: every open copy is at or behind `start`; a copy below it is decided for ever.
+Invariants: every open copy is at or after `start`; a copy below it is decided.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from enum import Enum
 OUTCOMES_MAX = (
     100_000  # decided transactions whose outcome is remembered; older ones are looked up in the log
 )
-_TAKEN = -1  # due_ms of one that due() has handed out
+_TAKEN = -1  # due_ms of a transaction that due() has returned
 
 Key = tuple[str, str]  # producer group, transaction id
 
 
 class Outcome(Enum):
-    """How a transaction ended. A producer may still decide one that was given up."""
+    """Outcome of a transaction. A producer may still decide a given-up transaction."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -37,7 +37,7 @@ class Outcome(Enum):
 
 
 class OpenTransaction:
-    """One that is not decided. `queue_offset` and `physical_offset` are those of its newest copy.
+    """An undecided transaction. `queue_offset` and `physical_offset` are those of its newest copy.
 
     `stored_ms` is when its first copy was stored, as far as that is known; `immunity_ms` for how long its sender wants
     no check, None for the broker's setting; `due_ms` when to check next, None: when the broker's immunity has expired.
@@ -82,10 +82,10 @@ class OpenTransaction:
         self.checks = checks
         self.immunity_ms = immunity_ms
         self.due_ms = stored_ms + immunity_ms if due_ms is None and immunity_ms is not None else due_ms
-        # What the hot path knows of the newest copy: bytes of its record (0: unknown), KEYS and TAGS.
+        # The newest copy, for the fast path: bytes of its record (0: unknown), KEYS and TAGS.
         self.size = 0
         self.keys_and_tag: tuple[str, str] | None = None
-        self.asked_ms = 0  # when this process last sent a check
+        self.asked_ms = 0  # time of this process's last check
         self.older: tuple[int, ...] = ()  # queue offsets of its other copies
 
     @property
@@ -218,7 +218,7 @@ class TransactionTable:
         return taken
 
     def next_due_ms(self, immunity_ms: int) -> int | None:
-        """When the next check is due; None when there is none."""
+        """Due time of the next check; None when there is none."""
         self._drop_outdated()
         times = [self._fresh[0].stored_ms + immunity_ms] if self._fresh else []
         if self._due:
@@ -255,7 +255,7 @@ class TransactionTable:
         self.put_off(transaction, due_ms)
 
     def put_off(self, transaction: OpenTransaction, due_ms: int) -> None:
-        """Ask about it at `due_ms`, whatever was planned before; nothing is counted."""
+        """Schedule its check at `due_ms`, replacing an earlier schedule; counts no check."""
         transaction.due_ms = due_ms
         self._order += 1
         heapq.heappush(self._due, (due_ms, self._order, transaction))

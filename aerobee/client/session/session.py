@@ -110,7 +110,7 @@ class Session:
             raise UsageError("this client is started already; use one object for each `async with`")
         if self._loop is not None:
             raise UsageError(
-                "this client was closed, or its start failed: it does not open again, make a new one"
+                "this client was closed, or its start failed: it does not open again, create a new one"
             )
         self._loop = asyncio.get_running_loop()
         if not self.client_ip:

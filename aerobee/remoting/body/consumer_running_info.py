@@ -26,7 +26,7 @@ PROP_CONSUME_ORDERLY = "PROP_CONSUMEORDERLY"
 
 @dataclass(frozen=True, slots=True)
 class ProcessQueueInfo:
-    """What a consumer holds of one queue: cached messages, offsets, lock, last moments."""
+    """A consumer's state of one queue: cached messages, offsets, lock, last times."""
 
     commit_offset: int = 0
     cached_msg_min_offset: int = 0

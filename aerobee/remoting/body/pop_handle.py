@@ -1,7 +1,7 @@
 """Receipt handles and the offset lists of a pop reply (ExtraInfoUtil).
 
-A handle is what a client shows to acknowledge one message: eight tokens with one blank between, and behind them whatever a
-program in between added for itself (RocketMQ's proxy: the offset in the commit log),
+A client acknowledges one message with its handle: eight tokens separated by blanks, followed by additions of a proxy
+(RocketMQ's proxy: the offset in the commit log),
 
     start offset | pop time | invisible time | revive queue id | r | broker name | queue id | queue offset
 
@@ -109,7 +109,7 @@ def parse_handle(text: str) -> Handle:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class QueueShare:
-    """What one pop took from one queue."""
+    """Messages that one pop took from one queue."""
 
     retry: str
     queue_id: int

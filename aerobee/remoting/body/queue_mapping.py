@@ -58,7 +58,7 @@ class QueueMappingItem:
 
     @property
     def offset_delta(self) -> int:
-        """What is added to a physical offset to have the logical one."""
+        """Difference between the logical and the physical offset."""
         return self.logic_offset - self.start_offset
 
     @property
@@ -182,7 +182,7 @@ class QueueMapping:
 
 @dataclass(frozen=True, slots=True)
 class QueueMappingInfo:
-    """What one broker says of a static topic to the outside: which logical queues it leads."""
+    """One broker's registration of a static topic: the logical queues that it leads."""
 
     topic: str
     total_queues: int
@@ -220,7 +220,7 @@ def logical_broker(scope: str) -> str:
 def logical_queues(topic: str, infos: Iterable[QueueMappingInfo]) -> dict[MessageQueue, str]:
     """The logical queues of a topic, each with the name of the broker that leads it.
 
-    Where two brokers say they lead a queue, the later epoch counts; where none does, LOGICAL_BROKER_NONE.
+    If two brokers claim to lead a queue, the later epoch counts; without a leader, LOGICAL_BROKER_NONE.
     """
     found: dict[MessageQueue, str] = {}
     by_scope: dict[str, list[QueueMappingInfo]] = {}

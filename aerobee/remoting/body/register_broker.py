@@ -53,7 +53,7 @@ class LongRegistration(MalformedFrame):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one registration may cost: bytes, behind decompression, and bytes of them that are not standard JSON."""
+    """Bounds of one registration: decompressed bytes, and bytes that are not standard JSON."""
 
     bytes_max: int = INFLATED_BYTES_MAX
     dialect_bytes_max: int = DIALECT_BYTES_MAX
@@ -64,11 +64,11 @@ BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerBody:
-    """What a broker says about its topics. An absent body is the default: no topics, version zero."""
+    """A broker's registration of its topics. An absent body is the default: no topics, version zero."""
 
     topic_configs: TopicConfigSerializeWrapper = field(default_factory=TopicConfigSerializeWrapper)
     filter_servers: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()  # why topics of the body are not in the table
+    left_out: tuple[str, ...] = ()  # reasons for topics of the body that are not in the table
 
     def encode(self) -> bytes:
         """The plain form."""
@@ -190,7 +190,7 @@ def _decode_compressed(body: bytes, sender_version: int, bounds: Bounds) -> Regi
 
 
 class _Dialect:
-    """What is not standard JSON in one registration, all its parts together: it is read in Python."""
+    """Total bytes in one registration that are not standard JSON, which Python code parses."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._left = self._bytes_max = bounds.dialect_bytes_max
@@ -214,7 +214,7 @@ class _Dialect:
 
 
 class _BlockReader:
-    """Length-prefixed blocks; each length is compared with what is left before anything is taken."""
+    """Length-prefixed blocks; each length is checked against the remaining bytes first."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -26,7 +26,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class QueueData:
-    """How many queues of a topic one broker has. `perm` bits: 4 read, 2 write, 1 inherit."""
+    """Number of a topic's queues at one broker. `perm` bits: 4 read, 2 write, 1 inherit."""
 
     broker_name: str
     read_queue_nums: int
@@ -129,7 +129,7 @@ class TopicRouteData:
         )
 
     def queue_mappings(self) -> tuple[QueueMappingInfo, ...]:
-        """What each broker says of its part in a static topic; () for every other topic. Raises MalformedFrame."""
+        """Each broker's part of a static topic; () for every other topic. Raises MalformedFrame."""
         return tuple(
             QueueMappingInfo.from_dict(json_fields.as_object(fields, f"the mapping at {name[:80]!r}"))
             for name, fields in (self.topic_queue_mapping_by_broker or {}).items()
