@@ -105,7 +105,7 @@ def to_next_step(now: float, interval_s: float) -> float:
 
 
 def in_step(clock: Clock, interval_s: float) -> float:
-    """How long a periodic timer waits for its next turn: about `interval_s`, and until the others of its kind are due.
+    """Wait of a periodic timer until its next run: about `interval_s`, aligned with other timers of the same interval.
 
     Timers that are in step share one wake-up of an idle process. A clock that a test moves keeps intervals unchanged.
     """
@@ -123,8 +123,8 @@ def steady_ms(clock: Clock) -> int:
 def wall_wait_s(clock: Clock, due_ms: int) -> float:
     """Seconds to pass to call_later() for a moment of the wall clock, which an operator may set meanwhile.
 
-    At most WALL_LOOK_S: the callback may run before the moment, and must wait again then. So a clock that is set ahead by
-    hours delays nothing for longer than that, and one that is set back makes nothing early.
+    At most WALL_LOOK_S: the callback may run before the moment, and must wait again then. So setting the clock ahead by
+    hours delays no timer for longer than that, and setting it back makes none early.
     """
     return min(max(0, due_ms - clock.now_ms()) / 1000, WALL_LOOK_S)
 

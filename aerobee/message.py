@@ -70,7 +70,7 @@ SHARDING_KEY = "__SHARDINGKEY"
 PRIORITY = "_SYS_MSG_PRIORITY_"
 PRIORITY_MAX = 2**31 - 1
 AckLevel = Literal["stored", "flushed", "replicated", "flushed+replicated"]
-"""How safe a message is before its sender is answered, as docs/acknowledgements.md has it."""
+"""Durability of a message before its acknowledgement, see docs/acknowledgements.md."""
 ACK_LEVELS: tuple[str, ...] = get_args(AckLevel)
 DELIVER_SECONDS_MAX = 253_402_300_800  # the year 10000: milliseconds given for seconds lie beyond it
 NAME_SEPARATOR = "\x01"
@@ -108,7 +108,7 @@ class MessageQueue:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer sends. `body` is sent as is; compression is the producer's business.
+    """A message to send. `body` is sent as is; compression is the producer's business.
 
     `keys` are index keys, found again by `aerobee message key`. `delay_level` 1..18 delays delivery; instead of it,
     `deliver_at` names the moment (a datetime with a time zone, or seconds since the epoch) or `deliver_after` the delay
@@ -141,8 +141,8 @@ class Message:
     priority: int = _NO_PRIORITY
     """Priority, 0 and above, which chooses the queue. -1: none. Excludes a delay and a message group."""
     ack: AckLevel | None = None
-    """How safe the message is before the broker answers the send. None: as its topic or the broker's settings say.
-    Excludes `wait_store_ok=False`. RocketMQ's brokers ignore it."""
+    """Durability of the message before the broker acknowledges the send. None: as its topic or the broker's settings
+    say. Excludes `wait_store_ok=False`. RocketMQ's brokers ignore it."""
 
     def __post_init__(self) -> None:
         if type(self.topic) is not str or self.topic not in _known_topics:
@@ -160,7 +160,7 @@ class Message:
             self.timer_property()
         if self.ack is not None:
             self._check_ack()
-        # What nearly every message has needs no look: the very objects of the defaults.
+        # Default values, which nearly every message has, need no check: they are the identical objects.
         if self.priority is not _NO_PRIORITY or self.delay_level is not _NO_LEVEL:
             self._check_numbers()
         if self.tag is None and not self.keys and not self.properties:

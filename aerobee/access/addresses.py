@@ -1,4 +1,4 @@
-"""Where a request may come from: the address patterns of both generations. Core.
+"""Allowed source addresses of requests: the address patterns of ACL 1.0 and 2.0. Core.
 
 ACL 2.0 names addresses and networks (`10.0.0.0/8`). ACL 1.0 has other patterns (RemoteAddressStrategyFactory, RocketMQ):
 `*`, `10.0.0.1`, `10.0.0.1,10.0.0.2`, `10.0.0.{1,2}`, `10.0.1-20.*`, `10.0.*.*`.
@@ -19,7 +19,7 @@ _RANGE = re.compile(r"(\d{1,3})-(\d{1,3})\Z")
 
 
 def address_of(host: str) -> Address | None:
-    """The address, an IPv4 one where IPv6 carries it; None for what is no address."""
+    """The address, an IPv4 one where IPv6 carries it; None for an invalid address."""
     try:
         found = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

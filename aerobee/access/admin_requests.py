@@ -1,4 +1,4 @@
-"""Which requests are an administrator's, whatever users and permissions there are: an open gate asks it, too. Core."""
+"""Requests that need an administrator, independent of users and permissions: an open gate uses this list, too. Core."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class AuditLog:
         self._files_max = files_max
         self._lines: queue.Queue[str | None] = queue.Queue(WAITING_MAX)
         self._refusals = Refusals()
-        self._refusals_lock = threading.Lock()  # the thread says what was left out when nothing else is noted
+        self._refusals_lock = threading.Lock()  # the thread logs the number of omitted entries when idle
         self._throttle = LogThrottle(log, time.monotonic)  # the thread's
         self.lost_count = 0  # lines that the disk was too slow for, or refused
         self._thread = threading.Thread(target=self._write, name="audit-log", daemon=True)

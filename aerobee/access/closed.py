@@ -1,4 +1,4 @@
-"""What a closed gate needs: users in a database, or the account files, read and looked at again."""
+"""Dependencies of a closed gate: users in a database, or the account files, which are reread after changes."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class AccessConfig:
     admin_open: bool = False
     """without either: administrators' requests from other machines are served"""
     auth_cluster_name: str = "DefaultCluster"
-    """what a NameServer's own requests are about; a broker takes brokerClusterName"""
+    """cluster of a NameServer's own requests; a broker uses brokerClusterName"""
     access_open_listeners: str = ""
     """names of listeners, comma separated, whose clients need no authentication"""
     audit_log_path: str = ""
@@ -86,7 +86,7 @@ class AccessConfig:
             raise ConfigError(f"auditLogBytesMax is {self.audit_log_bytes_max}, must not be negative")
         if self.audit_log_files_max < 1:
             raise ConfigError(f"auditLogFilesMax is {self.audit_log_files_max}, must be above 0")
-        first = self.first_user  # both are read, so that what is wrong is said at the start
+        first = self.first_user  # both are read, so that errors are reported at the start
         if self.authentication_enabled and first is None and self.inner_credentials is None:
             raise ConfigError(
                 'authenticationEnabled needs a first user: initAuthenticationUser={"username":"…","password":"…"}'
@@ -107,7 +107,7 @@ class AccessConfig:
 
     @property
     def inner_credentials(self) -> Credentials | None:
-        """What this server signs its own requests with."""
+        """Credentials that sign this server's own requests."""
         return credentials_of(
             self.inner_client_authentication_credentials, "innerClientAuthenticationCredentials"
         )

@@ -1,4 +1,4 @@
-"""Who decides at a closed gate: users with policies (ACL 2.0), or accounts of a file (ACL 1.0).
+"""Decisions of a closed gate: users with policies (ACL 2.0), or accounts of a file (ACL 1.0).
 
 Signatures are verified for each request: the protocol signs its fields and its body, so that none can stand for another.
 Decisions are cached until users or permissions change. check() finds the user, verifies the signature, then checks the
@@ -183,7 +183,7 @@ class AccountKeeper:
 
 
 def _authorized(ask: Callable[[], None]) -> None:
-    """What is refused from here on, behind the signature, is refused to the user himself."""
+    """Refusals after the signature check concern the user's permissions."""
     try:
         ask()
     except RemoteError as refusal:

@@ -110,8 +110,8 @@ def _fields(
 
 
 def _sends_to(field_name: str, properties_name: str = "") -> Rule:
-    """The field that the handler reads, and no other: a request may carry both. And the LMQs that a message enters, too:
-    of one that names such the fast path, which asks for the topic alone, takes none.
+    """The field that the handler reads, and no other: a request may carry both. Also the LMQs that a message enters;
+    the fast path, which checks only the topic, serves no message with LMQs.
 
     A consumer that sends to its retry topic names the topic the message came from. Operators send dead letters back there, so the consumer
     must be one of that topic.
@@ -143,7 +143,7 @@ def _consume(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
 
 
 def _settles(topic_name: str, group_name: str) -> Iterator[Need]:
-    """What a POP consumer acknowledges or puts off: a message of a topic, or of the retry topic that its group has for that topic.
+    """Topic of a message that a POP consumer acknowledges or defers: the topic itself, or the group's retry topic for it.
 
     Clients name `%RETRY%group_topic` (V1), which by itself cannot be distinguished from the retry topic of a group `group_topic`; with the
     request's group it can. A user with permission to pop the topic for the group receives its messages anyway.

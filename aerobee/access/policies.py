@@ -95,7 +95,7 @@ class Acl:
             self.policies[kind] = kept
         return bool(self.policies)
 
-    # How mqadmin says it (AclInfo), and how it is kept (Acl)
+    # Names in mqadmin (AclInfo) and in the database (Acl)
 
     def to_info(self) -> dict[str, Any]:
         """The body of requests 3006 to 3010."""

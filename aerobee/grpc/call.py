@@ -64,7 +64,7 @@ class RequestEnded:
 class CallEnded:
     """The call has ended before its response was complete: the client cancelled it, its deadline passed, or the connection ended.
 
-    What the call did so far may have to be undone; `reason` is for logs.
+    Earlier effects of the call may have to be reverted; `reason` is for logs.
     """
 
     call: Call

@@ -4,7 +4,7 @@ Layout of a frame, source RFC 9113:
 
     uint24 length | uint8 type | uint8 flags | uint32 stream id | payload
 
-What always holds: at most one frame is kept; its length is checked as soon as it is known; a header block is bounded over all
+Invariants: at most one frame is kept; its length is checked as soon as it is known; a header block is bounded over all
 its frames; each kind of frame that costs its sender nothing has a rate. `Http2Fault` ends the connection.
 """
 

@@ -5,9 +5,8 @@
 Frames are interpreted by the package h2; before it frame_scanner.py cuts and counts them. Source: RFC 9113, RFC 7541 and the gRPC
 protocol over HTTP/2.
 
-What always holds:
-- receive() never raises for bytes of the peer. What breaks the protocol or a limit ends the connection by GOAWAY, what breaks a
-  call ends that call.
+Invariants: - receive() never raises for bytes of the peer. A violation of the protocol or a limit ends the connection
+with GOAWAY, an error of one call ends that call.
 - Each call that has started ends exactly once: when finish() was called and everything was sent, or by the event CallEnded.
   After it nothing is sent for the call.
 - What waits for the peer's windows is bounded in bytes (`unsent_bytes_max`) and in time (`window_s`).
@@ -137,7 +136,7 @@ class Http2Connection:
         self._sequence = itertools.count()
         self._started = self._heard = now
         self._waiting_since: float | None = None  # since when the rest of a frame is missing
-        self._pinged: float | None = None  # when a PING of ours was sent that is not acknowledged
+        self._pinged: float | None = None  # time of this side's unacknowledged PING
         self._draining_since: float | None = None
         self._events: list[Event] = []
 
@@ -217,7 +216,7 @@ class Http2Connection:
     # --- time
 
     def due(self) -> float:
-        """When tick() is to be called at the latest; infinity when nothing is awaited."""
+        """Latest time for the next tick(); infinity without pending time-outs."""
         limits = self._limits
         due = math.inf
         if self.calls and self._pinged is None:

@@ -1,4 +1,4 @@
-"""What one HTTP/2 connection may cost: bounds on calls, bytes, frames without effect, and time."""
+"""Bounds of one HTTP/2 connection: calls, bytes, frames without effect, and time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http2Limits:
-    """What one connection may cost.
+    """Bounds of one connection.
 
     Worst case in memory: one frame, one header block, the requests being received (`receiving_bytes_max` + one frame), and the
     responses that the peer's windows hold back (`unsent_bytes_max` + one message). An idle connection has some 20 KiB.

@@ -1,4 +1,4 @@
-"""How often something may happen. Core: the time is an argument."""
+"""Rate limit. Core: the time is an argument."""
 
 from __future__ import annotations
 

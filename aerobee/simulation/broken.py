@@ -6,14 +6,17 @@ from enum import Enum
 
 
 class Checker(Enum):
-    """What is looked at. The value is its name in reports."""
+    """The checks. The value is its name in reports."""
 
-    ACKNOWLEDGED = "acknowledged"  # what was acknowledged is in the surviving log, where the answer said
+    # Acknowledged messages are in the surviving log, at the acknowledged offsets.
+    ACKNOWLEDGED = "acknowledged"
     EXACTLY_ONCE = "exactly-once"  # and nowhere else, unless its client sent it again
     NOTHING_UNSENT = "nothing-unsent"  # no message is stored or received that no producer sent
-    ORDER = "order"  # what one producer sent one after the other to a queue lies and arrives in that order
+    # Messages that one producer sent successively to a queue are stored and received in that order.
+    ORDER = "order"
     OFFSETS = (
-        "offsets"  # a group's committed offset never goes back at a broker, and never past what was received
+        # A group's committed offset never goes back at a broker, and never exceeds the received messages.
+        "offsets"
     )
     ONE_MASTER = "one-master"  # one broker acknowledges in an epoch, and a deposed one does not at all
     CONFIRMED = (
@@ -26,7 +29,7 @@ class Checker(Enum):
         "not-early"  # no consumer receives a delayed message early, or a message of an open transaction
     )
     TRANSACTIONS = "transactions"  # no consumer receives a rolled-back message
-    POPPED = "popped"  # what a member of a POP group has acknowledged does not come back
+    POPPED = "popped"  # messages that a POP group acknowledged are not redelivered
     NO_FAULT_OF_OURS = "no-fault-of-ours"  # no unexpected exception
 
 

@@ -30,7 +30,7 @@ class ChangeOfMaster:
         self._cluster, self._rng = cluster, rng
 
     def chosen(self) -> tuple[str, Work]:
-        """What it is called, and what does it."""
+        """Name and function of a fault."""
         if self._rng.random() < RETURN_SHARE and self._earlier():
             return "previous master by hand", self._by_hand
         if self._rng.random() < LEASE_SHARE:
@@ -105,7 +105,7 @@ class ChangeOfMaster:
     # --- when
 
     def _earlier(self) -> list[Node]:
-        """Who was master before the one there is, and runs."""
+        """The previous master, if it runs."""
         cluster = self._cluster
         now = cluster.master()
         return [

@@ -40,7 +40,8 @@ async def check_in_the_end(cluster: Cluster) -> None:
         SETTLE_S,
         "the replicas never had logs of one length and one master again",
     )
-    # One that has not heard of its new master has other bytes behind what is confirmed, perhaps as many, until it cuts them off.
+    # A replica that does not know its new master yet may have other bytes after the confirm offset until it
+    # truncates them.
     await cluster.until(
         lambda: cluster.clock.uncharged(lambda: _all_equal(cluster)) and cluster.master() is not None,
         SETTLE_S,
@@ -68,7 +69,7 @@ async def check_in_the_end(cluster: Cluster) -> None:
 
 
 def _check_logs(cluster: Cluster) -> Node:
-    """What the replicas have, which are equal, against the replies to clients. Returns the master."""
+    """Compares the replicas' equal logs with the replies to clients. Returns the master."""
     clients = cluster.clients
     cluster.watch.look()
     master = cluster.master()

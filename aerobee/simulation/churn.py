@@ -1,4 +1,5 @@
-"""Machines and settings that come and go: a replica or a controller with an empty disk, and a key at the HA port that is put in or taken out.
+"""Changes of machines and settings: a replica or controller that restarts with an empty disk, and a key at the HA port
+that is added or removed.
 
 Each is what an operator does, by the same requests, and waited for as an operator waits.
 """
@@ -35,7 +36,7 @@ class Churn:
         self._cluster, self._rng = cluster, rng
 
     def all(self) -> list[tuple[str, Work]]:
-        """What they are called, and what does them."""
+        """Names and functions of these faults."""
         return [
             (NEW_REPLICA, self.new_replica),
             (NEW_CONTROLLER, self._new_controller),

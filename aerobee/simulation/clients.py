@@ -1,7 +1,7 @@
 """The clients of a simulated cluster, and the replies that they received.
 
-Producers send in bursts of concurrent messages, with pauses between them; every second one never sends a message again by
-itself, so that what it sent is stored once at most. One message of each burst waits for the one before: their order is looked at.
+Producers send in bursts of concurrent messages, with pauses between them; every second one never retries, so that each
+of its messages is stored at most once. One message of each burst waits for the one before: their order is looked at.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ BEGIN_S = 60.0  # longest until clients of a cluster that has just started send 
 
 @dataclass(slots=True)
 class Story:
-    """What happened, in order, for people. `digest` is the same for the same run."""
+    """The events of the run, in order, as text. `digest` is the same for the same run."""
 
     now: Callable[[], float]
     lines: list[str] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Cluster:
 
     @property
     def parties(self) -> list[Party]:
-        """Who sends and reads."""
+        """The clients."""
         some = (self.features, self.passing)
         return [self.clients, *self.streams, *(party for party in some if party is not None)]
 
@@ -163,7 +163,7 @@ class Cluster:
             raise
         except PowerCut as error:
             if not (isinstance(process, Broker) and process.is_running):
-                # It has closed what it had opened, as after any start that fails.
+                # It has closed its files, as after any failed start.
                 self.story.tell(f"{node.host.name} dies in {error} of its start")
                 self._bury(node, power=node.host.disk.died_of_power)
                 return
@@ -185,12 +185,12 @@ class Cluster:
 
     @property
     def changes(self) -> int:
-        """How often another broker became master."""
+        """Number of changes of master."""
         return sum(one != other for one, other in itertools.pairwise(self.masters))
 
     @property
     def returns(self) -> int:
-        """How often one became master that had been before, with another one in between."""
+        """Number of times that a former master became master again."""
         taken = [name for name, _ in itertools.groupby(self.masters)]
         return len(taken) - len(set(taken))
 
@@ -297,7 +297,7 @@ class Cluster:
         if node.writer is not None:
             node.writer.discard()
         ending = asyncio.create_task(process.kill() if isinstance(process, Broker) else process.stop())
-        # What died in a call of its disk never ends what it was at there, and what waits for that waits for ever.
+        # A process that died in a disk call never completes it, and its waiters wait forever.
         await asyncio.wait({ending}, timeout=DEATH_S if node.host.disk.is_dead else None)
         ending.cancel()
         results: list[BaseException | None] = await asyncio.gather(ending, return_exceptions=True)
@@ -381,7 +381,7 @@ class Cluster:
         await self._ask_controller(controller, request, ELECT_TIMEOUT_S)
 
     def leading_controller(self) -> Node | None:
-        """Who leads the controllers, as it sees itself."""
+        """The controllers that consider themselves leader."""
         return next(
             (node for node in self.controllers if node.process is not None and node.process.is_leading), None
         )

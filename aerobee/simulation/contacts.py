@@ -1,4 +1,4 @@
-"""Which feature met which fault: how often a feature was in use within 100 ms of a fault."""
+"""Coverage of faults: how often each feature was in use within 100 ms of each fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which feature met which fault in many runs: the table of docs/simulation.md, and the pairs that must not be empty.
+"""Coverage of faults over many runs: the table of docs/simulation.md, and the pairs that must not be empty.
 
     python -m aerobee.simulation.coverage [RUNS [JOBS]]
 

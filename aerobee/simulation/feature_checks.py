@@ -1,4 +1,4 @@
-"""What must hold in the end of delays, transactions and the POP group of a simulated cluster."""
+"""Final checks of delays, transactions and the POP group of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from aerobee.simulation.broken import Checker
 from aerobee.simulation.cluster import Cluster
 from aerobee.simulation.features import SEND_TIMEOUT_S, Features
 
-SETTLE_S = 120.0  # brokers ask about open transactions each few seconds, and what was forgotten comes back
+# Brokers check open transactions every few seconds, and unacknowledged messages are redelivered.
+SETTLE_S = 120.0
 LOOK_AGAIN_S = 3.5  # for what should not come back
 
 
 async def settle(cluster: Cluster, features: Features) -> None:
-    """No more is sent: everything that is due reaches the group, and what is done does not come back. Raises Broken."""
+    """After the last send: all due messages reach the group, and acknowledged ones are not redelivered. Raises Broken."""
     features.send_no_more()
     await cluster.until(
         lambda: not features.under_way, 2 * SEND_TIMEOUT_S, "a send of a delay or a transaction never ended"

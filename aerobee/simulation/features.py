@@ -44,7 +44,7 @@ class Task:
     body: bytes
     is_stored: bool = False  # by the reply to its sender
     due_s: float = 0.0  # by the simulation's clock, no member gets it sooner
-    wanted: TransactionState | None = None  # what its sender says when a broker asks; None: no transaction
+    wanted: TransactionState | None = None  # the sender's reply to a check; None: no transaction
     received: list[float] = field(default_factory=list)
     done_at_s: float = float("inf")  # an acknowledgement was answered
     is_asked: bool = False  # a broker received the sender's decision
@@ -84,7 +84,7 @@ class Features(Party):
         self._members = [asyncio.create_task(self._pop(number)) for number in range(2)]
 
     def send_no_more(self) -> None:
-        """What was sent is still answered for when brokers ask, and nothing is forgotten any more."""
+        """Checks of sent transactions are still answered, and every message is acknowledged from now on."""
         self._send_no_more()
 
     async def end(self) -> None:
@@ -113,7 +113,7 @@ class Features(Party):
 
     @property
     def missing(self) -> list[Task]:
-        """What has to reach the group and has not."""
+        """Messages that must reach the group and have not."""
         return [task for task in self.tasks.values() if task.is_due and not task.received]
 
     @property
@@ -203,7 +203,7 @@ class Features(Party):
                     task.is_stored = True
                 elif not task.is_asked:
                     task.wanted = TransactionState.ROLLBACK  # as the producer has told the broker
-            await self._is_over.wait()  # brokers ask whoever of the group is there
+            await self._is_over.wait()  # brokers send checks to any connected producer of the group
 
     # --- the group
 

@@ -1,6 +1,7 @@
 """Many seeds on several processes. Each seed runs in a separate process, forked from one that has imported everything.
 
-So what a run leaves in the interpreter cannot reach the next one, and a seed is the same run alone and among thousands.
+So state that a run leaves in the interpreter cannot affect the next one, and a seed gives the same run alone and among
+thousands.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def run_groups(
     waiting = iter(groups)
     running: dict[
         Connection, tuple[int, dict[int, None]]
-    ] = {}  # where outcomes come: (process, seeds without one)
+    ] = {}  # source of outcomes: (process, seeds without one)
     try:
         while True:
             while len(running) < jobs and (group := next(waiting, None)) is not None:

@@ -28,7 +28,8 @@ class HostClock:
     def __init__(self, base: SimulatedClock, *, rate: float = 1.0, wall_offset_ms: int = 0) -> None:
         self._base = base
         self._rate = rate
-        self._base_then = self._then = 0.0  # when the rate was set: of the simulation, and of this clock
+        # Time at which the rate was set: of the simulation, and of this clock.
+        self._base_then = self._then = 0.0
         self.wall_offset_ms = wall_offset_ms
         self.held: list[SimulatedTimer] | None = None  # those that came due while the machine is paused
         self.busy_until = (
@@ -83,7 +84,7 @@ class HostClock:
             self.held = []
 
     def resume(self) -> None:
-        """Run what came due meanwhile, in order."""
+        """Run the timers that became due meanwhile, in order."""
         held, self.held = self.held or [], None
         for timer in held:
             if timer.cancelled:
@@ -100,7 +101,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 
 class Host:
-    """One machine by name. What runs on it is its owner's affair."""
+    """One machine by name. Its owner manages the processes on it."""
 
     def __init__(
         self, name: str, *, rng: random.Random, clock: SimulatedClock, network: SimulatedNetwork
@@ -130,7 +131,7 @@ class Host:
         self.disk = self._empty_disk()
 
     def reseed(self, rng: random.Random) -> None:
-        """How fast its clock runs, and what its disk does, comes from these numbers from now on."""
+        """From now on the rate of its clock and the behaviour of its disk are drawn from this generator."""
         self.clock.set_rate(1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
         self._rng = random.Random(rng.getrandbits(64))
         self.disk.reseed(self._rng)
@@ -154,6 +155,6 @@ class Host:
         self._net.rejoin(self.name)
 
     def lose_connections(self) -> None:
-        """Its process is gone: whoever is connected sees it."""
+        """Its process ended: connected peers notice it."""
         self._net.sever(self.name)
         self._net.close_servers(self.name)

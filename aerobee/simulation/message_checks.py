@@ -28,7 +28,7 @@ def check_acknowledged(sent: list[Sent], stored: dict[tuple[int, int], bytes]) -
 
 
 def check_once(sent: Iterable[Sent], stored: dict[tuple[int, int], bytes]) -> None:
-    """What its client sent once, or with a key that says that it is the same, is stored once at most."""
+    """A message that its client sent once, or with a deduplication key, is stored at most once."""
     positions: dict[bytes, list[tuple[int, int]]] = {}
     for position, body in stored.items():
         positions.setdefault(body, []).append(position)
@@ -41,7 +41,8 @@ def check_once(sent: Iterable[Sent], stored: dict[tuple[int, int], bytes]) -> No
 
 
 def check_order(sent: list[Sent], stored: dict[tuple[int, int], bytes]) -> None:
-    """What was sent after another message of its producer and queue was answered lies behind it."""
+    """A message that was sent after the acknowledgement of an earlier one of the same producer and queue is stored
+    after it."""
     positiond: dict[tuple[bytes, int], list[Sent]] = {}
     for each in sent:
         if each.offset >= 0:

@@ -1,4 +1,4 @@
-"""What the processes of a simulated cluster are called, and where they listen."""
+"""Names and addresses of the processes of a simulated cluster."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ CHANGE_TRIES_MAX = 8  # faults of such a run
 SHORTEST_QUIET_S = 1.0  # longest pause before a fault in a short run
 STARTS_THAT_DIE_MAX = 2  # one after the other, after a death in a write
 CLOCK_JUMP_MS_MAX = 3_600_000
-CLOCK_JUMP_OF_TIMERS_MS_MAX = 2_000  # where messages wait for a time: they are as late as the clock
+CLOCK_JUMP_OF_TIMERS_MS_MAX = 2_000  # only for delayed messages, whose lateness equals the clock's
 
 
 class Nemesis:
@@ -107,7 +107,7 @@ class Fault:
         self._name = ""
 
     def chosen(self) -> tuple[str, Work]:
-        """What it is called, and what does it."""
+        """Name and function of a fault."""
         self._name, work = self._rng.choice(self._faults())
         return self._name, work
 
@@ -150,7 +150,7 @@ class Fault:
         cluster = self._cluster
         node = node or self._victim()
         if power and not cluster.settings.sync_disk and node in cluster.brokers:
-            power = False  # what is in memory of two brokers is promised for a process's death only
+            power = False  # messages in the memory of two brokers must survive the death of a process only
         await cluster.kill(node, power=power)
         await self._time(DOWN_S_MAX)
         await start(cluster, node)

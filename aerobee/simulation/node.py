@@ -12,7 +12,7 @@ from aerobee.simulation.traffic import Traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What differs between clusters. The defaults: two replicas have what is acknowledged, whoever dies."""
+    """Parameters of a cluster. Defaults: two replicas have every acknowledged message, so that any process may die."""
 
     sync_disk: bool = (
         False  # brokers answer when their disk has it (SYNC_FLUSH); then a power loss may hit all of them
@@ -23,7 +23,7 @@ class Settings:
     controllers: bool = (
         True  # else a master and two slaves by their files (SYNC_MASTER, SLAVE), without elections
     )
-    keeps_confirmed: bool = True  # what two brokers confirmed stays: no script ends both of them
+    keeps_confirmed: bool = True  # records confirmed by two brokers must stay: no script kills both
     features: bool = False  # with delays, transactions and POP
     changes_masters: bool = True  # random runs may have several deliberate changes of master
     # Of a group that waits for replicas:
@@ -39,7 +39,7 @@ class Settings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is drawn, in words, for the table of what met what."""
+        """The drawn parameters as words, for the coverage table."""
         replicas = (
             f"acknowledged by {'the set' if self.all_acks else f'{self.in_sync} copies'}, {self.min_in_sync} in sync at least"
             if self.waits_for_replicas

@@ -1,4 +1,4 @@
-"""What became of one run."""
+"""Outcome of one run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Outcome:
     acknowledged: int = 0
     fault_count: int = 0  # of the schedule, with those that were left out
     faults: dict[str, int] = field(default_factory=dict)
-    masters: int = 0  # how often another broker became master
+    masters: int = 0  # number of changes of master
     returns: int = 0  # how often one became master that had been before
     met: dict[str, dict[str, int]] = field(default_factory=dict)  # feature: fault: moments, see contacts.py
     story: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What simulated clients share: a machine, random numbers that a run can reset, pauses that can be interrupted."""
+"""Shared base of simulated clients: a machine, random numbers that a run can reset, pauses that can be interrupted."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Sent:
     at: float
     queue_id: int
     is_once: bool  # its client sends it no second time
-    offset: int = -1  # where it lies; -1: not acknowledged
-    broker: str = ""  # who acknowledged it
+    offset: int = -1  # its queue offset; -1: not acknowledged
+    broker: str = ""  # the broker that acknowledged it
     answered_at: float = float("inf")
     error: str = ""
     properties: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Party:
         self._is_sending = True
 
     def reseed(self, rng: random.Random) -> None:
-        """What they do and choose comes from these numbers from now on."""
+        """From now on their actions are drawn from this generator."""
         self._rng = rng
         self._host.reseed(rng)
         for each in self._numbers:

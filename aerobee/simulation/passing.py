@@ -1,8 +1,9 @@
 """A transient topic: created, written, read, deleted, and recreated, with the other kind of queues every other time.
 
-During faults only one invariant is checked: no consumer receives an unsent message. A change of master may undo a deletion or
-a creation that its slaves had not copied. After the faults the topic is deleted everywhere and created once more: then it is
-empty, its queues begin at 0 (its LMQ, too), and its group, whose offsets went with the topic, gets everything that is sent to it, and nothing else.
+During faults only one invariant is checked: no consumer receives an unsent message. A change of master may undo a
+deletion or a creation that its slaves had not copied. After the faults the topic is deleted everywhere and created once
+more: then it must be empty, its queues must begin at 0 (its LMQ, too), and its group, whose offsets were deleted with
+the topic, must receive exactly the newly sent messages.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from aerobee.simulation.simulated_loop import SimulatedClock
 from aerobee.simulation.traffic import Way
 
 REFUSED_SHARE = 0.04
-AGAIN_S = 0.5  # before what was refused comes again
+AGAIN_S = 0.5  # before refused messages are redelivered
 INVISIBLE_S = 5.0
 WAIT_S = 2.0
 RETRY_S = 0.5  # after an error

@@ -202,7 +202,8 @@ def _run_started(
 
 @contextlib.contextmanager
 def _this_machine() -> Iterator[None]:
-    """What a run must not see of the real machine; no garbage collection, whose passes cost a tenth of the time; small timer wheels."""
+    """Isolates a run from the real machine; disables garbage collection, which costs a tenth of the time; uses small
+    timer wheels."""
     process_id, was_collecting = os.getpid, gc.isenabled()
     makers = vars(features)
     timers = makers["Timers"]

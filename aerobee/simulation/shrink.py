@@ -1,4 +1,4 @@
-"""From a run that broke a promise to a short schedule of faults that still breaks it: what is left is the story."""
+"""Reduces the faults of a failed run to a short schedule that still fails."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ class PowerCut(BaseException):
 
 @dataclass(eq=False, slots=True)
 class _Inode:
-    data: bytearray  # what the processes see
-    durable: bytearray  # what the platter holds
+    data: bytearray  # content as processes read it
+    durable: bytearray  # durable content
     mtime_ms: int
     has_length: bool = False  # its length is durable
     reserved: int = 0
@@ -115,7 +115,7 @@ _Operation = tuple[str, "_Inode | None", bool]  # path, None = removed, whether 
 
 @dataclass(slots=True)
 class _Left:
-    """What a process left that died in a write."""
+    """State that a process left that died in a write."""
 
     names: dict[str, _Inode]
     durable_names: dict[str, _Inode]
@@ -160,13 +160,13 @@ class SimulatedDisk:
         self._is_power = False  # whether it is the machine that dies
         self._on_death: Callable[[], None] | None = None
         self._is_dead = False
-        self._left: _Left | None = None  # what a process that died in a write has left
+        self._left: _Left | None = None  # state that a process left that died in a write
         self._survived: tuple[dict[str, _Inode], set[str]] | None = None  # during a power loss
 
     # -- faults
 
     def reseed(self, rng: random.Random) -> None:
-        """What is lost and torn comes from these numbers from now on."""
+        """From now on lost and torn writes are drawn from this generator."""
         self._rng = rng
 
     def check(self, call: str, path: str) -> None:
@@ -208,7 +208,7 @@ class SimulatedDisk:
 
     def _make_durable(self, inode: _Inode, pages: range) -> None:
         inode.has_length = True
-        if not inode.clean:  # then a look at the whole range says whether there is something to do
+        if not inode.clean:  # then a check of the whole range shows whether there is work
             first, last = pages.start * PAGE_BYTES, pages.stop * PAGE_BYTES
             if inode.data[first:last] == inode.durable[first:last]:
                 return
@@ -319,7 +319,8 @@ class SimulatedDisk:
         self.used_bytes = sum(inode.reserved for inode in set(names.values()))
 
     def lose_power(self) -> None:
-        """The machine dies now. What its processes still do reaches nothing; power_loss() follows when they are gone."""
+        """The machine dies now. Later writes of its processes have no effect; power_loss() follows when they have
+        ended."""
         rng = self._rng
         settled = [
             operation
@@ -363,7 +364,7 @@ class SimulatedDisk:
         inode.durable[offset] ^= 1 << bit
 
     def content(self, path: str) -> bytes:
-        """What a process reads now."""
+        """Present content for a process."""
         return bytes(self._names[path].data)
 
     @staticmethod
@@ -434,7 +435,7 @@ class SimulatedDisk:
     def write_file(self, path: str, data: bytes, *, like: str = "", is_private: bool = False) -> None:
         """As Disk.write_file; modes and owners are not simulated."""
         self.check("write", path)
-        # What was written without a sync comes back as zeros, or not at all.
+        # Unsynced writes are replaced by zeros, or lost.
         self._rename(path, _Inode(bytearray(data), bytearray(len(data)), self._now_ms()))
 
     def sync_file(self, path: str) -> None:
@@ -507,8 +508,8 @@ class SimulatedDisk:
             self._settle_name(operation)
 
     def sync_all(self, path: str) -> None:
-        """As Disk.sync_all; there is one file system. One that fails has put nothing on the disk and
-        leaves all of it to be written; a real one may call pages clean that it could not write, as sync() does here."""
+        """As Disk.sync_all; there is one file system. A failed call has written nothing and leaves all pages dirty; a
+        real one may mark unwritten pages as clean, as sync() does here."""
         self.check("sync_all", path)
         for inode in dict.fromkeys(self._names.values()):
             self._make_durable(inode, range(-(-len(inode.data) // PAGE_BYTES)))

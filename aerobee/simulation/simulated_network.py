@@ -179,7 +179,7 @@ class SimulatedNetwork:
         self.trace = zlib.crc32(_AT.pack(self.clock.monotonic()), zlib.crc32(way, self.trace))
 
     def free_at(self, name: str, now: float) -> float:
-        """When the loop of a party has done what it is at: now, unless it works."""
+        """Time at which a party's loop is free: now, unless it works."""
         loop = self.loops.get(name)
         return now if loop is None else max(now, loop.busy_until)
 
@@ -218,7 +218,7 @@ class SimulatedNetwork:
             del self.servers[port]
 
     def hang(self, one: str, other: str) -> None:
-        """What is open between two parties carries nothing from now on; new connections are not touched."""
+        """Open connections between two parties carry no bytes from now on; new connections are not affected."""
         for transport in self._open:
             if {transport.owner, transport.other.owner} == {one, other}:
                 transport.hangs = True

@@ -1,8 +1,8 @@
 """A stream of one kind of message through a separate topic: its producer, its group, and the replies to both.
 
-What is promised depends on the kind, and on how many have a message before it is acknowledged (Sent.is_promised): such a message
-lies in the end where the answer said, once unless its client sent it again, in the order of the answers, with the body and the
-properties that were sent, and its group has handled it.
+What is promised depends on the kind, and on how many have a message before it is acknowledged (Sent.is_promised): at
+the end such a message is stored at its acknowledged offset, once unless its client retried, in the order of the
+acknowledgements, with its body and properties, and its group has handled it.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Stream(Party):
         self.received[message.body] = self.received.get(message.body, 0) + 1
 
     def check_content(self, sent: Sent, message: ReceivedMessage) -> None:
-        """What is stored or received has the properties that were sent."""
+        """Stored and received messages have the sent properties."""
         wanted = {**sent.properties, "TAGS": "A", "KEYS": f"k{len(sent.body)}"}
         found = {name: message.properties.get(name) for name in wanted}
         if found != wanted:

@@ -42,7 +42,7 @@ def check_stream(stream: Stream, master: Node, waits_for_replicas: bool) -> None
 
 
 def missing(stream: Stream, waits_for_replicas: bool) -> list[bytes]:
-    """What was promised and not handled by the group."""
+    """Promised messages that the group has not handled."""
     return [
         each.body
         for each in stream.sent.values()

@@ -21,7 +21,7 @@ class Kind(Enum):
 
 
 class Way(Enum):
-    """How a group consumes. The value is its name in reports."""
+    """Kind of consumption of a group. The value is its name in reports."""
 
     PUSH = "push"
     ORDERLY = "orderly push"

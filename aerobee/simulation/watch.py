@@ -37,7 +37,7 @@ class Watch:
         ] = {}  # epoch, queue: offset at its master when it was last seen
         # A master was out of reach for longer than a commit waits for its answer: that commit may arrive behind a newer one.
         self.commits_come_late = False
-        self._kept = bytearray()  # what two brokers confirmed, from `_kept_from` on
+        self._kept = bytearray()  # bytes that two brokers confirmed, from `_kept_from` on
         self._kept_from = 0
 
     def follow(self, node: Node) -> None:
@@ -123,7 +123,7 @@ class Watch:
         if self.commits_come_late:
             return
         if not self._settings.waits_for_replicas:
-            return  # what was read may be cut off, and an offset goes back with it
+            return  # read messages may be truncated, and an offset goes back with them
         for queue_id in range(QUEUES):
             offset = node.process.offsets.query(GROUP, TOPIC, queue_id)
             role = node.process.role

@@ -1,7 +1,7 @@
 """The fixtures behind `aerobee_cluster` for tests that pytest-asyncio runs, one for each scope of event loop.
 
 A cluster belongs to one event loop, and pytest-asyncio fixes a fixture's loop where the fixture is declared. So there
-is one fixture a scope, and plugin.py asks for that of the test. Loaded by plugin.py, only where pytest-asyncio is.
+is one fixture per scope, and plugin.py requests the test's. Loaded by plugin.py, only where pytest-asyncio is.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """Where the brokers' stores are, one directory a broker, named after it."""
+        """Parent directory of the brokers' stores, with one directory per broker, named after it."""
         if self._directory is None:
             raise UsageError("this cluster is not started: use `async with`, or await start()")
         return self._directory

@@ -1,5 +1,5 @@
-"""Admin calls about POP: whether a group pulls or pops a topic (SET_MESSAGE_REQUEST_MODE 401, GET_ALL_MESSAGE_REQUEST_MODE
-402, as mqadmin's setConsumeMode). What is invisible is in admin/explain.py.
+"""Admin calls about POP: whether a group pulls or pops a topic (SET_MESSAGE_REQUEST_MODE 401,
+GET_ALL_MESSAGE_REQUEST_MODE 402, as mqadmin's setConsumeMode). Invisible messages are in admin/explain.py.
 """
 
 from __future__ import annotations

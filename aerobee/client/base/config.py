@@ -38,7 +38,7 @@ class MessageModel(Enum):
 
 
 class Blocked(Enum):
-    """What becomes of a message of an ordered queue whose handler fails again and again.
+    """Handling of a message of an ordered queue whose handler fails repeatedly.
 
     DEAD_LETTER: after `retry_count_max` tries or `block_max_s` the message is dead-lettered and the queue continues.
     WAIT: the message is retried until the handler succeeds, and blocks its queue until then, as RocketMQ does.
@@ -72,7 +72,7 @@ def _require(condition: bool, name: str, value: object, reason: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What every client needs: names, timers, TLS."""
+    """Settings of every client: names, timers, TLS."""
 
     instance: str = ""
     """Part of the client id. Empty: process id and a random number, which makes client ids unique."""

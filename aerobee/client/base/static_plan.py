@@ -80,7 +80,8 @@ def gathered(topic: str, parts: Mapping[str, StaticPart]) -> StaticTopic:
             )
         if mapping.broker_name != name or mapping.topic != topic or mapping.dirty:
             raise UsageError(
-                f"what {name} has of {topic} is not its own: it names broker {mapping.broker_name}, topic {mapping.topic}"
+                f"what {name} has of {topic} belongs to another broker or topic: it names broker"
+                f" {mapping.broker_name}, topic {mapping.topic}"
                 f"{', and is marked as dirty' if mapping.dirty else ''}"
             )
         mappings.append(mapping)

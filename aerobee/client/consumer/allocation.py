@@ -1,4 +1,4 @@
-"""Which queues of a topic belong to which member of a group. Pure.
+"""Strategies that allocate the queues of a topic to the members of a group. Pure.
 
 Source: AllocateMessageQueueAveragely and its siblings. An Allocation is called as `allocation(own_id, queues, ids)`;
 `queues` and `ids` are sorted, `own_id` is in `ids`, and it returns the queues of `own_id`. Every member computes the

@@ -1,10 +1,9 @@
 """Maximum number of redeliveries: the consumer's setting, else the group's setting at the broker.
 
-RocketMQ's client sends 16 wherever nothing is configured, so the group's retryMaxTimes has no effect on it
-(apache/rocketmq 6369), and -1, "for ever", makes a RocketMQ broker dead-letter a message at its first failure (7842).
-Here a request leaves the bound to the broker, and contains one only where the broker would not apply the group's
-setting. Ordered and popped messages are counted by the consumer itself, which reads the setting
-(GET_SUBSCRIPTIONGROUP_CONFIG 352) when a message has failed.
+RocketMQ's client sends 16 by default, so the group's retryMaxTimes has no effect on it (apache/rocketmq 6369), and -1
+(no limit) makes a RocketMQ broker dead-letter a message at its first failure (7842). Here a request leaves the bound to
+the broker, and contains one only where the broker would not apply the group's setting. Ordered and popped messages are
+counted by the consumer itself, which reads the setting (GET_SUBSCRIPTIONGROUP_CONFIG 352) when a message has failed.
 """
 
 from __future__ import annotations

@@ -654,7 +654,7 @@ def _say_ready(
 
 
 def _administrators(settings: BrokerSettings) -> str:
-    """Who may administer a broker that other machines can reach; "" if they cannot."""
+    """Users who may administer a broker that other machines can reach; "" if they cannot."""
     hosts = (each.host for each in settings.broker.bound_listeners)
     is_reached = not all(map(is_loopback, hosts))
     return who_may_administer(settings.access) if is_reached else ""

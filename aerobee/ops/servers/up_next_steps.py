@@ -1,6 +1,6 @@
-"""What `aerobee up` prints for another terminal: the variables that its cluster needs, and the first commands.
+"""Next steps that `aerobee up` prints for another terminal: required variables, and first commands.
 
-Every line works as printed. Whom a client must trust is tried, not guessed: a TLS session in memory between the servers'
+Every line works as printed. The trust that a client needs is tested: a TLS session in memory between the servers'
 settings and those of a client.
 """
 

@@ -1,1 +1,1 @@
-"""Where servers' settings come from, RocketMQ's keys, and what each means."""
+"""Sources of servers' settings, RocketMQ's keys, and the meaning of each key."""
