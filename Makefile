@@ -1,7 +1,7 @@
 # Three commands are enough, and none needs a step before it:
 #
 #   make up      start a cluster on this machine, send and receive a first message, stay up until Ctrl-C
-#   make quick   what to run before each commit: style, types, unit tests, 50 simulated seeds; some 70 s on two cores
+#   make quick   what to run before each commit: style, types, unit tests, 50 simulated seeds; some 50 s on two cores
 #   make test    everything that must hold: style, types, unit, simulation, integration, interop and Spark tests, docs, the wheel
 #
 # They make .venv themselves. PYTHON=python3.12 chooses the Python that it is made with.
