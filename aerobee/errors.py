@@ -55,6 +55,10 @@ class MessageDamaged(MalformedRecord):
     """A message's body does not match its CRC or does not decompress: it was damaged on a disk, in transit, or by its producer."""
 
 
+class BodyUnreadable(MalformedRecord):
+    """A message's body is not what the consumer's deserializer reads."""
+
+
 class TransportError(AerobeeError):
     """A request got no answer. `address` is "ip:port", `request` names the request, `elapsed_s` seconds.
 

@@ -39,6 +39,7 @@ from aerobee.client.consumer.pull_consumer import PullConsumer
 from aerobee.client.consumer.push_consumer import PushConsumer
 from aerobee.client.producer.message_group import Selector
 from aerobee.client.producer.producer import Producer
+from aerobee.client.serialize.serializer import Deserializer, Serializer
 from aerobee.errors import UsageError
 from aerobee.message import Message, MessageQueue
 
@@ -174,10 +175,23 @@ class SyncProducer(_Sync[Producer]):
         client: ClientConfig | None = None,
         trace: bool = False,
         observers: Sequence[SendObserver] = (),
+        serializer: Serializer | None = None,
     ) -> None:
         super().__init__(
-            Producer(nameservers, group, config=config, client=client, trace=trace, observers=observers)
+            Producer(
+                nameservers,
+                group,
+                config=config,
+                client=client,
+                trace=trace,
+                observers=observers,
+                serializer=serializer,
+            )
         )
+
+    def message(self, topic: str, value: Any, **fields: Any) -> Message:
+        """See Producer.message."""
+        return self._client.message(topic, value, **fields)
 
     def send(
         self,
@@ -333,6 +347,7 @@ class SyncPushConsumer(_Sync[PushConsumer]):
         client: ClientConfig | None = None,
         trace: bool = False,
         observers: Sequence[ConsumeObserver] = (),
+        deserializer: Deserializer | None = None,
     ) -> None:
         super().__init__(
             PushConsumer(
@@ -344,6 +359,7 @@ class SyncPushConsumer(_Sync[PushConsumer]):
                 client=client,
                 trace=trace,
                 observers=observers,
+                deserializer=deserializer,
             )
         )
 

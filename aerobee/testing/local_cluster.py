@@ -36,6 +36,7 @@ from aerobee.client.producer.transaction_producer import (
     TransactionConfig,
     TransactionProducer,
 )
+from aerobee.client.serialize.serializer import Deserializer, Serializer
 from aerobee.clock import AdvancingClock, Clock, ManualClock
 from aerobee.errors import UsageError
 from aerobee.host_port import join_address, split_address
@@ -308,6 +309,7 @@ class LocalCluster:
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
         trace: bool = False,
+        serializer: Serializer | None = None,
     ) -> Producer:
         """A producer on this cluster and its clock: `async with cluster.producer() as producer`."""
         return Producer(
@@ -318,6 +320,7 @@ class LocalCluster:
             clock=self.clock,
             network=self.network,
             trace=trace,
+            serializer=serializer,
         )
 
     def transaction_producer(
@@ -330,6 +333,7 @@ class LocalCluster:
         config: ProducerConfig | None = None,
         client: ClientConfig | None = None,
         trace: bool = False,
+        serializer: Serializer | None = None,
     ) -> TransactionProducer:
         """A transaction producer on this cluster and its clock."""
         return TransactionProducer(
@@ -343,6 +347,7 @@ class LocalCluster:
             clock=self.clock,
             network=self.network,
             trace=trace,
+            serializer=serializer,
         )
 
     def push_consumer(
@@ -354,6 +359,7 @@ class LocalCluster:
         config: ConsumerConfig | None = None,
         client: ClientConfig | None = None,
         trace: bool = False,
+        deserializer: Deserializer | None = None,
     ) -> PushConsumer:
         """A push consumer on this cluster and its clock; without a handler, `async for message in consumer`."""
         return PushConsumer(
@@ -366,6 +372,7 @@ class LocalCluster:
             clock=self.clock,
             network=self.network,
             trace=trace,
+            deserializer=deserializer,
         )
 
     def pull_consumer(

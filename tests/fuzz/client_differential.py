@@ -315,7 +315,9 @@ def check_records(pick: random.Random, codecs: list[Codec]) -> None:
         if not isinstance(messages, list):
             return messages
         fields = [name for name in ReceivedMessage.__slots__ if name != "_head"]
-        return [[getattr(message, name) for name in fields] + [message._fields()] for message in messages]
+        return [
+            [getattr(message, name, None) for name in fields] + [message._fields()] for message in messages
+        ]
 
     found = [decoded(codec) for codec in codecs]
     if found[0] != found[1]:

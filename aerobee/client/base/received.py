@@ -67,6 +67,7 @@ class ReceivedMessage:
         "_properties",
         "_raw_properties",
         "_settler",
+        "_value",
         "queue",
         "queue_offset",
         "size_bytes",
@@ -82,6 +83,7 @@ class ReceivedMessage:
     """Offset of the message in `queue`, in entries."""
     size_bytes: int
     """Size of the stored record, in bytes."""
+    _value: Any
     sys_flag: int
     """Flags of the record (MessageSysFlag): compression, transaction state, kinds of addresses."""
 
@@ -146,6 +148,16 @@ class ReceivedMessage:
                 f"{self.physical_offset}; `aerobee store verify` there shows what is"
             )
         self._is_checked = True
+
+    @property
+    def value(self) -> Any:
+        """The body as the consumer's deserializer reads it. Raises UsageError for a consumer without one."""
+        try:
+            return self._value
+        except AttributeError:
+            raise UsageError(
+                "this consumer has no deserializer: write PushConsumer(…, deserializer=Json()), or read message.body"
+            ) from None
 
     @property
     def stored_body(self) -> bytes:
@@ -269,6 +281,11 @@ class ReceivedMessage:
             visible(self.properties.get(ORIGIN_POSITION, "")[:POSITION_CHARS_MAX])
             or f"in {self.queue.topic} {here}"
         )
+
+
+def read_value(message: ReceivedMessage, read: Callable[[bytes, Mapping[str, str]], Any]) -> None:
+    """Give a message its value. Raises BodyUnreadable, MessageDamaged."""
+    message._value = read(message.body, message.properties)
 
 
 def attach(message: ReceivedMessage, settler: Settles) -> None:

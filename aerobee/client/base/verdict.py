@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
-from aerobee.errors import MessageDamaged, UsageError
+from aerobee.errors import BodyUnreadable, MessageDamaged, UsageError
 
 # Default delays of a broker's levels (messageDelayLevel), in seconds.
 LEVEL_DELAYS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -101,4 +101,6 @@ def give_back_after(error: BaseException) -> GiveBack:
     if isinstance(error, MessageDamaged):
         # A copy in the retry topic would get a CRC that matches the damaged body and would hide the damage.
         return GiveBack(LEVEL_DEAD_LETTER, "the body is damaged", error_text(error))
+    if isinstance(error, BodyUnreadable):
+        return GiveBack(LEVEL_DEAD_LETTER, str(error)[:ERROR_CHARS_MAX], error_text(error.__cause__ or error))
     return GiveBack(error=error_text(error))

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from aerobee.client.base.arrival import Arrival
 from aerobee.client.base.observer import ConsumeEnded, ConsumeObserver, begin_consume
-from aerobee.client.base.received import ReceivedMessage, attach
-from aerobee.client.base.verdict import GiveBack, RetryLater
+from aerobee.client.base.received import ReceivedMessage, attach, read_value
+from aerobee.client.base.verdict import GiveBack, RetryLater, give_back_after
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_pull import QueuePull
+from aerobee.client.serialize.serializer import Deserializer, deserialized
 from aerobee.client.session.session import Session
+from aerobee.errors import BodyUnreadable, MessageDamaged
 
 
 class MessageStream:
     """Buffered messages for `async for`. One message at a time is in progress; taking the next one acknowledges it."""
 
     def __init__(
-        self, gives_back: GivesBack, session: Session, group: str, observers: Sequence[ConsumeObserver] = ()
+        self,
+        gives_back: GivesBack,
+        session: Session,
+        group: str,
+        observers: Sequence[ConsumeObserver] = (),
+        deserializer: Deserializer | None = None,
     ) -> None:
         self._gives_back = gives_back
         self._session = session
@@ -28,6 +36,7 @@ class MessageStream:
         self._arrived = Arrival()
         self._group = group
         self._observers = observers
+        self._deserializer = deserializer
         self._ends: dict[int, ConsumeEnded] = {}
         self.closed = False
 
@@ -50,11 +59,22 @@ class MessageStream:
                     continue
                 self._out[id(message)] = (pull, process, message)
                 attach(message, self)
+                if self._deserializer is not None and not self._has_value(message, self._deserializer):
+                    continue
                 if self._observers:
                     self._ends[id(message)] = begin_consume(self._observers, self._group, [message])
                 return message
             await self._arrived.wait()
         return None
+
+    def _has_value(self, message: ReceivedMessage, deserializer: Deserializer) -> bool:
+        """Read the value of a message in progress; False, and to the dead letters, when its body cannot be read."""
+        try:
+            read_value(message, partial(deserialized, deserializer))
+        except (BodyUnreadable, MessageDamaged) as error:
+            self.settle(message, give_back_after(error))
+            return False
+        return True
 
     def settle(self, message: ReceivedMessage, verdict: GiveBack | None) -> None:
         """The verdict on a message in progress; a second one has no effect."""

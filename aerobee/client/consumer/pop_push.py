@@ -17,7 +17,7 @@ from typing import Any
 
 from aerobee.client.base.handler_errors import is_of_handler
 from aerobee.client.base.tasks import Tasks
-from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
+from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, give_back_after
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.give_back import log_dead_letter
 from aerobee.client.consumer.group_retries import GroupRetries
@@ -181,7 +181,7 @@ class PopPush:
             if not is_of_handler(error):
                 raise
             log.exception("handler of group %s failed for %s", self._group, messages)
-            verdict = GiveBack(error=error_text(error))
+            verdict = give_back_after(error)
         try:
             if verdict is None:
                 await ack_all(self._session, self._group, messages)

@@ -41,6 +41,8 @@ from aerobee.client.consumer.pop_push import PopPush
 from aerobee.client.consumer.queue_pull import PullSettings, QueuePull
 from aerobee.client.consumer.rebalance import Rebalancer
 from aerobee.client.consumer.subscription import Subscription, subscribe
+from aerobee.client.consumer.values import with_values
+from aerobee.client.serialize.serializer import Deserializer, check_serializer
 from aerobee.client.session.session import INNER_PRODUCER_GROUP, Session
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, TopicNotExist, UsageError
@@ -50,6 +52,9 @@ from aerobee.remoting.body.heartbeat import CONSUME_PASSIVELY, ConsumerData
 from aerobee.remoting.command import boolean_text
 
 log = logging.getLogger(__name__)
+
+
+_ORDERLY_NEEDS_HANDLER = "an orderly consumer needs a handler; `async for` takes messages of all queues"
 
 
 class PushConsumer:
@@ -80,14 +85,18 @@ class PushConsumer:
         random: Random | None = None,
         trace: bool = False,
         observers: Sequence[ConsumeObserver] = (),
+        deserializer: Deserializer | None = None,
     ) -> None:
         """`subscriptions`: topic -> "*", "TagA || TagB", or "sql:…"; a list of topics wants all. Opens nothing before
         start().
 
         `trace`: record each handler call in RMQ_SYS_TRACE_TOPIC, which `aerobee trace` and RocketMQ's consoles read.
+        `deserializer`: reads the body of each message into `message.value`, for example Json() of
+        aerobee.client.serialize. A message whose body it cannot read goes to the dead letters with the reason.
         """
         check_group_name(group)
         check_handler(handler)
+        check_serializer(deserializer, Deserializer, "deserializer")
         self.group = group
         self.config = config_of(ConsumerConfig, config, "config")
         self._session = Session(
@@ -111,10 +120,6 @@ class PushConsumer:
         )
         observers = (*observers, self._tracer) if self._tracer is not None else observers
         self._threads = HandlerThreads(f"aerobee-{group}", self.config.concurrency)
-        if handler is not None and is_plain(handler):
-            handler = in_threads(handler, self._threads)
-        if handler is not None and observers:
-            handler = observed(handler, observers, group)
         self._pulls: dict[MessageQueue, QueuePull] = {}
         self._started_ms = 0
         self._paused = False
@@ -123,18 +128,20 @@ class PushConsumer:
         self._directory: LocalDirectory | None = None
         self._retries = GroupRetries(self._session, group, self.config.retry_count_max)
         gives_back = GivesBack(self._session, group, retries=self._retries)
+        if handler is not None:
+            handler = self._wrapped(handler, deserializer, observers, gives_back)
         self._ordering: OrderedOwnership | None = None
         self._consumption: Consumption | OrderedConsumption
         if self.config.orderly:
             if handler is None:
-                raise UsageError(
-                    "an orderly consumer needs a handler; `async for` takes messages of all queues"
-                )
+                raise UsageError(_ORDERLY_NEEDS_HANDLER)
             self._ordering = self._make_ordering(handler, gives_back)
             self._consumption = self._ordering.consumption
         else:
             self._consumption = self._make_consumption(handler or _no_handler, gives_back)
-        self._stream = MessageStream(gives_back, self._session, group, observers) if handler is None else None
+        self._stream: MessageStream | None = None
+        if handler is None:
+            self._stream = MessageStream(gives_back, self._session, group, observers, deserializer)
         self._deliver = self._stream.deliver if self._stream is not None else self._consumption.deliver
         self._pops: PopPush | None = None
         if not self.config.client_rebalance and not self._broadcasting:
@@ -142,6 +149,20 @@ class PushConsumer:
         self._rebalancer = self._make_rebalancer(allocation)
         self._settings = _pull_settings(self.config)
         self._answer_brokers(has_handler=handler is not None)
+
+    def _wrapped(
+        self,
+        handler: Handler,
+        deserializer: Deserializer | None,
+        observers: Sequence[ConsumeObserver],
+        gives_back: GivesBack,
+    ) -> Handler:
+        """The handler in threads if it is a plain function, with values, and observed."""
+        if is_plain(handler):
+            handler = in_threads(handler, self._threads)
+        if deserializer is not None:
+            handler = with_values(handler, deserializer, None if self._broadcasting else gives_back)
+        return observed(handler, observers, self.group) if observers else handler
 
     def _answer_brokers(self, *, has_handler: bool) -> None:
         PeerCalls(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from aerobee.client.base.checks import (
     check_handler,
@@ -36,6 +36,7 @@ from aerobee.client.producer.request_reply import PendingRequests
 from aerobee.client.producer.request_reply_calls import RequestReplyCalls
 from aerobee.client.producer.send_semaphore import SendSemaphore
 from aerobee.client.producer.send_tries import FirstTry, Select, SendTries, connect_s
+from aerobee.client.serialize.serializer import Serializer, check_serializer, serialized
 from aerobee.client.session.send_header import (
     RESERVED_PROPERTIES,
     Ids,
@@ -81,13 +82,17 @@ class Producer(RequestReplyCalls):
         random: Random | None = None,
         trace: bool = False,
         observers: Sequence[SendObserver] = (),
+        serializer: Serializer | None = None,
     ) -> None:
         """`nameservers`: "host:port;host:port" or a sequence. Opens nothing before start() or `async with`.
 
         `trace`: record each send in RMQ_SYS_TRACE_TOPIC, which `aerobee trace` and RocketMQ's consoles read.
+        `serializer`: makes the bodies of message(), for example Json() of aerobee.client.serialize.
         """
         check_group_name(group)
+        check_serializer(serializer, Serializer, "serializer")
         self.group = group
+        self._serializer = serializer
         self.config = config_of(ProducerConfig, config, "config")
         self._session = Session(
             nameservers,
@@ -181,6 +186,16 @@ class Producer(RequestReplyCalls):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def message(self, topic: str, value: Any, **fields: Any) -> Message:
+        """A message with the value as its body, by the serializer; `fields` are those of Message (tag, keys, …).
+
+        Every send takes it: `await producer.send(producer.message("orders", order, tag="new"))`. Raises UsageError
+        without a serializer, and for a value that it does not take.
+        """
+        found = serialized(self._serializer, value)
+        properties = {**found.properties, **fields.pop("properties", {})}
+        return Message(topic, found.body, properties=properties, **fields)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The writable queues of `topic`. Raises RouteError when no broker has it or would create it."""

@@ -42,6 +42,7 @@ from aerobee.client.producer.transaction import (
     half_of,
     physical_offset_of,
 )
+from aerobee.client.serialize.serializer import Serializer
 from aerobee.clock import Clock
 from aerobee.errors import AerobeeError, ConfigError, MalformedFrame, RemoteError, SendFailed, UsageError
 from aerobee.message import TRANSACTION_PREPARED, Message, MessageQueue
@@ -98,6 +99,7 @@ class TransactionProducer(Producer):
         random: Random | None = None,
         trace: bool = False,
         observers: Sequence[SendObserver] = (),
+        serializer: Serializer | None = None,
     ) -> None:
         """`checker(message)` returns the result of the local work of a transaction of this group, `executor(message,
         argument)` does the work in send_in_transaction(). Both may be plain or async. A plain checker runs in one of at most
@@ -114,6 +116,7 @@ class TransactionProducer(Producer):
             random=random,
             trace=trace,
             observers=observers,
+            serializer=serializer,
         )
         self.transactions = transactions or TransactionConfig()
         if checker is None:

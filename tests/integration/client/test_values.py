@@ -1,0 +1,138 @@
+"""Values instead of bodies: sent by a serializer, read by a deserializer; what cannot be read goes to the dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aerobee.client import ConsumeFrom, ConsumerConfig, MessageModel
+from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.serialize import CloudEvent, CloudEvents, Json
+from aerobee.errors import UsageError
+from aerobee.message import Message
+from aerobee.testing import LocalCluster
+from tests.waiting import wait_until
+
+TOPIC = "orders"
+BAD = b"{no JSON"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[LocalCluster]:
+    async with asyncio.timeout(60), LocalCluster() as cluster:
+        await cluster.create_topic(TOPIC, 1)
+        yield cluster
+
+
+async def fill(cluster: LocalCluster) -> None:
+    """Orders 0, 1 and 2, with one that is no JSON after the first."""
+    async with cluster.producer(serializer=Json()) as producer:
+        await producer.send(producer.message(TOPIC, {"number": 0}, tag="new"))
+        await producer.send(Message(TOPIC, BAD))
+        await producer.send_batch([producer.message(TOPIC, {"number": number}) for number in (1, 2)])
+
+
+async def dead_reasons(cluster: LocalCluster) -> list[tuple[bytes, str]]:
+    async with cluster.admin() as admin:
+        return [(dead.message.body, dead.reason) async for dead in admin.dead_letters("G")]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"batch_size": 10},
+        {"orderly": True},
+        {"orderly": True, "batch_size": 10},
+        {"client_rebalance": False},
+        {"client_rebalance": False, "batch_size": 10},
+    ],
+    ids=["one by one", "batch", "orderly", "orderly batch", "pop", "pop batch"],
+)
+async def test_a_handler_gets_values_and_unreadable_bodies_die(
+    cluster: LocalCluster, fields: dict[str, object]
+) -> None:
+    await fill(cluster)
+    numbers: list[int] = []
+
+    def handle(work: ReceivedMessage | list[ReceivedMessage]) -> None:
+        for message in work if isinstance(work, list) else [work]:
+            numbers.append(message.value["number"])
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, suspend_s=0.05, **fields)  # type: ignore[arg-type]
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config, deserializer=Json()):
+        await wait_until(lambda: sorted(numbers) == [0, 1, 2] and store.max_offset("%DLQ%G", 0) == 1)
+    ((body, reason),) = await dead_reasons(cluster)
+    assert body == BAD
+    assert reason.startswith("Json cannot read the body: ")
+
+
+async def test_a_loop_gets_values_and_skips_unreadable_bodies(cluster: LocalCluster) -> None:
+    await fill(cluster)
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    numbers: list[int] = []
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, config=config, deserializer=Json()) as consumer:
+        async for message in consumer:
+            numbers.append(message.value["number"])
+            if len(numbers) == 3:
+                break
+        await wait_until(lambda: store.max_offset("%DLQ%G", 0) == 1)
+    assert numbers == [0, 1, 2]
+
+
+async def test_a_broadcast_consumer_passes_what_it_cannot_read(
+    cluster: LocalCluster, tmp_path: object
+) -> None:
+    await fill(cluster)
+    numbers: list[int] = []
+    config = ConsumerConfig(
+        consume_from=ConsumeFrom.FIRST,
+        model=MessageModel.BROADCASTING,
+        local_offsets_directory=str(tmp_path),
+    )
+    async with cluster.push_consumer(
+        "G",
+        {TOPIC: "*"},
+        lambda message: numbers.append(message.value["number"]),
+        config=config,
+        deserializer=Json(),
+    ):
+        await wait_until(lambda: sorted(numbers) == [0, 1, 2])
+
+
+async def test_cloud_events_arrive_in_both_forms(cluster: LocalCluster) -> None:
+    events = [CloudEvent(type="paid", source="/shop", data={"number": number}) for number in (1, 2)]
+    for event, form in zip(events, ("binary", "structured"), strict=True):
+        async with cluster.producer(serializer=CloudEvents(form=form)) as producer:  # type: ignore[arg-type]
+            await producer.send(producer.message(TOPIC, event))
+    got: list[CloudEvent] = []
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    async with cluster.push_consumer(
+        "G",
+        {TOPIC: "*"},
+        lambda message: got.append(message.value),
+        config=config,
+        deserializer=CloudEvents(),
+    ):
+        await wait_until(lambda: len(got) == 2)
+    assert sorted(got, key=lambda event: event.data["number"]) == events
+
+
+async def test_without_a_deserializer_a_message_has_no_value(cluster: LocalCluster) -> None:
+    await fill(cluster)
+    errors: list[str] = []
+
+    def handle(message: ReceivedMessage) -> None:
+        try:
+            _ = message.value
+        except UsageError as error:
+            errors.append(str(error))
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST)
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config):
+        await wait_until(lambda: len(errors) == 4)
+    assert "deserializer=Json()" in errors[0]
