@@ -25,6 +25,7 @@ from aerobee.errors import AerobeeError, UsageError
 from aerobee.log_lines import log_to
 from aerobee.ops.commands import examples
 from aerobee.ops.commands.other_names import own_command, own_option, own_subcommand
+from aerobee.ops.commands.root_help import root_help
 from aerobee.ops.options import completion, shared_options
 from aerobee.ops.options.environment import unknown_variables
 from aerobee.ops.terminal import watching
@@ -86,6 +87,10 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """One screen, without loading the commands."""
+        formatter.write(root_help())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name in COMMANDS and cmd_name not in self.commands:
@@ -192,7 +197,11 @@ def run_cli(arguments: Sequence[str]) -> int:
         if debug:
             traceback.print_exc()
         if type(error).__name__ == "NoArgsIsHelpError" and not as_json:
-            return int(ExitCode.USAGE)  # the help text has been printed
+            if text := str(getattr(error, "message", "")).rstrip(
+                "\n"
+            ):  # of a group of commands it has been printed
+                sys.stdout.write(text + "\n")
+            return int(ExitCode.USAGE)
         failure = _usage_failure(error) or explain(error)
         _show(failure, as_json)
         return int(failure.exit_code)

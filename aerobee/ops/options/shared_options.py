@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 PANEL = "Connection"
 TLS_NAMES = ("tls", "tls_ca_file", "tls_insecure", "tls_cert_file", "tls_key_file")
+PLAIN_TYPES = {
+    "text": "TEXT", "str": "TEXT", "integer": "NUMBER", "int": "NUMBER", "float": "NUMBER", "path": "FILE",
+    "integer range": "NUMBER", "int range": "NUMBER", "float range": "NUMBER",
+}  # fmt: skip
 _said: dict[str, Any] = {}
 _cluster: list[Cluster] = []
 
@@ -155,9 +159,20 @@ KEPT = frozenset({"context add", "context set"})
 
 def add_to(command: Any, path: str) -> None:
     """Add the shared options to a command, or to a group and all its commands. `path`: the command without `aerobee`."""
+    for parameter in command.params:
+        _use_plain_type(parameter)
     add_own(command, hidden=hasattr(command, "commands"), path=path)
     for name, below in getattr(command, "commands", {}).items():
         add_to(below, f"{path} {name}")
+
+
+def _use_plain_type(parameter: Any) -> None:
+    """Name the type of a value in a user's words in the help: a number with its bounds, text, a file."""
+    name = PLAIN_TYPES.get(parameter.type.name)
+    if name is None or parameter.metavar is not None or getattr(parameter, "is_flag", False):
+        return
+    if parameter.param_type_name == "option":
+        parameter.metavar = name
 
 
 def add_own(command: Any, *, hidden: bool = False, path: str = "") -> None:
