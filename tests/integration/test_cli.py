@@ -102,7 +102,10 @@ def test_a_group_keeps_its_offset_and_can_be_reset(run: Run) -> None:
     assert json.loads(lag)["lag"] == 0
     code, moved, _ = run("group", "reset", "readers", "-t", "offsets", "--to", "first", "--yes", "--json")
     assert code == 0
-    assert {row["offset"] for row in json.loads(moved)} == {0}
+    assert {row["after"] for row in json.loads(moved)} == {0}
+    assert sum(row["before"] for row in json.loads(moved)) == 20
+    dry = run("group", "reset", "readers", "-t", "offsets", "--to", "last", "--dry-run", "--json")
+    assert sum(row["after"] for row in json.loads(dry[1])) == 20
     assert json.loads(run("group", "lag", "readers", "--json")[1])["lag"] == 20
     queue = f"{json.loads(moved)[0]['broker']}/1"
     assert (
@@ -110,9 +113,11 @@ def test_a_group_keeps_its_offset_and_can_be_reset(run: Run) -> None:
         == 0
     )
     assert json.loads(run("group", "lag", "readers", "--json")[1])["lag"] == 17
-    code, _, error = run("group", "reset", "readers", "-t", "offsets", "--to", "offset:99", "--yes")
-    assert code == 2
-    assert "whose range is 0 to 10" in error
+    code, beyond, _ = run(
+        "group", "reset", "readers", "-t", "offsets", "--to", "offset:99", "--dry-run", "--json"
+    )
+    assert code == 0
+    assert all(row["after"] == row["end"] and row["note"] for row in json.loads(beyond))
     assert json.loads(run("group", "describe", "readers", "--json")[1])["members"] == []
     assert run("group", "delete", "readers", "--yes")[0] == 0
     assert run("group", "lag", "readers")[0] == 4

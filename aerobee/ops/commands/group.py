@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from typing import Annotated, Any
 
 import typer
 
-from aerobee.client import Admin
 from aerobee.client.admin.explain import QueueLock
 from aerobee.client.admin.pops import MODES
 from aerobee.errors import ConsumerNotOnline, UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
-from aerobee.message import MessageQueue, check_group_name
+from aerobee.message import check_group_name
+from aerobee.ops.commands import offset
 from aerobee.ops.commands.group_change import create_group, update_group
-from aerobee.ops.commands.send import find_queue
+from aerobee.ops.commands.known_groups import require_group
 from aerobee.ops.commands.topic import require_topic
 from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import AsJson, GroupArgument, NameServers, Yes, ask
 from aerobee.ops.terminal.failure import NotFound
 from aerobee.ops.terminal.output import Output
 from aerobee.ops.terminal.run import Stop, run
-from aerobee.ops.terminal.times import moment_ms, moment_text
+from aerobee.ops.terminal.times import moment_text
 from aerobee.system_names import is_hidden_group
 
 app = typer.Typer(
@@ -358,89 +357,7 @@ def group_mode(
     run(command)
 
 
-@app.command("reset")
-def reset_group(
-    group: GroupArgument,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="The topic.")],
-    to: Annotated[
-        str, typer.Option("--to", help="earliest, latest, a time (2026-11-21T10:00:00, 15m), or offset:N.")
-    ],
-    queue: Annotated[
-        str | None, typer.Option("--queue", metavar="BROKER/ID", help="This queue only (with offset:N).")
-    ] = None,
-    yes: Yes = False,
-    nameserver: NameServers = NAMESERVER_DEFAULT,
-    as_json: AsJson = False,
-) -> None:
-    """Reset a group's offsets in a topic; online members continue from them immediately."""
-    out = Output(as_json)
-    check_group_name(group)
-    if queue is not None and not to.startswith("offset:"):
-        raise UsageError("--queue needs --to offset:N; the other forms of --to apply to all queues")
-
-    async def command(stop: Stop) -> None:
-        async with open_admin(nameserver) as admin:
-            await require_topic(admin, topic)
-            ask(f"Reset the offsets of group {group} in topic {topic} to {to}?", yes)
-            if to.startswith("offset:"):
-                offsets = await _reset_to_offset(admin, group, topic, to, queue)
-            else:
-                offsets = await admin.reset_offsets(group, topic, timestamp_ms=reset_time(to))
-        rows = [
-            {"broker": moved.broker_name, "queue_id": moved.queue_id, "offset": offset}
-            for moved, offset in sorted(offsets.items())
-        ]
-        out.table(
-            rows,
-            {"broker": "broker", "queue_id": "queue", "offset": "new offset"},
-            empty=f"topic {topic} has no queue for group {group}",
-            title=f"group {group}, topic {topic}",
-        )
-
-    run(command)
-
-
-async def require_group(admin: Admin, group: str) -> None:
-    """Raise NotFound, with similar names, for a group that no broker knows."""
-    names = {info.name for info in await admin.groups()}
-    if group not in names:
-        alike = difflib.get_close_matches(group, names, n=3)
-        hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
-        raise NotFound(f"no broker knows group {group}{hint}; `aerobee group list` shows the known groups")
-
-
-def reset_time(text: str) -> int:
-    """The timestamp of a reset in ms: 0 is the start of the queue, -1 its end."""
-    if text in ("earliest", "first"):
-        return 0
-    if text in ("latest", "last"):
-        return -1
-    return moment_ms(text, time.time_ns() // 1_000_000)
-
-
-async def _reset_to_offset(
-    admin: Admin, group: str, topic: str, to: str, queue: str | None
-) -> dict[MessageQueue, int]:
-    """Reset one queue, or every queue, to an offset within its range."""
-    number = to.removeprefix("offset:")
-    if not number.isdecimal():
-        raise UsageError(f"--to {to!r}: write offset: and a number, for example offset:120")
-    stats = await admin.topic_stats(topic)
-    if queue is not None:
-        named = find_queue(tuple(row.queue for row in stats), queue, topic)
-        stats = tuple(row for row in stats if row.queue == named)
-    for row in stats:
-        if not row.min_offset <= int(number) <= row.max_offset:
-            raise UsageError(
-                f"offset {number} is outside of queue {row.queue.broker_name}/{row.queue.queue_id}, "
-                f"whose range is {row.min_offset} to {row.max_offset}; name one queue with --queue BROKER/ID"
-            )
-    offsets: dict[MessageQueue, int] = {}
-    for row in stats:
-        offsets |= await admin.reset_offsets(
-            group, topic, offset=int(number), queue_id=row.queue.queue_id, broker=row.queue.broker_name
-        )
-    return offsets
+app.command("reset")(offset.reset)  # the other name of `offset reset`
 
 
 @app.command("delete")

@@ -17,7 +17,7 @@ from aerobee.client import Admin, OffsetMove, OffsetTarget
 from aerobee.errors import UsageError
 from aerobee.host_port import NAMESERVER_DEFAULT
 from aerobee.message import RETRY_PREFIX, MessageQueue, check_group_name
-from aerobee.ops.commands.group import require_group
+from aerobee.ops.commands.known_groups import require_group
 from aerobee.ops.commands.send import find_queue
 from aerobee.ops.commands.topic import require_topic
 from aerobee.ops.options.clients import open_admin

@@ -16,6 +16,7 @@ Exit codes (documented in docs/operations.md; a test compares both):
 from __future__ import annotations
 
 import errno
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -200,6 +201,9 @@ _TABLE: tuple[tuple[type[BaseException], ExitCode, str], ...] = (
     (errors.AerobeeError, ExitCode.REFUSED, ""),
 )
 
+# Requests that only controllers serve.
+OF_CONTROLLERS = ("CONTROLLER_", "AEROBEE_QUORUM", "AEROBEE_CHANGE_QUORUM")
+SET_KEY = re.compile(r"\bset [a-z]+[A-Z]\w*=")  # in a remark that names the setting to change
 GRANT = "`aerobee acl allow "  # in the remark of a broker that names the command
 
 
@@ -233,10 +237,12 @@ def _fitting(error: BaseException, advice: str) -> str:
     """The advice of the error's class, without what this error rules out.
 
     A request that only reads has no effect, whether or not it was answered. A refusal that names the command that grants
-    the permission needs no advice about keys.
+    the permission, or the setting of the broker, needs no advice about keys.
     """
-    if isinstance(error, errors.NoPermission) and GRANT in error.remark:
+    if isinstance(error, errors.NoPermission) and (GRANT in error.remark or SET_KEY.search(error.remark)):
         return ""
+    if isinstance(error, errors.RequestNotSupported) and str(error.request).startswith(OF_CONTROLLERS):
+        return "the server is no controller: --controller takes the addresses of controllers, not of a NameServer"
     if str(getattr(error, "request", "")).startswith(READS):
         return advice.removeprefix(DOUBT)
     return advice

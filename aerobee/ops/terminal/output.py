@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_CHARS_MAX = 10_000
+_TRAILING = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")  # blanks, then the codes that end a style
 _DECIMAL = re.compile(r"(\d)_(\d)")
 _NOT_ESCAPED = re.compile(f"(?!\n)[{STEERING}]")  # JSON itself escapes characters below U+0020
 JSON_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
@@ -66,7 +67,11 @@ class Output:
             table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
         for row in rows:
             table.add_row(*(cell_text(row.get(key)) for key in columns))
-        self.console.print(table, markup=False)
+        with self.console.capture() as captured:
+            self.console.print(table, markup=False)
+        text = captured.get()
+        # rich fills the last column: a line ends at its last character, so that files and selections hold no blanks.
+        self.console.file.write("".join(_TRAILING.sub(r"\1", line) + "\n" for line in text.splitlines()))
 
     def facts(self, document: Mapping[str, Any], *, title: str = "") -> None:
         """Print one object: one line per key, or one JSON document."""

@@ -7,7 +7,6 @@ import pytest
 from aerobee.errors import UsageError
 from aerobee.message import MessageQueue
 from aerobee.ops.commands.consume import Start, host_text, parse_start
-from aerobee.ops.commands.group import reset_time
 from aerobee.ops.commands.send import find_queue, parse_properties
 from aerobee.ops.terminal.times import moment_ms, moment_text, span_ms
 
@@ -64,11 +63,6 @@ def test_start_of_consuming(text: str, expected: Start) -> None:
 def test_start_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--from"):
         parse_start(text, NOW)
-
-
-def test_reset_to_the_ends() -> None:
-    assert reset_time("first") == reset_time("earliest") == 0
-    assert reset_time("last") == -1
 
 
 def test_properties_are_split_at_the_first_equals_sign() -> None:
