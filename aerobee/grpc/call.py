@@ -24,6 +24,7 @@ class Call:
     deadline: float | None
     reader: MessageReader
     has_request: bool = False  # a request message has come
+    may_idle: bool = False  # it may stay open without one: a stream both ways
     is_half_closed: bool = False  # the client sends no more messages
     is_responding: bool = False  # response headers were sent
     is_finishing: bool = False

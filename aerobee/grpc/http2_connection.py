@@ -182,8 +182,10 @@ class Http2Connection:
 
     # --- responses
 
-    def start_response(self, call: Call) -> None:
-        """Send the response headers now, before the first message. Nothing for a call that has ended."""
+    def start_response(self, call: Call, *, may_idle: bool = False) -> None:
+        """Send the response headers now, before the first message. Nothing for a call that has ended. With `may_idle` the call stays
+        open without a request."""
+        call.may_idle = call.may_idle or may_idle
         if not (call.is_over or call.is_responding):
             call.is_responding = True
             self._h2.send_headers(call.stream_id, _RESPONSE_HEADERS)
@@ -465,7 +467,10 @@ class Http2Connection:
                 continue
             if call.deadline is not None and now >= call.deadline:
                 self._abandon(call, CallError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed"), now)
-            elif not call.has_request and not call.is_finishing and now >= call.started + limits.request_s:
+            elif (
+                not (call.has_request or call.may_idle or call.is_finishing)
+                and now >= call.started + limits.request_s
+            ):
                 text = f"no request message within {limits.request_s:g} s"
                 self._abandon(call, CallError(GrpcStatus.DEADLINE_EXCEEDED, text), now)
             elif call.blocked_since is not None and now >= call.blocked_since + limits.window_s:

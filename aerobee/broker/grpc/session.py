@@ -101,9 +101,9 @@ class GrpcSession:
         self.flush_soon()
         return is_taken
 
-    def start_response(self, call: Call) -> None:
+    def start_response(self, call: Call, *, may_idle: bool) -> None:
         """Send the response's headers."""
-        self._http2.start_response(call)
+        self._http2.start_response(call, may_idle=may_idle)
         self.flush_soon()
 
     def finish(self, call: Call, grpc_status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
@@ -232,7 +232,8 @@ class _Running:
         try:
             self._check_client_id()
             if self.rpc.bidirectional is not None:
-                self._session.start_response(self.call)
+                # The official Python client reopens its stream without settings, which follow minutes later.
+                self._session.start_response(self.call, may_idle=True)
                 self._receiver = self.rpc.bidirectional(self._context, self)
         except Exception as error:
             self._refuse(error)

@@ -223,3 +223,14 @@ async def test_an_operator_gets_a_clients_stacks_and_has_it_verify_a_message(
             RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY, {}, record), timeout_s=5
         )
         assert b"CR_THROW_EXCEPTION" in result.body
+
+
+async def test_a_stream_without_settings_stays_open(cluster: LocalCluster, client: GrpcClient) -> None:
+    """The official Python client reopens its stream without settings; they follow 300 s later."""
+    stream = client.telemetry()
+    assert await stream.initial_metadata() is not None
+    for _ in range(6):
+        await cluster.advance_clock(50)
+        assert (await client("Heartbeat", pb.HeartbeatRequest(client_type=pb.PRODUCER))).status.code == pb.OK
+    await stream.write(producer_settings("orders"))
+    assert (await stream.read()).status.code == pb.OK

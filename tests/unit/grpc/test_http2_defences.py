@@ -199,6 +199,16 @@ def test_a_call_without_a_request_is_ended() -> None:
     assert peer.core.is_idle
 
 
+def test_a_stream_both_ways_may_be_idle() -> None:
+    peer = RawPeer()
+    peer.feed(peer.request())
+    (started,) = peer.events
+    assert isinstance(started, CallStarted)
+    peer.core.start_response(started.call, may_idle=True)
+    peer.wait(59.0)
+    assert peer.ended() == []
+
+
 def test_a_window_that_never_opens_ends_its_call() -> None:
     peer = RawPeer(first=PREFACE + settings(s4=0))
     call = peer.open_call()
