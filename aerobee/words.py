@@ -2,5 +2,5 @@
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """ "1 message", "2 messages"; `nouns` where the plural has no plain s."""
+    """ "1 message", "2 messages"; `nouns`: an irregular plural."""
     return f"{count} {noun if count == 1 else nouns or noun + 's'}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from aerobee.placement.goals import CAPACITY_SHARE, zones_of
 from aerobee.placement.model import RESOURCES, Allocation, Load, Model, Topic, broker_loads
 
-EVEN = 0.04  # a broker that is no farther from the mean is left alone
+EVEN = 0.04  # tolerated distance of a broker from the mean
 QUEUES_WEIGHT = 0.3  # weight of the number of queues compared with bytes, while there is any load
 COUNT = len(RESOURCES)  # index of the number of queues, after the parts of a load
 TARGETS = 4  # brokers that are tried for one queue: the emptiest, by the worst resource and by all

@@ -50,7 +50,7 @@ class PendingCalls:
     ) -> None:
         """`after_sweep` is called with the time after each sweep, `on_unresponsive` with the seconds of silence."""
         self.heard = False
-        self._heard_at = -NEVER  # not before the peer was last heard; noticed by sweeps only
+        self._heard_at = -NEVER  # not before the time of the peer's last bytes; updated by sweeps only
         self._on_unresponsive = on_unresponsive
         self.table: dict[int, Call] = {}
         self.peer = ""

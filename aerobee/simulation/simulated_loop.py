@@ -32,7 +32,8 @@ class StoodStill(BaseException):
 
 
 class Holder(Protocol):
-    """Whose timers wait while it is paused. A protocol, because host.py, whose HostClock it is, lies above."""
+    """The owner of timers, which wait while it is paused. A protocol, because host.py, whose HostClock it is, lies
+    above."""
 
     held: list[SimulatedTimer] | None  # those that came due meanwhile; None: it runs
     busy_until: float  # by the simulation's clock: what it is at takes so long

@@ -98,7 +98,10 @@ class ActingDeliveries:
         again = _Sends([], AGAIN_AT_ONCE_MAX)
         both = (first, again)
         if first.waiting:
-            log.warning("%d messages wait here for their time; they go to other brokers", len(first.waiting))
+            log.warning(
+                "%d delayed messages are pending here; they are delivered to other brokers",
+                len(first.waiting),
+            )
         try:
             while any(each.waiting or each.sending for each in both) and not self._is_over:
                 for each in both:

@@ -27,7 +27,8 @@ from aerobee.store.message_store import MessageStore
 if TYPE_CHECKING:
     from aerobee.broker.fastpath.guard import Guard
 
-POP_START = b'{"code":200'  # how the headers of these requests begin, as every client writes them that sorts the names
+# Start of these requests' headers, as written by clients that sort the field names.
+POP_START = b'{"code":200'
 _HEADER = itemgetter("code", "flag", "opaque", "extFields")
 _POP, _ACK = RequestCode.POP_MESSAGE.value, RequestCode.ACK_MESSAGE.value
 _DONE = f',"serializeTypeCurrentRPC":"JSON","version":{VERSION}}}'

@@ -22,7 +22,7 @@ RENEW_AHEAD_MS = 10_000
 STEPS_MS = (60_000, 180_000, 300_000, 600_000, 1_800_000, 3_600_000)  # the last one repeats
 RENEW_MAX_MS = 10_800_000
 CLIENT_SILENT_MS = 120_000
-RECEIPTS_MAX = 200_000  # one more is not renewed, and comes back after FIRST_INVISIBLE_MS
+RECEIPTS_MAX = 200_000  # further messages are not renewed, and redelivered after FIRST_INVISIBLE_MS
 FAILURES_MAX = 3
 
 Client = tuple[str, str]  # client id, user

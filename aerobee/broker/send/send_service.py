@@ -331,7 +331,8 @@ class SendService:
     def _retry_or_dead_letter(
         self, header: SendHeader, properties: dict[str, str], topic: TopicConfig
     ) -> TopicConfig:
-        """A consumer's own retry: on to the dead letters when its tries are used up (handleRetryAndDLQ)."""
+        """A message that a consumer sent to its retry topic: dead-letter it when its tries are used up
+        (handleRetryAndDLQ)."""
         group_name = header.topic[len(RETRY_PREFIX) :]
         try:
             check_group_name(group_name.split("+")[0])

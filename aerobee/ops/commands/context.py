@@ -203,7 +203,7 @@ def _given(
     user: str | None,
     secret_key_env: str | None,
 ) -> Context:
-    """The values of the options; None where not given. `files`: of the authorities, of a certificate, of its key."""
+    """The values of the options; None where not given. `files`: paths of the authorities, the certificate and its key."""
     for addresses in (nameserver, controller):
         if addresses is not None:
             parse_addresses(addresses)

@@ -47,9 +47,7 @@ class ConsumeQueue:
         self.readable_max = 0  # consumers see the entries below it
         self.room = 0  # append_entry may be called while max_offset is below it
         self.unsynced_from = -1  # physical offset of the oldest record whose entry was not synced; -1: none
-        self.rejected: tuple[int, int] | None = (
-            None  # the entry where the end was found: its offset, what it points to
-        )
+        self.rejected: tuple[int, int] | None = None  # the entry at the found end: its offset and its content
         self._files = QueueFileList(directory, file_size, pool, on_close=self._forget)
         self._pool = pool
         self._entries_per_file = file_size // ENTRY_BYTES
