@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from aerobee.broker.fastpath.choice import choose_backend
 from aerobee.broker.replication.raw_receiver import RawReceiver
 from aerobee.clock import ManualClock
@@ -51,8 +53,9 @@ class Copy:
         self.told: dict[tuple[str, int], list[tuple[int, int]]] = {}
         self.store.on_arrival(self.on_arrival)
         make = choose_backend().make_raw_appender
-        assert make is not None
-        self.receiver = RawReceiver(self.store, native=make(self.store) if natively else None)
+        if natively and make is None:
+            pytest.skip("no native backend is built")
+        self.receiver = RawReceiver(self.store, native=make(self.store) if natively and make else None)
 
     def on_arrival(self, topic: str, queue_id: int, end: int, code: int) -> None:
         self.told.setdefault((topic, queue_id), []).append((end, code))
