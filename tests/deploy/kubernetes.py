@@ -136,10 +136,10 @@ def master_of(group: str) -> str:
         "exec", "mq-aerobee-nameserver-0", "--", "aerobee", "ha", "status", "-a", "mq-aerobee-nameserver-0.mq-aerobee-nameservers:9878;mq-aerobee-nameserver-1.mq-aerobee-nameservers:9878",
         "--json", check=False,
     )  # fmt: skip
-    for each in json.loads(text or "{}").get("brokerGroups", ()):
-        if each["brokerName"] == group:
+    for each in json.loads(text or "{}").get("broker_groups", ()):
+        if each["broker_name"] == group:
             for broker in each["brokers"]:
-                if broker["brokerId"] == each["masterId"]:
+                if broker["broker_id"] == each["master_id"]:
                     return str(broker["address"]).partition(".")[0]
     return ""
 

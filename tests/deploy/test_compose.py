@@ -227,9 +227,9 @@ def master_of(group: str) -> str:
         DAEMON, "docker", "exec", "aerobee-nameserver-a-1", "aerobee", "ha", "status", "-a",
         "nameserver-a:9878;nameserver-b:9878;controller-c:9878", "--json", check=False,
     )  # fmt: skip
-    for each in json.loads(text or "{}").get("brokerGroups", ()):
-        if each["brokerName"] == group:
+    for each in json.loads(text or "{}").get("broker_groups", ()):
+        if each["broker_name"] == group:
             for broker in each["brokers"]:
-                if broker["brokerId"] == each["masterId"]:
+                if broker["broker_id"] == each["master_id"]:
                     return f"aerobee-{broker['address'].partition(':')[0]}-1"
     return ""

@@ -287,7 +287,7 @@ def test_nameservers_are_the_controllers_of_a_group(start: Start, tmp_path: Path
     )
     document(broker)
     status = wait_for_status(controllers)
-    leader = int(status["leaderId"].removeprefix("n"))
+    leader = int(status["leader_id"].removeprefix("n"))
     (described,) = json.loads(run("cluster", "describe", "-n", names, "--json").stdout)
     assert (described["role"], described["epoch"], described["sync_state_set"]) == ("master", "1", "1")
     assert "made it master in epoch 1" in described["role_reason"]
@@ -310,7 +310,7 @@ def wait_for_status(controllers: str) -> Any:
         asked = run("ha", "status", "-a", controllers, "--json")
         if asked.returncode == 0:
             status = json.loads(asked.stdout)
-            if any(group["masterId"] for group in status["brokerGroups"]):
+            if any(group["master_id"] for group in status["broker_groups"]):
                 return status
         assert time.monotonic() < deadline, asked.stdout + asked.stderr
         time.sleep(0.1)

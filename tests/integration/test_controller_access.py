@@ -129,7 +129,7 @@ async def test_a_group_with_access_control_fails_over(
         code, said = await ha_status(leader.address)
         assert (code, "not signed" in said["error"]["message"]) == (5, True), said
         code, said = await ha_status(leader.address, access_key="inner", secret_key="innersecret")
-        assert (code, len(said["brokerGroups"][0]["brokers"])) == (0, 2), said
+        assert (code, len(said["broker_groups"][0]["brokers"])) == (0, 2), said
 
         await first.kill()
         await wait_until(lambda: second.role.role is Role.MASTER, "the other one leads", timeout_s=120)

@@ -21,7 +21,7 @@ from aerobee.ops.options.clients import open_admin
 from aerobee.ops.options.options import AsJson, Controllers, NameServers, Yes, ask
 from aerobee.ops.options.shared_options import client_config
 from aerobee.ops.terminal.failure import NoController, NoEpochs, NotFound, explain
-from aerobee.ops.terminal.output import Output
+from aerobee.ops.terminal.output import Output, snake_keys
 from aerobee.ops.terminal.run import Stop, run
 from aerobee.ops.terminal.times import seconds
 from aerobee.remoting.client import RemotingClient, checked
@@ -52,7 +52,7 @@ def status(controllers: Controllers = CONTROLLER_DEFAULT, as_json: AsJson = Fals
         async with opened(controllers) as quorum:
             seen = await quorum.status()
         if as_json:
-            out.document(seen)
+            out.document(snake_keys(seen))
             return
         out.facts(
             {

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -29,6 +29,7 @@ from aerobee.ops.terminal.times import above_zero
 from aerobee.ops.terminal.watching import begin_look
 from aerobee.system_names import is_hidden_group
 
+Sort = Literal["rate", "size", "name"]
 SHOWN_MAX = 15  # topics, and groups, that one sample shows
 ASKED_MAX = 200  # topics, and groups, that one sample reads
 CALLS_AT_ONCE = 8
@@ -55,6 +56,10 @@ def top(
             "--interval", "-i", parser=above_zero, metavar="SPAN", help="Interval between two samples."
         ),
     ] = 2.0,
+    sort: Annotated[
+        Sort | None,
+        typer.Option("--sort", help="Order of topics and groups. Default: topics by rate, groups by lag."),
+    ] = None,
     count: Annotated[int, typer.Option("--count", min=0, help="Number of samples; 0: no limit.")] = 0,
     nameserver: NameServers = NAMESERVER_DEFAULT,
     as_json: AsJson = False,
@@ -69,7 +74,7 @@ def top(
             while not stop:
                 now = await look(admin)
                 begin_look("top", interval, as_json=as_json, number=number)
-                show(out, now, before)
+                show(out, now, before, sort)
                 before, number = now, number + 1
                 if number == count:
                     return
@@ -133,7 +138,9 @@ async def _broker(admin: Admin, info: BrokerInfo) -> dict[str, Any]:
     }
 
 
-def tables(now: Look, before: Look | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def tables(
+    now: Look, before: Look | None, sort: Sort | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The rows of topics, busiest first, and of groups, highest lag first. Pure."""
     seconds = 0.0 if before is None else now.at_s - before.at_s
     topics = []
@@ -141,36 +148,48 @@ def tables(now: Look, before: Look | None) -> tuple[list[dict[str, Any]], list[d
         known = before is not None and seconds > 0 and name in before.ends
         rate = max(0, end - before.ends[name]) / seconds if before is not None and known else None
         topics.append({"topic": name, "messages": end, "in_tps": rate})
-    topics.sort(
-        key=lambda row: (-float(str(row["in_tps"] or 0)), -int(str(row["messages"])), str(row["topic"]))
-    )
+    _order(topics, sort or "rate", "topic", rate="in_tps", size="messages")
     groups = [{"group": name, "lag": lag, "out_tps": rate} for name, (lag, rate) in now.lags.items()]
-    groups.sort(key=lambda row: (-int(str(row["lag"])), str(row["group"])))
+    _order(groups, sort or "size", "group", rate="out_tps", size="lag")
     return topics, groups
 
 
-def show(out: Output, now: Look, before: Look | None) -> None:
+def _order(rows: list[dict[str, Any]], sort: Sort, name: str, *, rate: str, size: str) -> None:
+    """Sort rows: by name, or by rate or size with the highest first and the other one where they are equal."""
+    first, second = (rate, size) if sort == "rate" else (size, rate)
+    if sort == "name":
+        rows.sort(key=lambda row: str(row[name]))
+    else:
+        rows.sort(key=lambda row: (-(row[first] or 0), -(row[second] or 0), row[name]))
+
+
+def _span(now: Look, before: Look | None) -> str:
+    """The time over which the rates of topics are taken."""
+    return "next sample" if before is None else f"{now.at_s - before.at_s:.0f} s"
+
+
+def show(out: Output, now: Look, before: Look | None, sort: Sort | None = None) -> None:
     """Print one sample."""
-    topics, groups = tables(now, before)
+    topics, groups = tables(now, before, sort)
     if out.as_json:
         out.line({"brokers": list(now.brokers), "topics": topics, "groups": groups}, "")
         return
     out.table(
         now.brokers,
-        {"broker": "broker", "id": "id", "address": "address", "in_tps": "in/s", "out_tps": "out/s", "disk": "disk",
+        {"broker": "broker", "id": "id", "address": "address", "in_tps": "in/s (10 s)", "out_tps": "out/s (10 s)", "disk": "disk",
          "state": "state"},
         empty="no broker is registered",
     )  # fmt: skip
     out.say("")
     out.table(
         topics[:SHOWN_MAX],
-        {"topic": "topic", "messages": "messages", "in_tps": "in/s"},
+        {"topic": "topic", "messages": "messages", "in_tps": f"in/s ({_span(now, before)})"},
         empty="no topics yet",
     )
     out.say("")
     out.table(
         groups[:SHOWN_MAX],
-        {"group": "group", "lag": "lag", "out_tps": "out/s"},
+        {"group": "group", "lag": "lag", "out_tps": "out/s (1 min)"},
         empty="no group consumes yet",
     )
     for rows, what in ((topics, "topics"), (groups, "groups")):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LINE_CHARS_MAX = 10_000
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _TRAILING = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")  # blanks, then the codes that end a style
 _DECIMAL = re.compile(r"(\d)_(\d)")
 _NOT_ESCAPED = re.compile(f"(?!\n)[{STEERING}]")  # JSON itself escapes characters below U+0020
@@ -124,6 +125,13 @@ def _console(*, stderr: bool) -> Console:
 
     # Wider than any screen: rich neither folds nor cuts lines, the terminal wraps them.
     return Console(stderr=stderr, width=LINE_CHARS_MAX, soft_wrap=True, highlight=False)
+
+
+def snake_keys(document: Any) -> Any:
+    """A JSON document of a server with its keys as the command line writes them: brokerId becomes broker_id."""
+    if isinstance(document, Mapping):
+        return {_CAPITAL.sub("_", str(key)).lower(): snake_keys(value) for key, value in document.items()}
+    return [snake_keys(each) for each in document] if isinstance(document, list) else document
 
 
 def to_json(document: Any) -> str:

@@ -13,12 +13,18 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 INTERRUPTED = 130  # ExitCode.INTERRUPTED; importing its module would load all exceptions that it explains
 _exits_immediately = False
+
+
+BEFORE_EXIT: list[
+    Callable[[], None]
+] = []  # called when Ctrl-C ends the process immediately; each only writes
 
 
 def exit_on_interrupt() -> None:
@@ -28,8 +34,14 @@ def exit_on_interrupt() -> None:
     """
     global _exits_immediately
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(INTERRUPTED))
+        signal.signal(signal.SIGINT, _exit_now)
         _exits_immediately = True
+
+
+def _exit_now(_number: int, _frame: FrameType | None) -> None:
+    for each in BEFORE_EXIT:
+        each()
+    os._exit(INTERRUPTED)
 
 
 class Interrupted(Exception):
