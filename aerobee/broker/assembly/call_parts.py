@@ -55,13 +55,7 @@ def send_calls(parts: BrokerParts, services: Services) -> SendCalls:
 def queue_calls(parts: BrokerParts, services: Services, pulls: PullCalls) -> tuple[CallPart, ...]:
     """Client requests for one queue: sends, pulls, offsets; the last one knows the queues of static topics."""
     sends = send_calls(parts, services)
-    offsets = OffsetCalls(
-        offsets=parts.offsets,
-        groups=parts.groups,
-        topics=parts.topics,
-        store=parts.store,
-        live=parts.live,
-    )
+    offsets = OffsetCalls(services.offsets)
     static = StaticTopicCalls(
         mappings=parts.mappings,
         topics=parts.topics,

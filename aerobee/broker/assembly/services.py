@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aerobee.broker.admission.ack import AckPolicy
+from aerobee.broker.consumer.offset_service import OffsetService
 from aerobee.broker.parts.parts import BrokerParts
 from aerobee.broker.pop.ack_service import AckService
 from aerobee.broker.pop.notification_service import NotificationService
@@ -28,6 +29,7 @@ class Services:
     sends: SendService
     new_topics: NewTopics  # makes the topic of a send first, where there is none
     send_backs: SendBackService
+    offsets: OffsetService
     pulls: PullService
     pops: PopService
     acks: AckService
@@ -42,6 +44,9 @@ def make_services(parts: BrokerParts, pop: Pop) -> Services:
         sends=_sends(parts),
         new_topics=NewTopics(topics=parts.topics, groups=parts.groups, live=parts.live),
         send_backs=_send_backs(parts),
+        offsets=OffsetService(
+            offsets=parts.offsets, groups=parts.groups, topics=parts.topics, store=parts.store
+        ),
         pulls=_pulls(parts),
         pops=pop.pops,
         acks=pop.acks,

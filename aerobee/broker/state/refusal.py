@@ -25,6 +25,8 @@ class Reason(Enum):
     FILTER_ILLEGAL = auto()
     FILTERS_OFF = auto()  # SQL92 expressions are disabled
     HANDLE_ILLEGAL = auto()  # no pop can have given it
+    OFFSET_IMPOSSIBLE = auto()  # no queue of the topic can have it
+    OFFSET_ILLEGAL = auto()  # the queue does not have it, or the group is not the caller's
     RECORD_UNKNOWN = auto()  # nothing that the caller may read lies there
     NOT_HELD = auto()  # the message is not handed out with this handle, or not any more
 
@@ -40,6 +42,8 @@ _CODES = {
     Reason.FILTER_ILLEGAL: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
     Reason.FILTERS_OFF: ResponseCode.SYSTEM_ERROR,
     Reason.HANDLE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    Reason.OFFSET_IMPOSSIBLE: ResponseCode.SYSTEM_ERROR,
+    Reason.OFFSET_ILLEGAL: ResponseCode.INVALID_PARAMETER,
     Reason.RECORD_UNKNOWN: ResponseCode.SYSTEM_ERROR,
     Reason.NOT_HELD: ResponseCode.NO_MESSAGE,
 }
