@@ -69,9 +69,13 @@ class QueueStats:
     """Ends of one queue, in entries. `last_update_ms` is the store time of its last message."""
 
     queue: MessageQueue
+    """The queue."""
     min_offset: int
+    """Offset of the first message, in entries."""
     max_offset: int
+    """Offset after the last message, in entries."""
     last_update_ms: int
+    """Store time of the last message, in ms since the epoch."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -85,17 +89,27 @@ class QueueProgress:
     """
 
     queue: MessageQueue
+    """The queue."""
     broker_offset: int
+    """Offset after the last message of the queue, in entries."""
     consumer_offset: int
+    """Offset that the group committed."""
     pull_offset: int
+    """Offset of the next message that the group pulls."""
     last_timestamp_ms: int
+    """Store time of the last consumed message, in ms since the epoch; 0 when unknown."""
     client_id: str = ""
+    """Member that owns the queue. Empty: unknown."""
     member_offset: int = -1
+    """First unfinished offset as the owner reports it. -1: no report."""
     member_worked_ms: int = 0
+    """Time at which the owner last processed a message of the queue, in ms since the epoch; 0 when unknown."""
     wanted: int | None = None
+    """Estimated part of the lag that matches the group's filter. None: no filter, or no member is online."""
 
     @property
     def lag(self) -> int:
+        """Messages of the queue behind the committed offset."""
         return self.broker_offset - self.consumer_offset
 
     @property
@@ -109,11 +123,15 @@ class ConsumerProgress:
     """Progress of a group over all queues for which it has offsets."""
 
     group: str
+    """Name of the group."""
     queues: tuple[QueueProgress, ...]
+    """Progress in each queue for which the group has offsets, sorted."""
     consume_tps: float
+    """Messages consumed a second, over the last minute."""
 
     @property
     def lag(self) -> int:
+        """Lag of the group: sum over its queues."""
         return sum(queue.lag for queue in self.queues)
 
 
@@ -122,9 +140,13 @@ class BrokerInfo:
     """One broker address known to a NameServer. `broker_id` 0 is the master."""
 
     cluster: str
+    """Name of the cluster."""
     broker_name: str
+    """Name of the broker, shared by a master and its slaves."""
     broker_id: int
+    """0 for the master, above for a slave."""
     address: str
+    """Address that the broker advertises, "host:port"."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -132,9 +154,13 @@ class ClientConnection:
     """One client of a group, as a broker sees it."""
 
     client_id: str
+    """Id of the client."""
     address: str
+    """Address from which it connects, "ip:port"."""
     language: str
+    """Language of the client, such as JAVA or PYTHON."""
     version: int
+    """Number of the client's version (MQVersion)."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -142,9 +168,13 @@ class SubscriptionInfo:
     """Subscription of a group to one topic."""
 
     topic: str
+    """Name of the topic."""
     expression: str
+    """Tags joined by ||, * for all, or an SQL92 expression."""
     expression_type: str
+    """TAG or SQL92."""
     version: int
+    """Time at which the member made the subscription, in ms since the epoch."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -153,10 +183,15 @@ class SubscriptionConflict:
     subscribes to."""
 
     topic: str
+    """Name of the topic."""
     client_id: str
+    """Id of one member."""
     expression: str
+    """Subscription of this member."""
     other_client_id: str
+    """Id of the other member."""
     other_expression: str
+    """Subscription of the other member."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -167,12 +202,19 @@ class GroupConnections:
     """
 
     group: str
+    """Name of the group."""
     consume_type: str
+    """CONSUME_ACTIVELY for pull consumers, CONSUME_PASSIVELY for push consumers, CONSUME_POP for POP."""
     message_model: str
+    """CLUSTERING or BROADCASTING."""
     consume_from: str
+    """Where the group starts without a committed offset (ConsumeFromWhere)."""
     connections: tuple[ClientConnection, ...]
+    """The online members."""
     subscriptions: tuple[SubscriptionInfo, ...]
+    """Subscriptions of the group, one for each topic."""
     conflicts: tuple[SubscriptionConflict, ...] = ()
+    """Members with different subscriptions."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -180,12 +222,19 @@ class GroupInfo:
     """A consumer group's settings at a broker (SubscriptionGroupConfig)."""
 
     name: str
+    """Name of the group."""
     broker_address: str
+    """Address of the broker that has these settings."""
     consume_enabled: bool
+    """Whether the group may consume."""
     broadcast_enabled: bool
+    """Whether the group may consume as a broadcast."""
     orderly: bool
+    """Whether the group consumes in order (consumeMessageOrderly)."""
     retry_queue_count: int
+    """Number of queues of its retry topic."""
     retry_count_max: int
+    """Maximum number of redeliveries (retryMaxTimes). -1: unlimited."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -193,13 +242,21 @@ class TopicInfo:
     """A topic's settings at a broker (TopicConfig). `perm`: 2 write, 4 read, 6 both."""
 
     name: str
+    """Name of the topic."""
     broker_address: str
+    """Address of the broker that has these settings."""
     read_queue_count: int
+    """Number of queues from which consumers read."""
     write_queue_count: int
+    """Number of queues to which producers send."""
     perm: int
+    """Permission: 2 write, 4 read, 6 both."""
     order: bool
+    """Whether the topic keeps the order of its queues when a broker is lost."""
     message_type: str
-    ack: str = ""  # ack level; empty: the broker's setting applies
+    """Type of its messages, such as NORMAL or FIFO. Empty: unspecified."""
+    ack: str = ""
+    """Ack level of its messages. Empty: the broker's settings apply."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -207,11 +264,17 @@ class StatsRates:
     """One counter of a broker over the last minute, hour, day: sum and rate per second."""
 
     minute_sum: int
+    """Sum over the last minute."""
     minute_tps: float
+    """Rate per second over the last minute."""
     hour_sum: int
+    """Sum over the last hour."""
     hour_tps: float
+    """Rate per second over the last hour."""
     day_sum: int
+    """Sum over the last day."""
     day_tps: float
+    """Rate per second over the last day."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -219,5 +282,8 @@ class DirectConsumption:
     """A member's reply to CONSUME_MESSAGE_DIRECTLY, the request to consume one message."""
 
     result: str
+    """Outcome of the handler, such as CR_SUCCESS or CR_THROW_EXCEPTION."""
     remark: str
+    """Error of the handler. Empty: none."""
     spent_ms: int
+    """Time that the handler took, in ms."""

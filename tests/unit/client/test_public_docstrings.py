@@ -12,12 +12,21 @@ import pytest
 import aerobee
 import aerobee.client
 from aerobee import errors
+from aerobee.client import serialize
+from aerobee.client.base import results
 
 
 def public_classes() -> dict[str, type]:
-    """The exported classes of aerobee and aerobee.client, and every error."""
-    exported = [getattr(package, name) for package in (aerobee, aerobee.client) for name in package.__all__]
-    raised = [each for each in vars(errors).values() if getattr(each, "__module__", "") == errors.__name__]
+    """The exported classes of aerobee, aerobee.client and its serializers, every result and every error."""
+    exported = [
+        getattr(package, name) for package in (aerobee, aerobee.client, serialize) for name in package.__all__
+    ]
+    raised = [
+        each
+        for module in (errors, results)
+        for each in vars(module).values()
+        if getattr(each, "__module__", "") == module.__name__
+    ]
     return {each.__qualname__: each for each in (*exported, *raised) if inspect.isclass(each)}
 
 
