@@ -12,7 +12,7 @@ import logging
 
 from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.base.topic_route import publish_queues
-from aerobee.client.base.verdict import GiveBack
+from aerobee.client.base.verdict import GiveBack, Reject
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.group_retries import FOREVER, RETRY_COUNT_DEFAULT, GroupRetries
 from aerobee.client.session.send_header import SendTemplate, decode_send_reply
@@ -139,7 +139,9 @@ def log_dead_letter(group: str, message: ReceivedMessage, verdict: GiveBack) -> 
     tries = verdict.tries or message.reconsume_times + 1
     reason = verdict.reason or f"{plural(tries, 'try', 'tries')} failed"
     error = f" ({verdict.error})" if verdict.error else ""
-    log.error(
+    # A rejection is the decision of the handler; anything else is a failure.
+    log.log(
+        logging.INFO if verdict.error.startswith(Reject.__name__) else logging.ERROR,
         "%s is dead-lettered: %s%s. It is in topic %s: `aerobee dlq show %s --id %s`",
         message, reason, error, DLQ_PREFIX + group, group, message.message_id,
     )  # fmt: skip
