@@ -8,6 +8,7 @@ from typing import Any
 
 from aerobee.client.serialize.serializer import Serialized, package
 from aerobee.errors import UsageError
+from aerobee.words import plural
 
 Schema = Mapping[str, Any] | list[Any] | str
 
@@ -36,5 +37,5 @@ class Avro:
         source = io.BytesIO(body)
         value = self._fastavro.schemaless_reader(source, self._written_by, self._schema)
         if left := len(body) - source.tell():
-            raise ValueError(f"{left} bytes follow the datum: it was written by another schema")
+            raise ValueError(f"the body has {plural(left, 'byte')} after the datum: another schema wrote it")
         return value
