@@ -223,21 +223,25 @@ async def test_rocketmqs_slave_gets_the_checkpoint_alone(failover: Failover) -> 
     assert of_slave.counter > 0
 
 
-async def test_a_slave_of_rocketmq_delivers_nothing_of_what_its_master_did(
-    failover: Failover, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def as_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ tells the time up to which it has delivered, and its deliveries do not say what they deliver."""
 
-    def as_rocketmq(source: TimerSource, request: RemotingCommand) -> RemotingCommand:
+    def answer(source: TimerSource, request: RemotingCommand) -> RemotingCommand:
         return request.reply(body=source._saver.present().fields())
 
     async def no_pointers(store: MessageStore, start: int, end: int) -> set[int]:
         return set()
 
-    monkeypatch.setattr(TimerSource, "answer", as_rocketmq)
+    monkeypatch.setattr(TimerSource, "answer", answer)
     monkeypatch.setattr(timer_feature, "deliveries_between", no_pointers)
     monkeypatch.setattr(timer_feature, "LATE_MS", 0)
     monkeypatch.setattr(timer_saver, "READ_TIME_SAVE_MS", 1)
+
+
+async def test_a_slave_of_rocketmq_delivers_nothing_of_what_its_master_did(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_rocketmq(monkeypatch)
     await failover.begin()
     a, b = failover.a, failover.b
     await send(failover, a, "waits", "TIMER_DELAY_SEC\x018\x02")
@@ -254,3 +258,24 @@ async def test_a_slave_of_rocketmq_delivers_nothing_of_what_its_master_did(
     await send(failover, b, "end", "TIMER_DELAY_MS\x01300\x02")
     await wait_until(lambda: {"end", "waits"} <= set(keys(b, "t")), "delivered", timeout_s=60)
     assert sorted(keys(b, "t")) == sorted(["end", "waits", *(f"t{number}" for number in range(20))])
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["entered late", "stored again"])
+async def test_a_slave_of_rocketmq_loses_no_message_beyond_the_roll_window(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """A RocketMQ replica that was added later has entered an older message when its time was within the window: it waits in the slot
+    of its time, and was not stored again."""
+    as_rocketmq(monkeypatch)
+    short = {"timer_roll_window_slot": 3}
+    failover.a = a = await failover.pair.start("a", store={} if is_late else short)
+    failover.b = b = await failover.pair.start_slave(a, "b", store=short)
+    await send(failover, a, "waits", "TIMER_DELAY_SEC\x018\x02")
+    stored_ms = a.store.last_store_timestamp
+    saver = timers_of(b)._saver
+    await wait_until(lambda: saver.current.read_time_ms > stored_ms + 4_000, "copied", timeout_s=60)
+    await failover.switch(b)
+    await wait_until(lambda: keys(b, "t") == ["waits"], "delivered", timeout_s=60)
+    await send(failover, b, "end", "TIMER_DELAY_MS\x011000\x02")
+    await wait_until(lambda: "end" in keys(b, "t"), "delivered", timeout_s=60)
+    assert keys(b, "t") == ["waits", "end"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 
 from aerobee.broker.delay.delivery_scan import deliveries_between
@@ -15,7 +16,6 @@ from aerobee.broker.send.timer_properties import number
 from aerobee.broker.state.feature import Feature, PutHook
 from aerobee.broker.state.master_questions import MasterQuestions
 from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
-from aerobee.broker.timer.slots_at_hand import first_slot
 from aerobee.broker.timer.timer_calls import TimerCalls
 from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.timer.timer_hook import NO_LIMIT, TimerHook
@@ -24,7 +24,7 @@ from aerobee.broker.timer.timer_service import TimerService
 from aerobee.broker.timer.timer_source import TimerSource
 from aerobee.broker.timer.wheel_snapshot import WheelSnapshot
 from aerobee.errors import MalformedRecord, StoreError
-from aerobee.property_names import TIMER_OUT_MS, TIMER_REQUESTS
+from aerobee.property_names import REAL_TOPIC, TIMER_OUT_MS, TIMER_REQUESTS, TIMER_ROLL_TIMES, UNIQUE_KEY
 from aerobee.record_head import field_at, head_struct
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.peer import Handler
@@ -238,17 +238,19 @@ class Timers(Feature):
         )
 
     def _finding_due(self) -> Generator[None, None, set[int]]:
-        """When the timer log was damaged, or the last master was RocketMQ's: what left its slot long before the time that the checkpoint
-        had reached. A message beyond the roll window left it for a copy in the timer topic.
+        """When the timer log was damaged, or the last master was RocketMQ: what was due long before the time that the checkpoint had
+        reached, and what was stored again in the timer topic because it was beyond the roll window.
 
-        Deliveries of RocketMQ carry no marks. Deliveries of Aerobee are also recorded in the log.
+        Whether it was beyond the window cannot be computed: a wheel may have got the message long after it was stored. Deliveries of
+        RocketMQ carry no marks. Deliveries of Aerobee are also recorded in the log.
         """
         checkpoint = self._files.rebuilt_from
         queue = self._store.queues.get((WHEEL_TIMER_TOPIC, 0))
         if checkpoint is None or queue is None:
             return set()
         sources: set[int] = set()
-        for offset in range(queue.min_offset, min(queue.max_offset, checkpoint.queue_offset)):
+        copies: Counter[int] = Counter()  # of messages of which older records were not met yet
+        for offset in range(queue.max_offset - 1, queue.min_offset - 1, -1):
             if not offset % RECORDS_PER_STEP:
                 yield
             entry = queue.entry(offset)
@@ -256,14 +258,21 @@ class Timers(Feature):
             if data is None or not isinstance(entry, tuple):
                 continue
             try:
-                message = WaitingMessage(data)
+                properties = WaitingMessage(data).properties
             except MalformedRecord:
                 continue
-            out_ms = number(message.properties.get(TIMER_OUT_MS))
+            out_ms, unique_key = number(properties.get(TIMER_OUT_MS)), properties.get(UNIQUE_KEY)
             if out_ms is None:
                 continue
-            slot_ms = first_slot(out_ms, message.store_timestamp, self._files.window_ms)
-            if slot_ms < checkpoint.read_time_ms - LATE_MS:
+            key = hash((properties.get(REAL_TOPIC), unique_key, out_ms))
+            was_stored_again = copies.get(key, 0) > 0
+            if was_stored_again:
+                copies[key] -= 1
+            if unique_key and TIMER_ROLL_TIMES in properties:
+                copies[key] += 1
+            if was_stored_again or (
+                offset < checkpoint.queue_offset and out_ms < checkpoint.read_time_ms - LATE_MS
+            ):
                 sources.add(entry[0])
         return sources
 
