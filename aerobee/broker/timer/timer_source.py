@@ -9,6 +9,7 @@ from aerobee.broker.timer.timer_statement import (
     NOT_RUNNING,
     POSITION,
     SOURCE,
+    UNITS_MAX,
     WALK,
     WHEEL_FIRST,
     WHEEL_NEXT,
@@ -20,7 +21,6 @@ from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import UNIT, UNIT_BYTES
 from aerobee.store.timer.wheel_walk import WalkPosition, decode_walk_position, walk
 
-UNITS_PER_ANSWER = 4_096  # 208 KiB
 _NUMBER_BITS = 62
 
 
@@ -63,7 +63,7 @@ class TimerSource:
             if begin is not None and log.min_position <= position <= log.end:
                 return self._of_wheel(position, begin, WHEEL_NEXT)
             return self._of_wheel(log.end, WalkPosition(), WHEEL_FIRST)
-        piece = log.piece(position, UNITS_PER_ANSWER) if position >= 0 else None
+        piece = log.piece(position, UNITS_MAX) if position >= 0 else None
         if piece is None:
             return self._of_wheel(log.end, WalkPosition(), WHEEL_FIRST)
         units, next_position = piece

@@ -32,6 +32,7 @@ WHEEL_FIRST, WHEEL_NEXT = "first", "next"
 LOG_END, SCAN_FROM, WHOLE = "aerobeeLogEnd", "aerobeeScanFrom", "aerobeeWhole"
 NOT_RUNNING = {SOURCE: "0"}
 _OFFSET_MAX = 2**63
+UNITS_MAX = 4_096  # of one answer; 208 KiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +94,10 @@ def decode_statement(fields: Mapping[str, str], body: bytes) -> TimerStatement |
         _number(fields, name) for name in (SOURCE, POSITION, NEXT, LOG_END, SCAN_FROM)
     )
     units = body[FIELDS.size :]
-    if len(body) < FIELDS.size or len(units) % UNIT_BYTES:
-        raise MalformedFrame(f"the master's timer checkpoint has {len(body)} bytes")
+    if len(body) < FIELDS.size or len(units) % UNIT_BYTES or len(units) > UNITS_MAX * UNIT_BYTES:
+        raise MalformedFrame(
+            f"the master's timer checkpoint has {len(body)} bytes: it is {FIELDS.size}, and at most {UNITS_MAX} units of {UNIT_BYTES}"
+        )
     wheel, walk = fields.get(WHEEL, ""), fields.get(WALK, "")
     is_short = not wheel and next_position - position < len(units)
     if wheel not in ("", WHEEL_FIRST, WHEEL_NEXT) or len(walk) > 64:

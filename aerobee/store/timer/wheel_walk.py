@@ -14,6 +14,9 @@ from aerobee.store.timer.timer_log import TimerUnit
 from aerobee.store.timer.timer_wheel import SLOTS_PER_PIECE
 
 UNITS_MAX = 1_024  # of a part; a millisecond, when their pages are in memory
+LOOKS_MAX = (
+    4 * UNITS_MAX
+)  # units of which it leaves out those behind `until`: whoever asks names that position
 PIECES_MAX = 4  # of the wheel, that a part looks at: up to 8,192 slots
 
 
@@ -48,7 +51,7 @@ class WalkPart:
 
 def walk(files: TimerFiles, begin: WalkPosition, *, read_time_ms: int, until: int) -> WalkPart:
     """The part from `begin` on: of slots from the read time on the units before the position `until`."""
-    wheel, units = files.wheel, list[TimerUnit]()
+    wheel, units, look_count = files.wheel, list[TimerUnit](), 0
     index, at = begin.slot_index, begin
     for _ in range(PIECES_MAX):
         if not wheel.exists or not 0 <= index < wheel.slot_count:
@@ -63,10 +66,10 @@ def walk(files: TimerFiles, begin: WalkPosition, *, read_time_ms: int, until: in
                 (at.unit_position, at.slot_time_ms) if is_continued else (slot.last, slot.time_ms)
             )
             for position, unit in files.log.chain(start, time_ms, files.precision_ms):
-                if position >= until:
-                    continue
-                if len(units) >= UNITS_MAX:
+                look_count += 1
+                if len(units) >= UNITS_MAX or look_count > LOOKS_MAX:
                     return WalkPart(units, WalkPosition(slot_index, position, time_ms))
-                units.append(unit)
+                if position < until:
+                    units.append(unit)
         index = first + SLOTS_PER_PIECE
     return WalkPart(units, WalkPosition(index))

@@ -11,7 +11,7 @@ from aerobee.store.files.config import StoreConfig
 from aerobee.store.timer import wheel_walk
 from aerobee.store.timer.timer_checkpoint import CopiedFrom, TimerCheckpoint, decode_timer_checkpoint
 from aerobee.store.timer.timer_files import TimerFiles
-from aerobee.store.timer.timer_log import DELETE, ROLL, UNIT, UNIT_BYTES, TimerUnit
+from aerobee.store.timer.timer_log import DELETE, ROLL, UNIT, UNIT_BYTES, TimerLog, TimerUnit
 from aerobee.store.timer.wheel_walk import WalkPosition, decode_walk_position, walk
 from tests.rounds import rounds
 
@@ -231,3 +231,27 @@ def test_starting_over_leaves_nothing_at_whatever_step_it_ends() -> None:
         if step_count:
             assert not waiting(again, BASE_MS)
             assert again.log.end == again.log.min_position
+
+
+def test_a_part_looks_at_few_units_whatever_position_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks names the end of the log that he knows: units behind it are left out, and cost time, too."""
+    files, _ = make_files(1, 1 << 20)
+    files.add_run([unit(BASE_MS, number) for number in range(6 * wheel_walk.UNITS_MAX)])
+    looks = 0
+    read = TimerLog.read
+
+    def counted(log: TimerLog, position: int) -> TimerUnit | None:
+        nonlocal looks
+        looks += 1
+        return read(log, position)
+
+    monkeypatch.setattr(TimerLog, "read", counted)
+    begin: WalkPosition | None = WalkPosition()
+    part_count = 0
+    while begin is not None:
+        looks = 0
+        part = walk(files, begin, read_time_ms=BASE_MS, until=0)
+        assert not part.units
+        assert looks <= wheel_walk.LOOKS_MAX + 1
+        begin, part_count = part.following, part_count + 1
+    assert part_count > 1
