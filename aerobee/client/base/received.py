@@ -63,6 +63,7 @@ class ReceivedMessage:
         "_body",
         "_head",
         "_is_checked",
+        "_is_given_back",
         "_plain",
         "_properties",
         "_raw_properties",
@@ -83,6 +84,7 @@ class ReceivedMessage:
     """Offset of the message in `queue`, in entries."""
     size_bytes: int
     """Size of the stored record, in bytes."""
+    _is_given_back: bool
     _value: Any
     sys_flag: int
     """Flags of the record (MessageSysFlag): compression, transaction state, kinds of addresses."""
@@ -286,6 +288,16 @@ class ReceivedMessage:
 def read_value(message: ReceivedMessage, read: Callable[[bytes, Mapping[str, str]], Any]) -> None:
     """Give a message its value. Raises BodyUnreadable, MessageDamaged."""
     message._value = read(message.body, message.properties)
+
+
+def note_given_back(message: ReceivedMessage) -> None:
+    """A broker has taken this message back: it is given back no second time."""
+    message._is_given_back = True
+
+
+def was_given_back(message: ReceivedMessage) -> bool:
+    """Whether a broker has taken it back, as one of a batch whose other messages are still in progress."""
+    return getattr(message, "_is_given_back", False)
 
 
 def attach(message: ReceivedMessage, settler: Settles) -> None:

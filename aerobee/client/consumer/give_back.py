@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.received import ReceivedMessage, note_given_back, was_given_back
 from aerobee.client.base.topic_route import publish_queues
 from aerobee.client.base.verdict import GiveBack, Reject
 from aerobee.client.consumer.broker_calls import send_back
@@ -47,7 +47,15 @@ class GivesBack:
         self._retries = retries
 
     async def give_back(self, message: ReceivedMessage, verdict: GiveBack) -> bool:
-        """True when a broker accepted the message; False, after a warning, when no broker did."""
+        """True when a broker accepted the message, now or before; False, after a warning, when no broker did."""
+        if was_given_back(message):
+            return True
+        if not await self._give_back(message, verdict):
+            return False
+        note_given_back(message)
+        return True
+
+    async def _give_back(self, message: ReceivedMessage, verdict: GiveBack) -> bool:
         broker_name = self._session.routes.leader_of(message.queue)
         topic = message.queue.topic
         bound = await self._retries.requested(broker_name, topic)

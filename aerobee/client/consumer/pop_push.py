@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aerobee.client.base.handler_errors import is_of_handler
+from aerobee.client.base.received import was_given_back
 from aerobee.client.base.tasks import Tasks
 from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, give_back_after
 from aerobee.client.consumer.broker_calls import send_back
@@ -197,6 +198,9 @@ class PopPush:
             )
 
     async def _failed(self, message: PoppedMessage, verdict: GiveBack, after_s: float | None) -> None:
+        if was_given_back(message):  # by with_values(), as unreadable
+            await ack(self._session, self._group, message)
+            return
         tries = message.reconsume_times + 1
         source = message.pop_queue
         if verdict.is_dead or tries > await self._retries.bound(source.broker_name, source.topic):

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aerobee.client import ConsumeFrom, ConsumerConfig, MessageModel
+from aerobee.client import ConsumeFrom, ConsumerConfig, MessageModel, retry
 from aerobee.client.base.received import ReceivedMessage
+from aerobee.client.base.verdict import GiveBack
+from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.serialize import CloudEvent, CloudEvents, Json
 from aerobee.errors import UsageError
 from aerobee.message import Message
@@ -136,3 +138,53 @@ async def test_without_a_deserializer_a_message_has_no_value(cluster: LocalClust
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config):
         await wait_until(lambda: len(errors) == 4)
     assert "deserializer=Json()" in errors[0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"orderly": True}, {"client_rebalance": False}],
+    ids=["batch", "orderly batch", "pop batch"],
+)
+async def test_an_unreadable_body_dies_once_though_the_batch_fails(
+    cluster: LocalCluster, fields: dict[str, object]
+) -> None:
+    await fill(cluster)
+    seen: list[int] = []
+
+    def handle(work: list[ReceivedMessage]) -> None:
+        seen.extend(message.value["number"] for message in work)
+        if any(seen.count(message.value["number"]) < 3 for message in work):
+            retry(after=0.05)
+
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, batch_size=10, suspend_s=0.05, **fields)  # type: ignore[arg-type]
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config, deserializer=Json()):
+        await wait_until(lambda: all(seen.count(number) >= 3 for number in (0, 1, 2)), timeout_s=30)
+    assert [body for body, _ in await dead_reasons(cluster)] == [BAD]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"orderly": True}, {"client_rebalance": False}],
+    ids=["batch", "orderly batch", "pop batch"],
+)
+async def test_the_readable_messages_of_a_batch_do_not_die_when_a_broker_refuses_the_unreadable_one(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]
+) -> None:
+    await fill(cluster)
+    numbers: set[int] = set()
+    give_back, calls = GivesBack.give_back, 0
+
+    async def refused_once(gives_back: GivesBack, message: ReceivedMessage, verdict: GiveBack) -> bool:
+        nonlocal calls
+        calls += 1
+        return calls > 1 and await give_back(gives_back, message, verdict)
+
+    def handle(work: list[ReceivedMessage]) -> None:
+        numbers.update(message.value["number"] for message in work)
+
+    monkeypatch.setattr(GivesBack, "give_back", refused_once)
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, batch_size=10, suspend_s=0.05, **fields)  # type: ignore[arg-type]
+    store = cluster.broker().store
+    async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config, deserializer=Json()):
+        await wait_until(lambda: store.max_offset("%DLQ%G", 0) > 0 and numbers == {0, 1, 2}, timeout_s=40)
+    assert [body for body, _ in await dead_reasons(cluster)] == [BAD]
