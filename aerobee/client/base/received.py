@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from aerobee.client.base.compression import decompress
-from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, give_back_after
+from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, error_text, give_back_after
 from aerobee.errors import MalformedRecord, MessageDamaged, UsageError
 from aerobee.message import (
     BATCH_ENTRY_BYTES_MIN,
@@ -298,6 +298,13 @@ def note_given_back(message: ReceivedMessage) -> None:
 def was_given_back(message: ReceivedMessage) -> bool:
     """Whether a broker has taken it back, as one of a batch whose other messages are still in progress."""
     return getattr(message, "_is_given_back", False)
+
+
+def verdict_on(message: ReceivedMessage, error: BaseException) -> GiveBack:
+    """The verdict on one message of those whose handler raised `error`: of a batch only what is damaged dies of damage."""
+    if isinstance(error, MessageDamaged) and not message.body_or_stored()[1]:
+        return GiveBack(error=error_text(error))
+    return give_back_after(error)
 
 
 def attach(message: ReceivedMessage, settler: Settles) -> None:

@@ -19,8 +19,8 @@ from types import CoroutineType
 from typing import Any
 
 from aerobee.client.base.handler_errors import is_of_handler
-from aerobee.client.base.received import ReceivedMessage
-from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, give_back_after
+from aerobee.client.base.received import ReceivedMessage, verdict_on
+from aerobee.client.base.verdict import GiveBack, Reject, RetryLater
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.consumer.process_queue import ProcessQueue
 from aerobee.client.consumer.queue_pull import QueuePull
@@ -124,7 +124,7 @@ class Consumption:
         else:
             log.error("handler of group %s failed for %s", self._group, messages, exc_info=error)
             self._was_overdue()  # its exception may result from the cancellation
-        await self._failed(work, give_back_after(error))
+        await self._failed(work, lambda message: verdict_on(message, error))
 
     async def watch(self) -> None:
         """Periodically cancel handler calls that exceed the time-out, until cancelled."""
@@ -152,12 +152,12 @@ class Consumption:
         self._overdue.discard(worker)
         return worker.uncancel() == 0
 
-    def _overdue_verdict(self, messages: list[ReceivedMessage]) -> GiveBack:
+    def _overdue_verdict(self, messages: list[ReceivedMessage]) -> Callable[[ReceivedMessage], GiveBack]:
         text = f"the handler took longer than {self._timeout_s:g} s and was cancelled"
         log.error("group %s: %s: %s", self._group, messages, text)
-        return GiveBack(OVERDUE_LEVEL, error=text)
+        return lambda message: GiveBack(OVERDUE_LEVEL, error=text)
 
-    async def _failed(self, work: Work, verdict: GiveBack) -> None:
+    async def _failed(self, work: Work, verdict_of: Callable[[ReceivedMessage], GiveBack]) -> None:
         pull, process, messages = work
         self.failed_count += len(messages)
         if process.dropped:
@@ -166,7 +166,7 @@ class Consumption:
         assert worker is not None
         self._settling.add(worker)
         try:
-            remaining = await self._give_back(process, messages, verdict)
+            remaining = await self._give_back(process, messages, verdict_of)
         finally:
             self._settling.discard(worker)
         pull.space_freed()
@@ -176,7 +176,10 @@ class Consumption:
             )
 
     async def _give_back(
-        self, process: ProcessQueue, messages: list[ReceivedMessage], verdict: GiveBack
+        self,
+        process: ProcessQueue,
+        messages: list[ReceivedMessage],
+        verdict_of: Callable[[ReceivedMessage], GiveBack],
     ) -> list[ReceivedMessage]:
         """Return the messages that no broker accepted."""
         remaining = []
@@ -185,7 +188,7 @@ class Consumption:
                 log.warning(
                     "broadcast message %s is dropped: broadcast messages are not redelivered", message
                 )
-            elif not await self._gives_back.give_back(message, verdict):
+            elif not await self._gives_back.give_back(message, verdict_of(message)):
                 remaining.append(message)
                 continue
             process.finish(message.queue_offset)

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any
 
 from aerobee.client.base.handler_errors import is_of_handler
-from aerobee.client.base.received import was_given_back
+from aerobee.client.base.received import verdict_on, was_given_back
 from aerobee.client.base.tasks import Tasks
-from aerobee.client.base.verdict import GiveBack, Reject, RetryLater, give_back_after
+from aerobee.client.base.verdict import GiveBack, Reject, RetryLater
 from aerobee.client.consumer.broker_calls import send_back
 from aerobee.client.consumer.give_back import log_dead_letter
 from aerobee.client.consumer.group_retries import GroupRetries
@@ -167,7 +167,7 @@ class PopPush:
         if messages[0].left_s(self._session.clock.monotonic()) <= 0:
             log.info("%s waited for a handler longer than its invisible time: it is redelivered", messages[0])
             return
-        verdict: GiveBack | None = None
+        failure: BaseException | None = None
         after_s: float | None = None
         try:
             returned = self._handler(messages[0] if self._batch_size == 1 else messages)
@@ -175,22 +175,22 @@ class PopPush:
                 await returned
         except (RetryLater, Reject) as error:
             log.info("group %s does not consume %s: %r", self._group, messages[0], error)
-            verdict = give_back_after(error)
+            failure = error
             after_s = error.after if isinstance(error, RetryLater) else None
         except BaseException as error:
             # Boundary to user code: any exception means "not consumed".
             if not is_of_handler(error):
                 raise
             log.exception("handler of group %s failed for %s", self._group, messages)
-            verdict = give_back_after(error)
+            failure = error
         try:
-            if verdict is None:
+            if failure is None:
                 await ack_all(self._session, self._group, messages)
                 self.consumed_count += len(messages)
             else:
                 self.failed_count += len(messages)
                 for message in messages:
-                    await self._failed(message, verdict, after_s)
+                    await self._failed(message, verdict_on(message, failure), after_s)
         except AerobeeError as error:
             too_late = isinstance(error, RemoteError) and is_too_late(error)
             log.warning(

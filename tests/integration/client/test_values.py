@@ -12,7 +12,7 @@ from aerobee.client.base.received import ReceivedMessage
 from aerobee.client.base.verdict import GiveBack
 from aerobee.client.consumer.give_back import GivesBack
 from aerobee.client.serialize import CloudEvent, CloudEvents, Json
-from aerobee.errors import UsageError
+from aerobee.errors import MessageDamaged, UsageError
 from aerobee.message import Message
 from aerobee.testing import LocalCluster
 from tests.waiting import wait_until
@@ -188,3 +188,29 @@ async def test_the_readable_messages_of_a_batch_do_not_die_when_a_broker_refuses
     async with cluster.push_consumer("G", {TOPIC: "*"}, handle, config=config, deserializer=Json()):
         await wait_until(lambda: store.max_offset("%DLQ%G", 0) > 0 and numbers == {0, 1, 2}, timeout_s=40)
     assert [body for body, _ in await dead_reasons(cluster)] == [BAD]
+
+
+@pytest.mark.parametrize("fields", [{}, {"client_rebalance": False}], ids=["batch", "pop batch"])
+async def test_of_a_batch_the_damaged_message_dies_alone(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]
+) -> None:
+    """The handler reads the bodies itself, and fails at the damaged one: it has not handled the others."""
+    check = ReceivedMessage._check_body
+
+    def checked(message: ReceivedMessage) -> None:
+        if message.stored_body == BAD and message.queue.topic == TOPIC:
+            raise MessageDamaged("it does not match its CRC")
+        check(message)
+
+    bodies: set[bytes] = set()
+    monkeypatch.setattr(ReceivedMessage, "_check_body", checked)
+    await fill(cluster)
+    config = ConsumerConfig(consume_from=ConsumeFrom.FIRST, batch_size=10, **fields)  # type: ignore[arg-type]
+    store = cluster.broker().store
+    async with cluster.push_consumer(
+        "G", {TOPIC: "*"}, lambda work: bodies.update([each.body for each in work]), config=config
+    ):
+        await wait_until(lambda: len(bodies) == 3, timeout_s=40)
+    assert store.max_offset("%DLQ%G", 0) == 1
+    ((body, _),) = await dead_reasons(cluster)
+    assert body == BAD
