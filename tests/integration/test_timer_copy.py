@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from aerobee.broker.assembly.broker import Broker
 from aerobee.broker.replication import after_cut
 from aerobee.broker.replication.ha_mode import HaMode
-from aerobee.broker.timer import timer_feature, timer_saver
+from aerobee.broker.timer import enqueue, timer_feature, timer_saver
+from aerobee.broker.timer.enqueue import TimerEnqueue
 from aerobee.broker.timer.timer_copy import TimerCopy
 from aerobee.broker.timer.timer_feature import Timers
 from aerobee.broker.timer.timer_source import TimerSource
@@ -234,6 +236,7 @@ def as_rocketmq(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(TimerSource, "answer", answer)
     monkeypatch.setattr(timer_feature, "deliveries_between", no_pointers)
+    monkeypatch.setattr(timer_feature, "delivered_sources", lambda log_files, start, end: set())
     monkeypatch.setattr(timer_feature, "LATE_MS", 0)
     monkeypatch.setattr(timer_saver, "READ_TIME_SAVE_MS", 1)
 
@@ -279,3 +282,35 @@ async def test_a_slave_of_rocketmq_loses_no_message_beyond_the_roll_window(
     await send(failover, b, "end", "TIMER_DELAY_MS\x011000\x02")
     await wait_until(lambda: "end" in keys(b, "t"), "delivered", timeout_s=60)
     assert keys(b, "t") == ["waits", "end"]
+
+
+async def test_a_kill_before_all_timers_of_a_rocketmq_master_are_read_delivers_none_again(
+    failover: Failover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What RocketMQ delivered is known by its read time alone: no checkpoint may replace it before all messages have been read."""
+    as_rocketmq(monkeypatch)
+    await failover.begin()
+    a, b = failover.a, failover.b
+    await send(failover, a, "in an hour", f"TIMER_DELAY_SEC\x01{HOUR_S}\x02")
+    for number in range(20):
+        await send(failover, a, f"t{number}", "TIMER_DELAY_MS\x01200\x02")
+    await wait_until(lambda: len(keys(a, "t")) == 20, "delivered", timeout_s=60)
+    read_time = timers_of(a)._service.progress.read_time
+    saver = timers_of(b)._saver
+    await wait_until(lambda: saver.current.read_time_ms > read_time, "the read time is copied", timeout_s=60)
+    with monkeypatch.context() as stalled:
+        stalled.setattr(enqueue, "ENQUEUES_PER_PASS", 5)
+        stalled.setattr(
+            TimerEnqueue, "_want", lambda enqueuer, *delays: enqueuer._clock.call_later(0.0, lambda: None)
+        )
+        failover.lead(b)
+        await wait_until(lambda: served(b), "everything is served", timeout_s=60)
+        timers_of(b)._service._enqueue._enqueue()
+        assert timers_of(b)._service.progress.behind_messages == 16
+        saver._tick()
+        await wait_until(lambda: not saver._is_saving, "saved, if at all", timeout_s=60)
+        shutil.copytree(failover.pair.path / "b", failover.pair.path / "killed")
+    killed = await failover.pair.start("killed")
+    await send(failover, killed, "end", "TIMER_DELAY_MS\x01300\x02")
+    await wait_until(lambda: "end" in keys(killed, "t"), "delivered", timeout_s=60)
+    assert sorted(keys(killed, "t")) == sorted(["end", *(f"t{number}" for number in range(20))])

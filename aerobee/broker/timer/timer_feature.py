@@ -294,6 +294,8 @@ class Timers(Feature):
         if self._is_enabled:
             self._has_run = True
             self._copy.forget()  # from here on the files are this broker's own
+            told = self._files.rebuilt_from
+            self._saver.goes_by_time = told is not None and told.copied_from is not None
             self._service.start()
             self._saver.start(self._checkpoint)
             self._source.begin()

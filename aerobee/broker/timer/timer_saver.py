@@ -61,6 +61,8 @@ class TimerSaver:
         self._has_units = False
         self._failed = False  # a sync failed: the result of a later one is meaningless
         self.current = TimerCheckpoint()
+        # What is delivered is known by a RocketMQ master's read time alone: it counts until all messages have been read.
+        self.goes_by_time = False
 
     def start(self, current: TimerCheckpoint | None) -> None:
         """Begin to save; `current` is the file's content."""
@@ -81,6 +83,8 @@ class TimerSaver:
         self._arm()
         service = self._service
         service.progress.lateness.turn(self._clock.monotonic())
+        if self.is_held:
+            return
         self._drop_old_files()
         is_idle = not self._files.wheel.exists or (
             not service.progress.is_changed
@@ -115,6 +119,12 @@ class TimerSaver:
 
         self._store.flushed.when(log_end, flushed)
         self._store.want_flush()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no checkpoint of this broker's own may be written or told yet: of messages without a unit it would not say which
+        are delivered."""
+        return self.goes_by_time and not self._service.progress.may_deliver
 
     @property
     def _is_saving(self) -> bool:
@@ -201,9 +211,9 @@ class TimerSaver:
         self._write(checkpoint, self._pending.encode(checkpoint.timestamp))
 
     def save_last(self) -> None:
-        """At a clean stop, blocking. Raises StoreError."""
-        if self._failed or (not self._files.wheel.exists and not self.current.counter):
-            return  # there never was a timer message
+        """At a clean stop, blocking; nothing when there never was a timer message. Raises StoreError."""
+        if self._failed or self.is_held or (not self._files.wheel.exists and not self.current.counter):
+            return
         units = self._service.slots.waiting_of_this_slot()
         self._store.flush_now()
         if units:

@@ -45,7 +45,7 @@ class TimerSource:
         """The checkpoint on the disk for RocketMQ's slaves; the present one with the next units for ours."""
         if request.field(SOURCE) is None:
             return request.reply(body=self._saver.current.fields())
-        if not self._number:
+        if not self._number or self._saver.is_held:
             return request.reply(ext=dict(NOT_RUNNING), body=self._saver.current.fields())
         fields, body = self._statement(request).encode()
         return request.reply(ext=fields, body=body)

@@ -303,6 +303,7 @@ class TimerFiles:
         """
         self.revoke_saves()
         self._checkpoints.remove()
+        self.rebuilt_from = None  # what comes is of another master
         self.wheel.remove()
         yield
         yield from self.log.clearing()

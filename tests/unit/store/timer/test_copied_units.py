@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from aerobee.simulation.simulated_disk import SimulatedDisk
 from aerobee.store.files.config import StoreConfig
 from aerobee.store.timer import wheel_walk
-from aerobee.store.timer.timer_checkpoint import CopiedFrom, TimerCheckpoint, decode_timer_checkpoint
+from aerobee.store.timer.timer_checkpoint import (
+    ROCKETMQ,
+    CopiedFrom,
+    TimerCheckpoint,
+    decode_timer_checkpoint,
+)
 from aerobee.store.timer.timer_files import TimerFiles
 from aerobee.store.timer.timer_log import DELETE, ROLL, UNIT, UNIT_BYTES, TimerLog, TimerUnit
 from aerobee.store.timer.wheel_walk import WalkPosition, decode_walk_position, walk
@@ -204,6 +210,20 @@ def test_a_copied_checkpoint_is_true_of_a_log_that_is_long_enough(log_end: int, 
         assert (read is not None) == is_true
         log_end = 1_000 if is_true else 2_000  # it was removed, and stays so when the log has grown
     assert bool(waiting(again, BASE_MS)) == is_true
+
+
+def test_what_a_former_master_told_does_not_count_of_another_masters_wheel() -> None:
+    files, disk = make_files(1, 4096)
+    files.save(replace(copied(0), copied_from=CopiedFrom(source=ROCKETMQ, position=1, log_end=0)))
+    files.close()
+    files = TimerFiles(
+        StoreConfig(store_path_root_dir="/store", mapped_file_size_timer_log=4096), disk, slot_count=SLOTS
+    )
+    files.load(log_end=1_000, queue_max=1, queue_offset_of=lambda offset: None)
+    assert files.rebuilt_from is not None
+    for _ in files.starting_over():
+        pass
+    assert files.rebuilt_from is None
 
 
 def test_a_checkpoint_of_before_a_cut_is_not_written_any_more() -> None:
