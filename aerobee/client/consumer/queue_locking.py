@@ -65,15 +65,18 @@ class QueueLocking:
         """Unlock queues, one-way. An unreachable broker keeps them locked until the lease expires."""
         for broker_name, part in self._by_broker(queues):
             async with self._turns[broker_name]:
-                self._unanswered.difference_update(part)
-                for queue in part:
-                    self.locks.forget(queue)
-                try:
-                    address = await self._session.broker_address(broker_name, part[0].topic)
-                    await unlock_queues(self._session, self._group, address, part)
-                except AerobeeError as error:
-                    self._session.peers.trouble(log, error, "locks of %s are not released: %s", part, error)
+                await self._unlock(broker_name, part)
         self._arm()
+
+    async def _unlock(self, broker_name: str, queues: list[MessageQueue]) -> None:
+        self._unanswered.difference_update(queues)
+        for queue in queues:
+            self.locks.forget(queue)
+        try:
+            address = await self._session.broker_address(broker_name, queues[0].topic)
+            await unlock_queues(self._session, self._group, address, queues)
+        except AerobeeError as error:
+            self._session.peers.trouble(log, error, "locks of %s are not released: %s", queues, error)
 
     async def end(self, kept: Collection[MessageQueue] = ()) -> None:
         """Lock and renew nothing any more, and give back every queue but `kept`, whose leases expire."""
@@ -98,9 +101,15 @@ class QueueLocking:
     async def _ask(self, broker_name: str, queues: list[MessageQueue]) -> frozenset[MessageQueue] | None:
         """The queues that a broker granted, None when it did not answer."""
         async with self._turns[broker_name]:
-            return None if self._is_ending else await self._request(broker_name, queues)
+            if self._is_ending:
+                return None
+            granted, asked_at = await self._request(broker_name, queues)
+            return None if granted is None else self._note(granted, asked_at)
 
-    async def _request(self, broker_name: str, queues: list[MessageQueue]) -> frozenset[MessageQueue] | None:
+    async def _request(
+        self, broker_name: str, queues: list[MessageQueue]
+    ) -> tuple[frozenset[MessageQueue] | None, float]:
+        """What the broker granted, None without an answer, and when it was requested, monotonic seconds."""
         clock = self._session.clock
         asked_at = clock.monotonic()
         self._unanswered.update(queues)
@@ -113,10 +122,12 @@ class QueueLocking:
             self._session.peers.trouble(
                 log, error, "locks of %d queues at broker %s: %s", len(queues), broker_name, error
             )
-            return None
+            return None, asked_at
         self._unanswered.difference_update(queues)
-        granted = granted.intersection(queues)
-        if clock.monotonic() - asked_at >= self.locks.lease_s:
+        return granted.intersection(queues), asked_at
+
+    def _note(self, granted: frozenset[MessageQueue], asked_at: float) -> frozenset[MessageQueue] | None:
+        if self._session.clock.monotonic() - asked_at >= self.locks.lease_s:
             return None  # granted, but requested so long ago that the lease has expired
         self.locks.granted(granted, asked_at=asked_at)
         self._arm()
@@ -128,7 +139,13 @@ class QueueLocking:
             queues = [queue for queue in queues if self.locks.renewed_at(queue) is not None]
             if self._is_ending or not queues:
                 return
-            granted = await self._request(broker_name, queues)
+            granted, asked_at = await self._request(broker_name, queues)
+            if granted is not None:
+                # Lost while the answer was under way: its messages are no longer handled here.
+                lost = sorted(queue for queue in granted if self.locks.renewed_at(queue) is None)
+                if lost:
+                    await self._unlock(broker_name, lost)
+                granted = self._note(granted.difference(lost), asked_at)
         if granted is None:
             return  # the loop ends at the latest with the lease
         for queue in queues:
