@@ -121,7 +121,7 @@ async def test_nothing_is_locked_or_renewed_after_the_end(broker: LockBroker, lo
 async def test_a_renewal_that_is_answered_after_the_lease_keeps_no_lost_queue(
     broker: LockBroker, locking: QueueLocking
 ) -> None:
-    """Lost, it may be another member's: a lock that nobody uses would be renewed, and no member could take the queue."""
+    """The queue may be another member's: renewed, its unused lock would keep every other member out."""
     await locking.take([Q0])
     keeping = asyncio.create_task(locking.keep())
     await passes()
@@ -131,7 +131,7 @@ async def test_a_renewal_that_is_answered_after_the_lease_keeps_no_lost_queue(
     await passes()
     clock.advance(LEASE_S - locking.locks.renew_interval_s)
     await passes()
-    assert locking.locks.held == [], "the lease is over, the queue is lost"
+    assert locking.locks.held == [], "the lease has expired, and the queue is lost"
     broker.may_answer.set()
     await passes()
     assert (broker.locked, locking.locks.held) == (set(), [])
