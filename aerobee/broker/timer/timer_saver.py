@@ -16,7 +16,7 @@ from aerobee.broker.timer.pending_counts import PendingCounts, parse_counts
 from aerobee.broker.timer.timer_service import TimerService
 from aerobee.clock import Clock, Timer, in_step
 from aerobee.errors import StoreError
-from aerobee.store.files.disk import Disk
+from aerobee.store.files.disk import Disk, MappedFile
 from aerobee.store.files.json_file import save_config_file
 from aerobee.store.message_store import MessageStore
 from aerobee.store.timer.timer_checkpoint import TimerCheckpoint
@@ -85,9 +85,9 @@ class TimerSaver:
         service.progress.lateness.turn(self._clock.monotonic())
         if self.is_held:
             return
-        self._drop_old_files()
         is_idle = not self._files.wheel.exists or (
             not service.progress.is_changed
+            and not self._has_old_file()
             and service.progress.read_time - self.current.read_time_ms < IDLE_SAVE_MS
         )
         if self._is_saving or self._failed or is_idle:
@@ -97,9 +97,10 @@ class TimerSaver:
         self._save_when_flushed(checkpoint, self._store.log.end)
 
     def _save_when_flushed(self, checkpoint: TimerCheckpoint, log_end: int) -> None:
-        """Write it when the log is on the disk up to `log_end`, unless it is revoked before."""
+        """Write it when the log is on the disk up to `log_end`, unless it is revoked before; then delete what it needs no more."""
         metrics, generation = self._pending.encode(checkpoint.timestamp), self._files.generation
         self._saving = generation
+        old = self._detach_old_files()
 
         def done() -> None:
             if self._saving == generation:
@@ -107,7 +108,11 @@ class TimerSaver:
 
         def work() -> None:
             try:
-                self._write(checkpoint, metrics, generation)
+                is_written = self._write(checkpoint, metrics, generation)
+                for path, mapped in old:
+                    mapped.close()
+                    if is_written:
+                        self._remove(path)
             finally:
                 done()
 
@@ -115,6 +120,8 @@ class TimerSaver:
             if is_durable and generation == self._files.generation:
                 self._run_blocking(work)
             else:
+                for _, mapped in old:
+                    mapped.close()
                 done()
 
         self._store.flushed.when(log_end, flushed)
@@ -144,10 +151,9 @@ class TimerSaver:
             and checkpoint.read_time_ms - last.read_time_ms < IDLE_SAVE_MS
             and checkpoint.scan_from - last.scan_from < COPY_SAVE_BYTES
         )
-        if self._is_saving or self._failed or (is_near and not self._has_units):
+        if self._is_saving or self._failed or (is_near and not self._has_units and not self._has_old_file()):
             return
         self._has_units = False
-        self._drop_old_files()
         self._save_when_flushed(checkpoint, copied.log_end)
 
     def save_read_time(self, told: TimerCheckpoint) -> None:
@@ -188,15 +194,15 @@ class TimerSaver:
             scan_from=service.progress.scan_from if has_waited else self._store.log.end,
         )
 
-    def _write(self, checkpoint: TimerCheckpoint, metrics: bytes, generation: int | None = None) -> None:
+    def _write(self, checkpoint: TimerCheckpoint, metrics: bytes, generation: int | None = None) -> bool:
         if self._failed:
-            return
+            return False
         try:
             if not self._files.save(checkpoint, generation):
-                return
+                return False
         except OSError as error:
             if generation is not None and generation != self._files.generation:
-                return  # the files were closed meanwhile
+                return False  # the files were closed meanwhile
             self._failed = True
             raise StoreError(
                 f"the timer's files could not be synced: {error}. Timers continue; after a restart they are read again "
@@ -204,6 +210,7 @@ class TimerSaver:
             ) from error
         self.current = checkpoint
         save_config_file(self._disk, self._metrics_path, metrics, parse_counts)
+        return True
 
     def save_first(self) -> None:
         """Before anything is delivered, blocking; the log is on the disk. Raises StoreError."""
@@ -227,20 +234,24 @@ class TimerSaver:
             )
         self._write(checkpoint, self._pending.encode(checkpoint.timestamp))
 
-    def _drop_old_files(self) -> None:
-        """Delete timer log files whose slots have all passed."""
-        log_files = self._files.log
-        while (unit := log_files.last_unit(0)) is not None:
-            # No unit lies further ahead of its writing than the roll window.
-            if unit.write_time + 2 * self._files.window_ms >= self.current.read_time_ms:
-                return
-            path, mapped = log_files.detach_first()
+    # --- old files of the timer log
 
-            def remove(path: str = path, mapped_close: Callable[[], None] = mapped.close) -> None:
-                mapped_close()
-                try:
-                    self._disk.remove(path)
-                except OSError as error:
-                    raise StoreError(f"{path} cannot be deleted: {error}", path=path) from error
+    def _has_old_file(self) -> bool:
+        """Whether all slots of the oldest file have passed, by the checkpoint on the disk."""
+        unit = self._files.log.last_unit(0)
+        # No unit lies further ahead of its writing than the roll window.
+        return unit is not None and unit.write_time + 2 * self._files.window_ms < self.current.read_time_ms
 
-            self._run_blocking(remove)
+    def _detach_old_files(self) -> list[tuple[str, MappedFile]]:
+        """Take such files out of the timer log. The checkpoint on the disk says that the log begins with them: until the next one is
+        written they stay on the disk, or a start would take the timer log for a damaged one."""
+        old = []
+        while self._has_old_file():
+            old.append(self._files.log.detach_first())
+        return old
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._disk.remove(path)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be deleted: {error}", path=path) from error
