@@ -26,6 +26,7 @@ from aerobee.system_names import (
 
 LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 SHOWN_CHARS_MAX = 200
+ECHOED_CHARS_MAX = 255  # of a namespace or a host that an answer repeats for every queue
 SYSTEM_TOPICS = frozenset(
     {
         AUTO_CREATE_TEMPLATE,
@@ -59,6 +60,14 @@ def topic_name(topic: pb.Resource) -> str:
     if name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX):
         raise RpcRefused(pb.ILLEGAL_TOPIC, "cannot access system topic")
     return name
+
+
+def echoed_topic(topic: pb.Resource) -> pb.Resource:
+    """The topic as an answer repeats it for every queue: bounded, and without fields that are not known. Raises RpcRefused."""
+    if len(topic.resource_namespace) > ECHOED_CHARS_MAX:
+        text = f"the namespace has {len(topic.resource_namespace)} characters, at most {ECHOED_CHARS_MAX} are allowed"
+        raise RpcRefused(pb.ILLEGAL_TOPIC, text)
+    return pb.Resource(resource_namespace=topic.resource_namespace, name=topic_name(topic))
 
 
 def group_name(group: pb.Resource) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from aerobee.broker.consumer.group_table import GroupTable
 from aerobee.broker.grpc.access import RpcAccess
-from aerobee.broker.grpc.names import group_name, topic_name
+from aerobee.broker.grpc.names import ECHOED_CHARS_MAX, echoed_topic, group_name
 from aerobee.broker.grpc.refusal import RpcRefused, status
 from aerobee.broker.grpc.rpc import RpcContext
 from aerobee.broker.send.message_type import NORMAL
@@ -48,21 +48,23 @@ class RouteRpcs:
 
     def query_route(self, context: RpcContext, request: pb.QueryRouteRequest) -> pb.QueryRouteResponse:
         """The topic's queues. Raises RpcRefused, RemoteError."""
-        name = topic_name(request.topic)
+        shown = echoed_topic(request.topic)
+        name = shown.name
         asked = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": name})
         self._access.check(context.peer, context.metadata, asked)
         topic = self._topics.get(name)
         if topic is None:
             text = f"CODE: 17  DESC: No topic route info in name server for the topic: {name}\n{FAQ}"
             raise RpcRefused(pb.TOPIC_NOT_FOUND, text)
-        queues = _queues(topic, request.topic, self._broker(context, request.endpoints))
+        queues = _queues(topic, shown, self._broker(context, request.endpoints))
         return pb.QueryRouteResponse(status=status(), message_queues=queues)
 
     def query_assignment(
         self, context: RpcContext, request: pb.QueryAssignmentRequest
     ) -> pb.QueryAssignmentResponse:
         """Every consumer gets every queue: as one, or of a group that consumes in order one by one. Raises RpcRefused, RemoteError."""
-        name, group = topic_name(request.topic), group_name(request.group)
+        shown, group = echoed_topic(request.topic), group_name(request.group)
+        name = shown.name
         asked = RemotingCommand(RequestCode.PULL_MESSAGE, {"topic": name, "consumerGroup": group})
         self._access.check(context.peer, context.metadata, asked)
         topic = self._topics.get(name)
@@ -77,9 +79,7 @@ class RouteRpcs:
         permission = pb.READ_WRITE if topic.is_writable else pb.READ
         assignments = [
             pb.Assignment(
-                message_queue=pb.MessageQueue(
-                    topic=request.topic, id=queue_id, permission=permission, broker=broker
-                )
+                message_queue=pb.MessageQueue(topic=shown, id=queue_id, permission=permission, broker=broker)
             )
             for queue_id in (range(topic.read_queue_nums) if in_order else (-1,))
         ]
@@ -100,10 +100,15 @@ def own_endpoints(own: tuple[str, int], asked: pb.Endpoints) -> pb.Endpoints:
     if len(asked.addresses) > ADDRESSES_MAX:
         text = f"the endpoints have {len(asked.addresses)} addresses, at most {ADDRESSES_MAX} are allowed"
         raise RpcRefused(pb.ILLEGAL_ACCESS_POINT, text)
-    if len(asked.addresses) == 1 and asked.addresses[0].host and asked.scheme:
-        return asked
+    if any(len(address.host) > ECHOED_CHARS_MAX for address in asked.addresses):
+        text = f"an address of the endpoints has more than {ECHOED_CHARS_MAX} characters"
+        raise RpcRefused(pb.ILLEGAL_ACCESS_POINT, text)
+    # Made anew: fields that are not known are not repeated for every queue.
+    addresses = [pb.Address(host=address.host, port=address.port) for address in asked.addresses]
+    if len(addresses) == 1 and addresses[0].host and asked.scheme:
+        return pb.Endpoints(scheme=asked.scheme, addresses=addresses)
     host, port = own
-    fitting = [address for address in asked.addresses if address.port == port]
+    fitting = [address for address in addresses if address.port == port]
     if len(fitting) > 1:
         fitting = [address for address in fitting if address.host == host]
     if len(fitting) == 1 and asked.scheme:

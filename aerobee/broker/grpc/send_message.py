@@ -34,6 +34,9 @@ from aerobee.store.files.config import StoreConfig
 from aerobee.store.queue.queue_table import MULTI_DISPATCH
 
 MESSAGES_MAX = 1_000  # of one request
+BODIES_BYTES_MAX = (
+    16 * 1024 * 1024
+)  # of all messages of a request, inflated; or maxMessageSize, if that is more
 # Of messages that are stored.
 _CODES = {
     Safety.FLUSH_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
@@ -100,6 +103,7 @@ class SendRpc:
                 raise RpcRefused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
             check_message(message, body_bytes_max=bytes_max, now_ms=now_ms)
         found = []
+        left_bytes = max(BODIES_BYTES_MAX, bytes_max)
         for message in messages:
             header = _header(message, topic, now_ms)
             self._check_access(context, header)
@@ -107,7 +111,12 @@ class SendRpc:
             if header.sys_flag & TRANSACTION_PREPARED:
                 self._note_producer(context, topic)
             self._choose_queue(header, message, len(messages))
-            found.append((header, stored_body(message, bytes_max)))
+            body = stored_body(message, bytes_max)
+            left_bytes -= len(body)
+            if left_bytes < 0:
+                text = f"the bodies of one request have more than {max(BODIES_BYTES_MAX, bytes_max)} bytes inflated"
+                raise RpcRefused(pb.MESSAGE_BODY_TOO_LARGE, text)
+            found.append((header, body))
         return found
 
     def _check_access(self, context: RpcContext, header: SendHeader) -> None:
