@@ -23,14 +23,15 @@ class Call:
     started: float
     deadline: float | None
     reader: MessageReader
-    has_request: bool = False  # a request message has come
-    may_idle: bool = False  # it may stay open without one: a stream both ways
+    may_idle: bool = False  # it may stay open without the end of its request: a stream both ways
     is_half_closed: bool = False  # the client sends no more messages
     is_responding: bool = False  # response headers were sent
     is_finishing: bool = False
     is_over: bool = False  # nothing more can be sent
     trailers: list[tuple[str, str]] = field(default_factory=list)
-    unsent: list[bytes] = field(default_factory=list)  # not a deque, whose first block takes 600 bytes
+    unsent: list[bytes | memoryview] = field(
+        default_factory=list
+    )  # not a deque, whose first block takes 600 bytes
     unsent_bytes: int = 0
     blocked_since: float | None = None  # since when `unsent` waits for a window
 

@@ -18,7 +18,7 @@ HEAD_BYTES = 9
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     range(10)
 )
-END_STREAM, END_HEADERS, ACK = 0x1, 0x4, 0x1
+END_STREAM, END_HEADERS, ACK, PADDED = 0x1, 0x4, 0x1, 0x8
 # Error codes of RFC 9113.
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FRAME_SIZE_ERROR = 0x0, 0x1, 0x2, 0x6
 REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0x7, 0x8, 0xB
@@ -116,9 +116,14 @@ class FrameScanner:
             raise Http2Fault(ENHANCE_YOUR_CALM, "too_many_pings")
         if kind == SETTINGS and not self._settings.take(now):
             raise Http2Fault(ENHANCE_YOUR_CALM, "too many SETTINGS frames")
-        has_effect = kind in (HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY) or (
-            kind in (DATA, CONTINUATION)
-            and (length or flags & END_STREAM or (kind == CONTINUATION and flags & END_HEADERS))
+        if kind == DATA and flags & PADDED and length:
+            length = max(0, length - 1 - self._buffer[HEAD_BYTES])  # padding is no content
+        has_effect = kind in (HEADERS, RST_STREAM, SETTINGS, GOAWAY) or (
+            (kind == PING and not flags & ACK)
+            or (
+                kind in (DATA, CONTINUATION)
+                and (length or flags & END_STREAM or (kind == CONTINUATION and flags & END_HEADERS))
+            )
         )
         if not has_effect and not self._empty_frames.take(now):
             raise Http2Fault(ENHANCE_YOUR_CALM, "too many frames without effect")

@@ -1,6 +1,7 @@
 """The server's end of one HTTP/2 connection that carries gRPC calls. Core: bytes and time in, bytes and events out.
 
     receive(data, now) -> events        outgoing() -> bytes        tick(now) -> events, no later than due()
+    go_on(now) -> events, while has_more
 
 Frames are interpreted by the package h2; before it frame_scanner.py cuts and counts them. Source: RFC 9113, RFC 7541 and the gRPC
 protocol over HTTP/2.
@@ -9,6 +10,7 @@ Invariants: - receive() never raises for bytes of the peer. A violation of the p
 with GOAWAY, an error of one call ends that call.
 - Each call that has started ends exactly once: when finish() was called and everything was sent, or by the event CallEnded.
   After it nothing is sent for the call.
+- One call of receive(), go_on() or tick() does a bounded amount of work, whatever the peer sends.
 - What waits for the peer's windows is bounded in bytes (`unsent_bytes_max`) and in time (`window_s`).
 """
 
@@ -19,7 +21,7 @@ import itertools
 import math
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from h2.config import H2Configuration
@@ -47,8 +49,10 @@ from aerobee.grpc.call import (
 )
 from aerobee.grpc.frame_scanner import (
     CANCEL,
+    CONTINUATION,
     ENHANCE_YOUR_CALM,
     GOAWAY,
+    HEADERS,
     NO_ERROR,
     PROTOCOL_ERROR,
     REFUSED_STREAM,
@@ -56,7 +60,7 @@ from aerobee.grpc.frame_scanner import (
     Http2Fault,
 )
 from aerobee.grpc.header_encoder import HeaderEncoder
-from aerobee.grpc.limits import Http2Limits
+from aerobee.grpc.limits import MIB, Http2Limits
 from aerobee.grpc.message_reader import ACCEPTED_ENCODINGS, MessageReader, frame_message
 from aerobee.grpc.request_headers import kept_metadata, read_headers
 from aerobee.grpc.status import CallError, GrpcStatus, encode_status_message
@@ -68,6 +72,13 @@ _RESPONSE_HEADERS = [
     ("content-type", CONTENT_TYPE),
     ("grpc-accept-encoding", ACCEPTED_ENCODINGS),
 ]
+# What is done in one go, some 20 ms: the rest of a read waits for go_on(), that of the deadlines for the next tick().
+FRAMES_AT_ONCE = 256
+REQUEST_BYTES_AT_ONCE = (
+    4 * MIB
+)  # inflated; what a message or a header block costs besides counts as so many bytes:
+MESSAGE_BYTES, HEADER_BYTE_BYTES = 512, 64
+DEADLINES_AT_ONCE = 512
 DEADLINES_KEPT = 1_024  # entries of calls that have ended, before they are dropped
 GOAWAY_TEXT_BYTES_MAX = 256
 _GOAWAY_HEAD = struct.Struct(">BHBBIII")  # length in 24 bits, type, flags, stream 0, last stream, error code
@@ -103,9 +114,13 @@ class _H2(H2Connection):
 class Http2Connection:
     """One connection. `calls` are the open ones by stream id, `is_closed` says that nothing more is read: send outgoing(), then close."""
 
-    def __init__(self, limits: Http2Limits, now: float) -> None:
-        """`now`: monotonic seconds, as everywhere here."""
+    def __init__(
+        self, limits: Http2Limits, now: float, message_bytes_max: Callable[[str], int] | None = None
+    ) -> None:
+        """`now`: monotonic seconds, as everywhere here. `message_bytes_max` gives the bound of one request message by a call's path,
+        where it is below that of `limits`."""
         self._limits = limits
+        self._message_bytes_max = message_bytes_max or (lambda path: limits.message_bytes_max)
         self._h2 = _H2(_CONFIG)
         self._h2.local_settings = Settings(
             client=False,
@@ -128,6 +143,9 @@ class Http2Connection:
         self.calls: dict[int, Call] = {}
         self.is_closed = False
         self.close_reason = ""
+        self._has_more = False
+        self._is_window_open = False  # of the connection, or of every stream: since the last look
+        self._read_bytes = 0  # of request messages, and what counts as such, in this go
         self._receiving_bytes = 0
         self._unsent_bytes = 0
         self._deadlines: list[
@@ -143,22 +161,45 @@ class Http2Connection:
     # --- the peer's bytes
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take what the peer sent; return what happened. Send outgoing() afterwards."""
+        """Take what the peer sent; return what happened. Send outgoing() afterwards, and call go_on() while has_more."""
         if self.is_closed:
             return []
         self._heard = now
         self._pinged = None
+        self._scanner.feed(data)
+        return self.go_on(now)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes of the peer wait for go_on(). Nothing should be read until they are done."""
+        return self._has_more and not self.is_closed
+
+    def go_on(self, now: float) -> list[Event]:
+        """Interpret what waits, but not more than is done in one go; return what happened. Send outgoing() afterwards."""
+        if self.is_closed:
+            return []
         scanner = self._scanner
-        scanner.feed(data)
+        self._has_more = False
+        self._read_bytes = 0
         try:
             if not scanner.has_preface and not self._take_preface():
                 return self._take_events()
-            while not self.is_closed:
-                frame = scanner.next_frame(now)
+            for _ in range(FRAMES_AT_ONCE):
+                frame = None if self.is_closed else scanner.next_frame(now)
                 if frame is None:
                     break
                 self._waiting_since = None
                 self._interpret(*frame, now)
+                if frame[0] in (HEADERS, CONTINUATION):
+                    self._read_bytes += HEADER_BYTE_BYTES * len(frame[1])
+                if self._read_bytes >= REQUEST_BYTES_AT_ONCE:
+                    self._has_more = True
+                    break
+            else:
+                self._has_more = True
+            if self._is_window_open and not self.is_closed:
+                self._is_window_open = False
+                self._on_window(0, now)
         except Http2Fault as fault:
             self._fail(fault.code, str(fault), now)
         except ProtocolError as error:
@@ -192,7 +233,10 @@ class Http2Connection:
             self._scanner.on_response()
 
     def send_message(self, call: Call, data: bytes, now: float) -> bool:
-        """Send one response message. False when the caller has to wait for Writable before it sends the next one."""
+        """Send one response message. False when the caller has to wait for Writable before it sends the next one.
+
+        The call is over afterwards when the peer takes so little that `unsent_bytes_end` is reached.
+        """
         if call.is_over or call.is_finishing:
             return True
         self.start_response(call)
@@ -201,6 +245,10 @@ class Http2Connection:
         call.unsent_bytes += len(framed)
         self._unsent_bytes += len(framed)
         self._pump(call, now)
+        if call.unsent and self._unsent_bytes > self._limits.unsent_bytes_end:
+            self._h2.reset_stream(call.stream_id, CANCEL)
+            self._over(call, "the client takes its responses too slowly")
+            return True
         return not call.unsent or self._unsent_bytes <= self._limits.unsent_bytes_max
 
     def finish(self, call: Call, status: GrpcStatus, message: str, now: float) -> None:
@@ -301,11 +349,14 @@ class Http2Connection:
         elif isinstance(event, StreamEnded):
             self._on_half_close(event.stream_id, now)
         elif isinstance(event, WindowUpdated):
-            self._on_window(event.stream_id, now)
+            if event.stream_id:
+                self._on_window(event.stream_id, now)
+            else:
+                self._is_window_open = True
         elif isinstance(event, StreamReset):
             self._on_reset(event, now)
         elif isinstance(event, RemoteSettingsChanged):
-            self._on_window(0, now)
+            self._is_window_open = True
 
     def _on_request(self, event: RequestReceived, now: float) -> None:
         stream_id = event.stream_id
@@ -327,7 +378,8 @@ class Http2Connection:
             self._stop_receiving(stream_id, event.stream_ended is not None)
             self._h2.forget(stream_id)
             return
-        reader = MessageReader(self._limits.message_bytes_max, metadata.get("grpc-encoding", "identity"))
+        bytes_max = min(self._limits.message_bytes_max, self._message_bytes_max(path))
+        reader = MessageReader(bytes_max, metadata.get("grpc-encoding", "identity"))
         call = Call(stream_id, sys.intern(path), kept_metadata(metadata), now, None, reader)
         call.is_half_closed = event.stream_ended is not None
         self.calls[stream_id] = call
@@ -363,13 +415,14 @@ class Http2Connection:
             self._abandon(call, CallError(GrpcStatus.RESOURCE_EXHAUSTED, text), now)
             return
         for message in messages:
-            call.has_request = True
+            self._read_bytes += MESSAGE_BYTES + len(message)
             self._events.append(RequestMessage(call, message))
 
     def _on_half_close(self, stream_id: int, now: float) -> None:
         call = self.calls.get(stream_id)
         if call is None or call.is_finishing:
             return
+        call.is_half_closed = True
         try:
             call.reader.check_ended()
         except CallError as error:
@@ -394,6 +447,8 @@ class Http2Connection:
         else:
             blocked = [call for call in self.calls.values() if call.unsent]
         for call in blocked:
+            if self._h2.outbound_flow_control_window <= 0:
+                break
             self._pump(call, now)
             if call.is_over:
                 self._events.append(CallAnswered(call))
@@ -412,8 +467,10 @@ class Http2Connection:
             if len(piece) <= room:
                 call.unsent.pop(0)
             else:
-                call.unsent[0] = piece[room:]
-                piece = piece[:room]
+                view = memoryview(
+                    piece
+                )  # a copy of the rest for each frame would take seconds for large responses
+                call.unsent[0], piece = view[room:], view[:room]
             h2.send_data(stream_id, piece)
             call.unsent_bytes -= len(piece)
             self._unsent_bytes -= len(piece)
@@ -461,17 +518,19 @@ class Http2Connection:
 
     def _tick_calls(self, now: float) -> None:
         limits = self._limits
-        while self._deadlines and self._deadlines[0][0] <= now:
+        for _ in range(DEADLINES_AT_ONCE):
+            if not self._deadlines or self._deadlines[0][0] > now:
+                break
             call = heapq.heappop(self._deadlines)[2]
             if call.is_over:
                 continue
             if call.deadline is not None and now >= call.deadline:
                 self._abandon(call, CallError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed"), now)
             elif (
-                not (call.has_request or call.may_idle or call.is_finishing)
+                not (call.is_half_closed or call.may_idle or call.is_finishing)
                 and now >= call.started + limits.request_s
             ):
-                text = f"no request message within {limits.request_s:g} s"
+                text = f"no whole request within {limits.request_s:g} s"
                 self._abandon(call, CallError(GrpcStatus.DEADLINE_EXCEEDED, text), now)
             elif call.blocked_since is not None and now >= call.blocked_since + limits.window_s:
                 self._h2.reset_stream(call.stream_id, CANCEL)

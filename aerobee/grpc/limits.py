@@ -20,7 +20,7 @@ class Http2Limits:
     """Bounds of one connection.
 
     Worst case in memory: one frame, one header block, the requests being received (`receiving_bytes_max` + one frame), and the
-    responses that the peer's windows hold back (`unsent_bytes_max` + one message). An idle connection has some 20 KiB.
+    responses that the peer's windows hold back (`unsent_bytes_end` + one message). An idle connection has some 20 KiB.
     """
 
     concurrent_streams_max: int = 10_000  # as clientPollsMax; one more ends the connection
@@ -33,11 +33,14 @@ class Http2Limits:
         32 * MIB
     )  # request messages that are not complete or not taken yet, of all calls
     unsent_bytes_max: int = 8 * MIB  # above it no further response message is taken from a call
+    unsent_bytes_end: int = (
+        64 * MIB
+    )  # responses that did not wait for that: the call that has one more is ended
     stream_window_bytes: int = MIB  # as RocketMQ's proxy announces
     connection_window_bytes: int = 4 * MIB
     preface_s: float = 10.0  # for the connection preface, from the first byte
     frame_s: float = 30.0  # for a frame, or a header block, that has begun
-    request_s: float = 30.0  # for the first message of a call, from its headers
+    request_s: float = 30.0  # for the whole request of a call, from its headers
     window_s: float = 60.0  # a response that waits for a window longer ends its call
     window_bytes_per_s: int = 8_192  # and a second more for each of its bytes that the windows let through
     keepalive_s: float = 60.0  # silence after which the peer is sent a PING while calls are open

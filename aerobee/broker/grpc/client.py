@@ -27,13 +27,12 @@ NO_COUNTERPART = "a client of gRPC has no answer to this request"
 
 
 class GrpcClient(Peer):
-    """One client. `settings` are the merged ones, None until it has sent some; `seen` in monotonic seconds."""
+    """One client. `heartbeat` is None until it has sent settings; `seen` in monotonic seconds."""
 
     def __init__(self, client_id: str, principal: str, context: RpcContext, now: float) -> None:
         self.client_id = client_id
         self.principal = principal
-        self.settings: pb.Settings | None = None
-        self.heartbeat: HeartbeatData | None = None  # what they stand for
+        self.heartbeat: HeartbeatData | None = None  # what its settings stand for
         self.seen = now
         self._context = context
         self._stream: ResponseStream | None = None

@@ -118,7 +118,7 @@ def make_rpcs(
     return (
         unary("QueryRoute", routes.query_route),
         unary("QueryAssignment", routes.query_assignment),
-        unary("SendMessage", send.send),
+        unary("SendMessage", send.send, request_bytes_max=Http2Limits().message_bytes_max),
         *make_pop_rpcs(parts, consuming, renewals=renewals, access=access),
         unary("Heartbeat", members.heartbeat),
         unary("NotifyClientTermination", members.terminate),

@@ -53,6 +53,7 @@ log = logging.getLogger(__name__)
 INVISIBLE_MS_MIN = 10_000  # minInvisibleTimeMillsForRecv
 POLL_MS_MAX = 20_000  # grpcClientConsumerMaxLongPollingTimeoutMillis
 ANSWER_MS = 500  # left of the deadline for the answer
+ATTEMPT_ID_CHARS_MAX = 255
 REQUEST_MS = 1_500  # half of a client's request time-out: left where it names no time to wait
 
 
@@ -119,6 +120,9 @@ class ReceiveRpc:
     def _asked(
         self, context: RpcContext, request: pb.ReceiveMessageRequest, topic: str, group: str
     ) -> PopRequest:
+        if len(request.attempt_id) > ATTEMPT_ID_CHARS_MAX:  # it is kept for as long as the call waits
+            text = f"attempt_id has {len(request.attempt_id)} characters, at most {ATTEMPT_ID_CHARS_MAX} are allowed"
+            raise RpcRefused(pb.BAD_REQUEST, text)
         config = self._groups.get(group)
         expression_type, expression = _filter(request.filter_expression)
         return PopRequest(

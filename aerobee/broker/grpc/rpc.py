@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from aerobee.broker.grpc.call_peer import CallPeer
 from aerobee.broker.grpc.renewal_table import Client
+from aerobee.grpc.limits import MIB
 from aerobee.grpc.proto import messages as pb
 from aerobee.grpc.status import GrpcStatus
 
@@ -15,6 +16,7 @@ SERVICE = "apache.rocketmq.v2.MessagingService"
 CLIENT_ID, AUTHORIZATION, DATE_TIME = "x-mq-client-id", "authorization", "x-mq-date-time"
 CLIENT_VERSION, LANGUAGE = "x-mq-client-version", "x-mq-language"
 CLIENT_ID_CHARS_MAX = 255
+REQUEST_BYTES_MAX = 2 * MIB  # 1,000 acknowledgements take half of it
 
 
 @dataclass(slots=True)
@@ -102,7 +104,7 @@ Bidirectional = Callable[[RpcContext, ResponseStream], RequestReceiver]
 class Rpc:
     """One RPC; exactly one of `unary`, `streaming` and `bidirectional` serves it.
 
-    `refuse` makes the response that says why an RPC is refused.
+    `refuse` makes the response that says why an RPC is refused; `request_bytes_max` bounds one request, compressed and decompressed.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Rpc:
     unary: Unary | None = None
     streaming: Streaming | None = None
     bidirectional: Bidirectional | None = None
+    request_bytes_max: int = REQUEST_BYTES_MAX
 
     @property
     def path(self) -> str:
@@ -118,10 +121,16 @@ class Rpc:
         return f"/{SERVICE}/{self.name}"
 
 
-def unary(name: str, serve: Unary) -> Rpc:
+def unary(name: str, serve: Unary, *, request_bytes_max: int = REQUEST_BYTES_MAX) -> Rpc:
     """An RPC with one response."""
-    response = getattr(pb, f"{name}Response")
-    return Rpc(name, getattr(pb, f"{name}Request"), lambda status: response(status=status), unary=serve)
+    request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+    return Rpc(
+        name,
+        request,
+        lambda status: response(status=status),
+        unary=serve,
+        request_bytes_max=request_bytes_max,
+    )
 
 
 def streaming(name: str, serve: Streaming) -> Rpc:

@@ -1,12 +1,14 @@
 """One connection that speaks gRPC: moves bytes between it and the HTTP/2 core, and runs what serves its calls.
 
 What always holds: each call that has started is answered or ended, exactly once; a service whose call has ended is
-cancelled; requests whose services wait hold at most `held_bytes_max`, beyond it nothing is read.
+cancelled; requests whose services wait hold at most HELD_BYTES_MAX, beyond it nothing is read; requests that have come and whose
+clients may send more hold at most `receiving_bytes_max`, beyond it their calls end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import math
@@ -17,7 +19,14 @@ from google.protobuf.message import DecodeError
 
 from aerobee.broker.grpc.call_peer import CallPeer
 from aerobee.broker.grpc.refusal import RpcRefused, status_of
-from aerobee.broker.grpc.rpc import CLIENT_ID, CLIENT_ID_CHARS_MAX, RequestReceiver, Rpc, RpcContext
+from aerobee.broker.grpc.rpc import (
+    CLIENT_ID,
+    CLIENT_ID_CHARS_MAX,
+    REQUEST_BYTES_MAX,
+    RequestReceiver,
+    Rpc,
+    RpcContext,
+)
 from aerobee.clock import Clock, Timer
 from aerobee.errors import AerobeeError
 from aerobee.grpc.call import (
@@ -52,7 +61,10 @@ class GrpcSession:
         self._connection = connection
         self._rpcs = rpcs
         self._clock = clock
-        self._http2 = Http2Connection(limits, clock.monotonic())
+        request_bytes_max = functools.partial(_request_bytes_max, rpcs)
+        self._http2 = Http2Connection(limits, clock.monotonic(), request_bytes_max)
+        self._kept_bytes_max = limits.receiving_bytes_max
+        self._kept_bytes = 0
         self._running: dict[Call, _Running] = {}
         self._held_bytes = 0
         self._timer: Timer | None = None
@@ -68,7 +80,7 @@ class GrpcSession:
 
     @property
     def is_full(self) -> bool:
-        return self._held_bytes > HELD_BYTES_MAX
+        return self._held_bytes > HELD_BYTES_MAX or self._http2.has_more
 
     def receive(self, data: bytes) -> None:
         self._is_receiving = True
@@ -77,6 +89,23 @@ class GrpcSession:
         finally:
             self._is_receiving = False
         self.flush()
+        if self._http2.has_more:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Serve what receive() left, after other connections had their turn."""
+        if not self._http2.has_more:
+            return
+        try:
+            self._on_events(self._http2.go_on(self._clock.monotonic()))
+            self.flush()
+        except Exception:
+            self._connection.failed()
+            return
+        if self._http2.has_more:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            self._connection.set_reading()
 
     def resume(self) -> None:
         self.flush()
@@ -98,6 +127,10 @@ class GrpcSession:
     def send(self, call: Call, response: Any) -> bool:
         """Send one response; False when the call has to wait before the next."""
         is_taken = self._http2.send_message(call, response.SerializeToString(), self._clock.monotonic())
+        running = self._running.get(call) if call.is_over else None
+        if running is not None:
+            running.is_cut_off = True
+            self._drop(running)
         self.flush_soon()
         return is_taken
 
@@ -195,6 +228,15 @@ class GrpcSession:
         self._running[call] = running = _Running(self, call, rpc, context)
         running.start()
 
+    def keep(self, byte_count: int) -> bool:
+        """A request of this size waits for its end; False when too much waits. To be given back by forgo() in either case."""
+        self._kept_bytes += byte_count
+        return self._kept_bytes <= self._kept_bytes_max
+
+    def forgo(self, byte_count: int) -> None:
+        """A request that was kept is served, or its call is over."""
+        self._kept_bytes -= byte_count
+
     def hold(self, byte_count: int) -> None:
         """A service waits and has a request of this size."""
         self._held_bytes += byte_count
@@ -209,7 +251,7 @@ class _Running:
 
     # fmt: off
     __slots__ = (
-        "_context", "_held_bytes", "_receiver", "_request", "_session", "_task", "_writable", "call", "is_cut_off", "rpc",
+        "_context", "_held_bytes", "_kept_bytes", "_receiver", "_request", "_session", "_task", "_writable", "call", "is_cut_off", "rpc",
     )
     # fmt: on
 
@@ -222,6 +264,7 @@ class _Running:
         self._receiver: RequestReceiver | None = None
         self._task: asyncio.Task[None] | None = None
         self._held_bytes = 0
+        self._kept_bytes = 0
         self._writable: asyncio.Future[None] | None = None
         self.is_cut_off = False
 
@@ -248,10 +291,17 @@ class _Running:
             self._session.finish(
                 self.call, GrpcStatus.UNIMPLEMENTED, "the call takes one request, a second one came"
             )
+        elif self.call.is_half_closed:
+            self._request = data
         else:
             self._request = data
+            self._kept_bytes = len(data)
+            if not self._session.keep(len(data)):
+                text = "requests that wait for their end take too many bytes on this connection"
+                self._session.finish(self.call, GrpcStatus.RESOURCE_EXHAUSTED, text)
 
     def on_half_close(self) -> None:
+        self._forgo()
         if self._receiver is not None:
             self._receiver.half_closed()
         elif self._request is None:
@@ -277,6 +327,8 @@ class _Running:
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         self._context.peer.end()
+        self._request = None
+        self._forgo()
         self._release()
 
     # --- ResponseStream
@@ -367,7 +419,17 @@ class _Running:
             log.exception("%s of %s failed", self.rpc.name, self._context.peer.address, exc_info=error)
         self._answer(self.rpc.refuse(status_of(error)))
 
+    def _forgo(self) -> None:
+        kept, self._kept_bytes = self._kept_bytes, 0
+        if kept:
+            self._session.forgo(kept)
+
     def _release(self) -> None:
         held, self._held_bytes = self._held_bytes, 0
         if held:
             self._session.release(held)
+
+
+def _request_bytes_max(rpcs: Mapping[str, Rpc], path: str) -> int:
+    rpc = rpcs.get(path)
+    return REQUEST_BYTES_MAX if rpc is None else rpc.request_bytes_max

@@ -72,9 +72,8 @@ class Telemetry:
         if heartbeat.consumer_data_set:
             name = heartbeat.consumer_data_set[0].group_name
             group = self._groups.get(name) or SubscriptionGroupConfig(name)
-        client.settings = merged_settings(settings, body_bytes_max=self._body_bytes_max(), group=group)
         client.heartbeat = heartbeat
-        return client.settings
+        return merged_settings(settings, body_bytes_max=self._body_bytes_max(), group=group)
 
 
 class TelemetryStream:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 
+import grpc
 import pytest
 
 from aerobee.grpc.proto import messages as pb
 from aerobee.testing import LocalCluster
-from tests.integration.grpc.client import GrpcClient, message
+from tests.integration.grpc.client import SERVICE, GrpcClient, message
 
 MIB = 1024 * 1024
 
@@ -36,7 +38,7 @@ async def test_an_answer_repeats_bounded_names_for_each_queue(
     cluster: LocalCluster, client: GrpcClient, name: str
 ) -> None:
     await cluster.create_topic("orders", queues=16)
-    unknown = b"\xfa\x07\x80\x80\x40" + bytes(MIB)  # field 127, which no message has
+    unknown = b"\xfa\x07\x80\x80\x04" + bytes(65_536)  # field 127, which no message has
     topic = pb.Resource.FromString(unknown + pb.Resource(name="orders").SerializeToString())
     address = pb.Address.FromString(unknown + pb.Address(host="127.0.0.1", port=8081).SerializeToString())
     request = getattr(pb, f"{name}Request")(
@@ -52,3 +54,38 @@ async def test_an_answer_repeats_bounded_names_for_each_queue(
     request.topic.resource_namespace = "n" * 255
     request.endpoints.addresses[0].host = "h" * 256
     assert (await client(name, request)).status.code == pb.ILLEGAL_ACCESS_POINT
+
+
+async def test_requests_that_wait_for_their_end_are_bounded_together(client: GrpcClient) -> None:
+    """16 KB by gzip are 16 MiB, 10,000 calls may be open on a connection, and nothing ended them."""
+    held = bytes(15 * MIB)
+    calls = [
+        client.channel.stream_unary(SERVICE + "SendMessage")(
+            metadata=client._metadata(), compression=grpc.Compression.Gzip, timeout=20.0
+        )
+        for _ in range(3)
+    ]
+    for call in calls:
+        await call.write(held)
+    done, _ = await asyncio.wait(
+        [asyncio.ensure_future(call.code()) for call in calls], return_when=asyncio.FIRST_COMPLETED
+    )
+    assert [each.result() for each in done] == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+    for call in calls:
+        call.cancel()
+
+
+async def test_a_request_has_the_bound_of_its_rpc(client: GrpcClient) -> None:
+    request = pb.QueryRouteRequest(topic=pb.Resource(name="t", resource_namespace="n" * 3 * MIB))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await client("QueryRoute", request)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_an_attempt_id_is_bounded(cluster: LocalCluster, client: GrpcClient) -> None:
+    await cluster.create_topic("orders", queues=1)
+    request = pb.ReceiveMessageRequest(attempt_id="a" * 256)
+    request.group.name, request.message_queue.topic.name = "readers", "orders"
+    request.invisible_duration.seconds = 30
+    (answer,) = await client.stream("ReceiveMessage", request)
+    assert answer.status.code == pb.BAD_REQUEST

@@ -42,6 +42,8 @@ class RawPeer:
     def feed(self, data: bytes) -> list[Event]:
         """Give bytes to the core; return the events."""
         found = self.core.receive(data, self.now)
+        while self.core.has_more:
+            found += self.core.go_on(self.now)
         self.events += found
         self.take()
         return found

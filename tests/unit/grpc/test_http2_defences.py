@@ -195,7 +195,7 @@ def test_a_call_without_a_request_is_ended() -> None:
     peer = RawPeer()
     peer.feed(peer.request())
     peer.wait(31.0)
-    assert peer.ended() == ["no request message within 30 s"]
+    assert peer.ended() == ["no whole request within 30 s"]
     assert peer.core.is_idle
 
 

@@ -1,0 +1,149 @@
+"""What a peer can make the server do, or keep, at once: bounded, whatever it sends."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from aerobee.grpc.call import Call, CallStarted, RequestEnded
+from aerobee.grpc.frame_scanner import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    ENHANCE_YOUR_CALM,
+    HEADERS,
+    PADDED,
+    PING,
+    PREFACE,
+    WINDOW_UPDATE,
+)
+from aerobee.grpc.http2_connection import DEADLINES_AT_ONCE, FRAMES_AT_ONCE, Http2Connection
+from aerobee.grpc.limits import MIB, Http2Limits
+from aerobee.grpc.message_reader import frame_message
+from aerobee.grpc.status import GrpcStatus
+from tests.unit.grpc.raw_peer import RawPeer, frame, settings
+
+
+def test_a_read_of_many_frames_is_interpreted_in_several_goes() -> None:
+    peer = RawPeer()
+    data = b"".join(peer.request() + peer.data(frame_message(b"x"), 2 * n + 1) for n in range(400))
+    events = peer.core.receive(data, peer.now)
+    assert peer.core.has_more
+    assert sum(isinstance(event, CallStarted) for event in events) <= FRAMES_AT_ONCE // 2
+    while peer.core.has_more:
+        events += peer.core.go_on(peer.now)
+    assert sum(isinstance(event, RequestEnded) for event in events) == 400
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(DATA, frame_message(b"") * 3_000, stream=1) * 16,  # messages of no bytes
+        b"".join(  # header blocks that say nothing
+            frame(HEADERS, b"\x20" * 8_000, flags=0, stream=number)
+            + frame(CONTINUATION, b"\x20" * 8_000, flags=0x4, stream=number)
+            for number in range(3, 35, 2)
+        ),
+    ],
+)
+def test_few_frames_with_much_work_are_interpreted_in_several_goes(data: bytes) -> None:
+    peer = RawPeer()
+    peer.feed(peer.request())
+    goes = 1
+    peer.core.receive(data, peer.now)
+    while peer.core.has_more:
+        peer.core.go_on(peer.now)
+        goes += 1
+    assert goes >= 3
+
+
+def test_deadlines_that_pass_together_end_in_several_goes() -> None:
+    peer = RawPeer()
+    for _ in range(DEADLINES_AT_ONCE + 100):
+        peer.open_call(grpc_timeout="1S")
+    peer.now += 2.0
+    peer.core.tick(peer.now)
+    assert len(peer.core.calls) == 100
+    assert peer.core.due() <= peer.now
+    peer.core.tick(peer.now)
+    assert peer.core.is_idle
+
+
+def blocked_calls(peer: RawPeer, count: int) -> list[Call]:
+    """Calls whose responses wait for a window."""
+    calls = [peer.open_call() for _ in range(count)]
+    for call in calls:
+        peer.core.send_message(call, bytes(1_000), peer.now)
+    return calls
+
+
+def test_window_updates_of_one_read_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """9,000 updates of a byte with 9,000 blocked calls were 81 million looks: the event loop stood still for half a minute."""
+    peer = RawPeer(first=PREFACE + settings(s4=0))
+    blocked_calls(peer, 50)
+    looks = 0
+    pump = Http2Connection._pump
+
+    def counted(core: Http2Connection, call: Call, now: float) -> None:
+        nonlocal looks
+        looks += 1
+        pump(core, call, now)
+
+    monkeypatch.setattr(Http2Connection, "_pump", counted)
+    peer.feed(frame(WINDOW_UPDATE, struct.pack(">I", 1)) * 100 + settings(s4=1) * 5)
+    assert looks == 50
+    assert len(peer.frames(DATA)) == 50
+
+
+def test_a_large_response_is_cut_into_frames_without_copies_of_its_rest() -> None:
+    """Each frame copied what was left: 63 MB took 27 s."""
+    peer = RawPeer(first=PREFACE + settings(s4=MIB))
+    call = peer.open_call()
+    data = bytes(range(256)) * 1_000
+    peer.core.send_message(call, data, peer.now)
+    peer.take()
+    (rest,) = call.unsent
+    assert isinstance(rest, memoryview)
+    assert len(rest.obj) == len(data) + 5
+    peer.core.finish(call, GrpcStatus.OK, "", peer.now)
+    peer.feed(frame(WINDOW_UPDATE, struct.pack(">I", MIB)))
+    assert peer.body() == frame_message(data)
+
+
+@pytest.mark.parametrize(
+    "data", [frame(DATA, b"\2\0\0", flags=PADDED, stream=1), frame(PING, bytes(8), flags=ACK)]
+)
+def test_padding_and_acknowledgements_are_frames_without_effect(data: bytes) -> None:
+    peer = RawPeer()
+    peer.feed(peer.request())
+    peer.feed(data * 10_001)
+    assert peer.goaway == (ENHANCE_YOUR_CALM, "too many frames without effect")
+
+
+def test_a_call_whose_request_does_not_end_is_ended() -> None:
+    peer = RawPeer()
+    peer.feed(peer.request() + peer.data(frame_message(b"request"), ends=False))
+    peer.wait(31.0)
+    assert peer.ended() == ["no whole request within 30 s"]
+
+
+def test_responses_that_nobody_takes_are_bounded() -> None:
+    peer = RawPeer(Http2Limits(unsent_bytes_max=1_000, unsent_bytes_end=9_000), PREFACE + settings(s4=0))
+    first, second = peer.open_call(), peer.open_call()
+    for _ in range(8):
+        peer.core.send_message(first, bytes(1_000), peer.now)
+    assert not first.is_over
+    peer.core.send_message(second, bytes(1_000), peer.now)
+    assert second.is_over
+    peer.feed(b"")
+    assert peer.ended() == ["the client takes its responses too slowly"]
+    assert peer.reset_code(second.stream_id) == 8
+    assert peer.core._unsent_bytes == 8 * 1_005
+
+
+def test_the_bound_of_a_request_is_that_of_its_path() -> None:
+    peer = RawPeer()
+    peer.core._message_bytes_max = lambda path: 10
+    peer.feed(peer.request() + peer.data(frame_message(bytes(11))))
+    assert peer.ended() == ["a request message has 11 bytes, at most 10 are allowed"]
