@@ -10,6 +10,7 @@ that is none is answered with INVALID_RECEIPT_HANDLE, for clients repeat what is
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from aerobee.broker.admission.ack import AckPolicy, Safety
 from aerobee.broker.grpc.access import RpcAccess
@@ -23,14 +24,17 @@ from aerobee.broker.grpc.times import duration_ms
 from aerobee.broker.pop.ack_service import AckRequest, AckService, ChangeRequest, Written
 from aerobee.broker.pop.pop_feature import Pop
 from aerobee.broker.send.send_back_service import SendBackRequest, SendBackService
+from aerobee.broker.state.refusal import Refused
 from aerobee.broker.state.unserved import UnservedKinds
 from aerobee.clock import Clock
-from aerobee.errors import AerobeeError
+from aerobee.errors import AerobeeError, RemoteError
 from aerobee.grpc.proto import messages as pb
 from aerobee.message import Record
 from aerobee.remoting.body.pop_handle import topic_before_retry
 from aerobee.remoting.codes import RequestCode
 from aerobee.remoting.command import RemotingCommand
+
+log = logging.getLogger(__name__)
 
 ACKS_MAX = 1_000  # of one AckMessage
 
@@ -138,7 +142,8 @@ class AckRpcs:
     async def forward(
         self, context: RpcContext, request: pb.ForwardMessageToDeadLetterQueueRequest
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """Store the message as a dead letter of the group, then acknowledge it. Raises RpcRefused, AerobeeError."""
+        """Store the message as a dead letter of the group, then acknowledge it. OK says that the letter is stored: a message whose
+        receipt handle is no longer good may come back all the same, as at RocketMQ's proxy. Raises RpcRefused, AerobeeError."""
         topic, group = self._begin(context, request.topic, request.group, RequestCode.ACK_MESSAGE)
         await self._when_served()
         receipt, renewed = self._receipt(group, request.receipt_handle)
@@ -161,7 +166,11 @@ class AckRpcs:
         found = status() if result is None else await self._safe(context, result.end)
         if found.code == pb.OK:
             handle = receipt.handle
-            self._acks.acknowledge(AckRequest(group, topic, handle.queue_id, handle.queue_offset, handle))
+            try:
+                self._acks.acknowledge(AckRequest(group, topic, handle.queue_id, handle.queue_offset, handle))
+            except (Refused, RemoteError) as error:
+                # The letter is stored. A client repeats what is not OK each second for ever: a letter for each time.
+                log.info("dead letter %s of %s was not acknowledged: %s", receipt, group, error)
             if renewed is not None:
                 self._renewals.table.remove(renewed)
         return pb.ForwardMessageToDeadLetterQueueResponse(status=found)

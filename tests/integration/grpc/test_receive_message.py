@@ -115,6 +115,15 @@ async def forward(client: GrpcClient, message: Any) -> Any:
     )
 
 
+async def test_a_dead_letter_that_is_stored_is_answered_ok(cluster: LocalCluster, client: GrpcClient) -> None:
+    """A client repeats a refused call each second for ever: each time stored another letter."""
+    await send(cluster, b"poison")
+    _, messages = await receive(client)
+    await cluster.advance_clock(120)
+    assert (await forward(client, messages[0])).status.code == pb.OK
+    assert cluster.broker().store.max_offset(f"%DLQ%{GROUP.name}", 0) == 1
+
+
 def in_flight(cluster: LocalCluster) -> int:
     return cluster.broker().services.pops._engine.in_flight.message_count
 
