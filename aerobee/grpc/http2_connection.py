@@ -1,7 +1,7 @@
 """The server's end of one HTTP/2 connection that carries gRPC calls. Core: bytes and time in, bytes and events out.
 
     receive(data, now) -> events        outgoing() -> bytes        tick(now) -> events, no later than due()
-    go_on(now) -> events, while has_more
+    proceed(now) -> events, while has_more
 
 Frames are interpreted by the package h2; before it frame_scanner.py cuts and counts them. Source: RFC 9113, RFC 7541 and the gRPC
 protocol over HTTP/2.
@@ -10,7 +10,7 @@ Invariants: - receive() never raises for bytes of the peer. A violation of the p
 with GOAWAY, an error of one call ends that call.
 - Each call that has started ends exactly once: when finish() was called and everything was sent, or by the event CallEnded.
   After it nothing is sent for the call.
-- One call of receive(), go_on() or tick() does a bounded amount of work, whatever the peer sends.
+- One call of receive(), proceed() or tick() does a bounded amount of work, whatever the peer sends.
 - What waits for the peer's windows is bounded in bytes (`unsent_bytes_max`) and in time (`window_s`).
 """
 
@@ -72,7 +72,7 @@ _RESPONSE_HEADERS = [
     ("content-type", CONTENT_TYPE),
     ("grpc-accept-encoding", ACCEPTED_ENCODINGS),
 ]
-# What is done in one go, some 20 ms: the rest of a read waits for go_on(), that of the deadlines for the next tick().
+# What is done in one go, some 20 ms: the rest of a read waits for proceed(), that of the deadlines for the next tick().
 FRAMES_AT_ONCE = 256
 REQUEST_BYTES_AT_ONCE = (
     4 * MIB
@@ -161,20 +161,20 @@ class Http2Connection:
     # --- the peer's bytes
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Take what the peer sent; return what happened. Send outgoing() afterwards, and call go_on() while has_more."""
+        """Take what the peer sent; return what happened. Send outgoing() afterwards, and call proceed() while has_more."""
         if self.is_closed:
             return []
         self._heard = now
         self._pinged = None
         self._scanner.feed(data)
-        return self.go_on(now)
+        return self.proceed(now)
 
     @property
     def has_more(self) -> bool:
-        """Whether bytes of the peer wait for go_on(). Nothing should be read until they are done."""
+        """Whether bytes of the peer wait for proceed(). Nothing should be read until they are done."""
         return self._has_more and not self.is_closed
 
-    def go_on(self, now: float) -> list[Event]:
+    def proceed(self, now: float) -> list[Event]:
         """Interpret what waits, but not more than is done in one go; return what happened. Send outgoing() afterwards."""
         if self.is_closed:
             return []
@@ -235,7 +235,7 @@ class Http2Connection:
     def send_message(self, call: Call, data: bytes, now: float) -> bool:
         """Send one response message. False when the caller has to wait for Writable before it sends the next one.
 
-        The call is over afterwards when the peer takes so little that `unsent_bytes_end` is reached.
+        The call has ended afterwards when the peer takes so little that `unsent_bytes_end` is reached.
         """
         if call.is_over or call.is_finishing:
             return True

@@ -142,7 +142,7 @@ class AckRpcs:
     async def forward(
         self, context: RpcContext, request: pb.ForwardMessageToDeadLetterQueueRequest
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """Store the message as a dead letter of the group, then acknowledge it. OK says that the letter is stored: a message whose
+        """Store the message as a dead letter of the group, then acknowledge it. OK says that the dead letter is stored: a message whose
         receipt handle is no longer good may come back all the same, as at RocketMQ's proxy. Raises RpcRefused, AerobeeError."""
         topic, group = self._begin(context, request.topic, request.group, RequestCode.ACK_MESSAGE)
         await self._when_served()
@@ -169,7 +169,7 @@ class AckRpcs:
             try:
                 self._acks.acknowledge(AckRequest(group, topic, handle.queue_id, handle.queue_offset, handle))
             except (Refused, RemoteError) as error:
-                # The letter is stored. A client repeats what is not OK each second for ever: a letter for each time.
+                # The dead letter is stored. A client repeats what is not OK every second for ever, and each time would store another.
                 log.info("dead letter %s of %s was not acknowledged: %s", receipt, group, error)
             if renewed is not None:
                 self._renewals.table.remove(renewed)

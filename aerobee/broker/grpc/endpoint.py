@@ -28,11 +28,14 @@ from aerobee.broker.send.send_back_service import SendBackService
 from aerobee.broker.send.send_service import SendService
 from aerobee.broker.transaction.transaction_table import TransactionTable
 from aerobee.clock import Clock
+from aerobee.grpc.element_count import Nested
 from aerobee.grpc.limits import Http2Limits
 from aerobee.grpc.proto import messages as pb
 from aerobee.remoting.connection import Connection
 from aerobee.remoting.peer import Handler
 
+# Messages, their system properties; properties of users are fields of their messages.
+NESTED_IN_SEND: Nested = {1: {3: {}}}
 NOT_SERVED = ("SyncLiteSubscription",)
 
 
@@ -118,7 +121,9 @@ def make_rpcs(
     return (
         unary("QueryRoute", routes.query_route),
         unary("QueryAssignment", routes.query_assignment),
-        unary("SendMessage", send.send, request_bytes_max=Http2Limits().message_bytes_max),
+        unary(
+            "SendMessage", send.send, request_bytes_max=Http2Limits().message_bytes_max, nested=NESTED_IN_SEND
+        ),
         *make_pop_rpcs(parts, consuming, renewals=renewals, access=access),
         unary("Heartbeat", members.heartbeat),
         unary("NotifyClientTermination", members.terminate),

@@ -63,7 +63,7 @@ def make_pop_rpcs(
     )
     return (
         streaming("ReceiveMessage", receive.receive),
-        unary("AckMessage", acks.acknowledge),
+        unary("AckMessage", acks.acknowledge, nested={}),
         unary("ChangeInvisibleDuration", acks.change),
         unary("ForwardMessageToDeadLetterQueue", acks.forward),
     )

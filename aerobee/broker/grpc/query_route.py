@@ -103,7 +103,7 @@ def own_endpoints(own: tuple[str, int], asked: pb.Endpoints) -> pb.Endpoints:
     if any(len(address.host) > ECHOED_CHARS_MAX for address in asked.addresses):
         text = f"an address of the endpoints has more than {ECHOED_CHARS_MAX} characters"
         raise RpcRefused(pb.ILLEGAL_ACCESS_POINT, text)
-    # Made anew: fields that are not known are not repeated for every queue.
+    # Copied: fields that are not known are not repeated for every queue.
     addresses = [pb.Address(host=address.host, port=address.port) for address in asked.addresses]
     if len(addresses) == 1 and addresses[0].host and asked.scheme:
         return pb.Endpoints(scheme=asked.scheme, addresses=addresses)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from aerobee.broker.grpc.call_peer import CallPeer
 from aerobee.broker.grpc.renewal_table import Client
+from aerobee.grpc.element_count import Nested
 from aerobee.grpc.limits import MIB
 from aerobee.grpc.proto import messages as pb
 from aerobee.grpc.status import GrpcStatus
@@ -105,6 +106,7 @@ class Rpc:
     """One RPC; exactly one of `unary`, `streaming` and `bidirectional` serves it.
 
     `refuse` makes the response that says why an RPC is refused; `request_bytes_max` bounds one request, compressed and decompressed.
+    `nested` names the parts of a request whose fields are counted before it is parsed; None where the bytes bound them.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Rpc:
     streaming: Streaming | None = None
     bidirectional: Bidirectional | None = None
     request_bytes_max: int = REQUEST_BYTES_MAX
+    nested: Nested | None = None
 
     @property
     def path(self) -> str:
@@ -121,7 +124,13 @@ class Rpc:
         return f"/{SERVICE}/{self.name}"
 
 
-def unary(name: str, serve: Unary, *, request_bytes_max: int = REQUEST_BYTES_MAX) -> Rpc:
+def unary(
+    name: str,
+    serve: Unary,
+    *,
+    request_bytes_max: int = REQUEST_BYTES_MAX,
+    nested: Nested | None = None,
+) -> Rpc:
     """An RPC with one response."""
     request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
     return Rpc(
@@ -130,6 +139,7 @@ def unary(name: str, serve: Unary, *, request_bytes_max: int = REQUEST_BYTES_MAX
         lambda status: response(status=status),
         unary=serve,
         request_bytes_max=request_bytes_max,
+        nested=nested,
     )
 
 

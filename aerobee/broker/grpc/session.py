@@ -39,6 +39,7 @@ from aerobee.grpc.call import (
     RequestMessage,
     Writable,
 )
+from aerobee.grpc.element_count import has_more_fields
 from aerobee.grpc.http2_connection import Http2Connection
 from aerobee.grpc.limits import MIB, Http2Limits
 from aerobee.grpc.proto import messages as pb
@@ -48,6 +49,8 @@ from aerobee.remoting.connection import Connection
 log = logging.getLogger(__name__)
 
 HELD_BYTES_MAX = 32 * MIB
+FIELDS_MAX = 20_000  # of a request of more bytes than these; some 10 ms to count, and more than that for each to become an object
+COUNTED_BYTES_MIN = 64 * 1024
 DEADLINE_SLACK_S = 1e-3  # an event loop's timers may fire that much early
 
 
@@ -90,20 +93,20 @@ class GrpcSession:
             self._is_receiving = False
         self.flush()
         if self._http2.has_more:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._proceed)
 
-    def _go_on(self) -> None:
+    def _proceed(self) -> None:
         """Serve what receive() left, after other connections had their turn."""
         if not self._http2.has_more:
             return
         try:
-            self._on_events(self._http2.go_on(self._clock.monotonic()))
+            self._on_events(self._http2.proceed(self._clock.monotonic()))
             self.flush()
         except Exception:
             self._connection.failed()
             return
         if self._http2.has_more:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._proceed)
         else:
             self._connection.set_reading()
 
@@ -234,7 +237,7 @@ class GrpcSession:
         return self._kept_bytes <= self._kept_bytes_max
 
     def forgo(self, byte_count: int) -> None:
-        """A request that was kept is served, or its call is over."""
+        """A request that was kept is served, or its call has ended."""
         self._kept_bytes -= byte_count
 
     def hold(self, byte_count: int) -> None:
@@ -362,6 +365,10 @@ class _Running:
             raise RpcRefused(pb.BAD_REQUEST, text)
 
     def _parse(self, data: bytes) -> Any:
+        nested = self.rpc.nested
+        if nested is not None and len(data) > COUNTED_BYTES_MIN and has_more_fields(data, FIELDS_MAX, nested):
+            text = f"the request has more than {FIELDS_MAX} fields, those of its messages included"
+            raise CallError(GrpcStatus.RESOURCE_EXHAUSTED, text)
         try:
             return self.rpc.request.FromString(data)
         except DecodeError as error:

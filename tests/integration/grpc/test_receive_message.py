@@ -116,7 +116,7 @@ async def forward(client: GrpcClient, message: Any) -> Any:
 
 
 async def test_a_dead_letter_that_is_stored_is_answered_ok(cluster: LocalCluster, client: GrpcClient) -> None:
-    """A client repeats a refused call each second for ever: each time stored another letter."""
+    """A client repeats a refused call every second for ever: each time stored another dead letter."""
     await send(cluster, b"poison")
     _, messages = await receive(client)
     await cluster.advance_clock(120)

@@ -43,7 +43,7 @@ class RawPeer:
         """Give bytes to the core; return the events."""
         found = self.core.receive(data, self.now)
         while self.core.has_more:
-            found += self.core.go_on(self.now)
+            found += self.core.proceed(self.now)
         self.events += found
         self.take()
         return found

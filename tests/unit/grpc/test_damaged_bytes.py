@@ -75,7 +75,7 @@ def play(data: bytes, rng: random.Random) -> Http2Connection:
         size = rng.choice((1, 9, 100, 10_000))
         events = core.receive(data[at : at + size], now)
         while core.has_more:
-            events += core.go_on(now)
+            events += core.proceed(now)
         at += size
         if rng.random() < 0.1:
             now += rng.choice((0.1, 3.0, 31.0))

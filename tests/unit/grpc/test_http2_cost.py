@@ -1,4 +1,4 @@
-"""What a peer can make the server do, or keep, at once: bounded, whatever it sends."""
+"""What a peer can make the server do in one go, or keep: bounded, whatever it sends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_read_of_many_frames_is_interpreted_in_several_goes() -> None:
     assert peer.core.has_more
     assert sum(isinstance(event, CallStarted) for event in events) <= FRAMES_AT_ONCE // 2
     while peer.core.has_more:
-        events += peer.core.go_on(peer.now)
+        events += peer.core.proceed(peer.now)
     assert sum(isinstance(event, RequestEnded) for event in events) == 400
 
 
@@ -53,7 +53,7 @@ def test_few_frames_with_much_work_are_interpreted_in_several_goes(data: bytes) 
     goes = 1
     peer.core.receive(data, peer.now)
     while peer.core.has_more:
-        peer.core.go_on(peer.now)
+        peer.core.proceed(peer.now)
         goes += 1
     assert goes >= 3
 
@@ -128,7 +128,7 @@ def test_a_call_whose_request_does_not_end_is_ended() -> None:
     assert peer.ended() == ["no whole request within 30 s"]
 
 
-def test_responses_that_nobody_takes_are_bounded() -> None:
+def test_responses_that_a_client_does_not_take_are_bounded() -> None:
     peer = RawPeer(Http2Limits(unsent_bytes_max=1_000, unsent_bytes_end=9_000), PREFACE + settings(s4=0))
     first, second = peer.open_call(), peer.open_call()
     for _ in range(8):
