@@ -77,7 +77,7 @@ FRAMES_AT_ONCE = 256
 REQUEST_BYTES_AT_ONCE = (
     4 * MIB
 )  # inflated; what a message or a header block costs besides counts as so many bytes:
-MESSAGE_BYTES, HEADER_BYTE_BYTES = 512, 64
+MESSAGE_BYTES, HEADER_BYTE_BYTES = 2_048, 64
 DEADLINES_AT_ONCE = 512
 DEADLINES_KEPT = 1_024  # entries of calls that have ended, before they are dropped
 GOAWAY_TEXT_BYTES_MAX = 256

@@ -31,6 +31,7 @@ from aerobee.remoting.command import RemotingCommand
 log = logging.getLogger(__name__)
 
 SETTINGS_WAITING_MAX = 16  # settings frames of one stream that are not answered yet
+SETTINGS_BYTES_MAX = 256 * 1024  # 1,000 topics with filters; some 30 ms to apply
 FAILED = "process client telemetryCommand failed. "
 
 
@@ -116,6 +117,9 @@ class TelemetryStream:
         if settings.WhichOneof("pub_sub") is None:
             text = "there is no publishing or subscription data in settings"
             raise CallError(GrpcStatus.INVALID_ARGUMENT, text)
+        if settings.ByteSize() > SETTINGS_BYTES_MAX:
+            text = f"settings have {settings.ByteSize()} bytes, at most {SETTINGS_BYTES_MAX} are allowed"
+            raise CallError(GrpcStatus.INVALID_ARGUMENT, text)
         if len(self._waiting) >= SETTINGS_WAITING_MAX:
             text = f"{SETTINGS_WAITING_MAX} settings wait for their answer, no more are taken"
             raise CallError(GrpcStatus.RESOURCE_EXHAUSTED, text)
@@ -130,6 +134,7 @@ class TelemetryStream:
                 merged = await self._telemetry.apply(self._context, self._client, settings)
                 del self._waiting[0]
                 self._stream.push(pb.TelemetryCommand(status=status(), settings=merged))
+                await asyncio.sleep(0)  # other connections have their turn between the settings of this one
             if self._is_half_closed:
                 self._stream.end()
         except (RpcRefused, AerobeeError) as error:
