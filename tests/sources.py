@@ -51,3 +51,9 @@ def walk(tree: ast.AST) -> list[ast.AST]:
             elif isinstance(value, ast.AST) and kind.__base__ not in _MARKERS:
                 found.append(value)
     return found
+
+
+def forget() -> None:
+    """Let go of the trees: some gigabytes for the whole code."""
+    tree_of.cache_clear()
+    nodes.cache_clear()

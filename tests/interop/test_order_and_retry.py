@@ -276,13 +276,13 @@ async def test_dead_letters_of_a_real_broker_are_read_and_sent_again(
         await asyncio.to_thread(wait_for, "both messages", lambda: sorted(seen) == [b"0", b"1"])
 
 
-@pytest.mark.parametrize(("priority", "queue"), [("0", 0), ("2", 2), ("99", 3)])
+@pytest.mark.parametrize(("priority", "queue"), [(0, 0), (2, 2), (99, 3)])
 async def test_a_priority_is_the_queue_at_both_products(
-    cluster: Cluster, real: Cluster, driver: Driver, topic: str, priority: str, queue: int
+    cluster: Cluster, real: Cluster, driver: Driver, topic: str, priority: int, queue: int
 ) -> None:
     for each in (cluster, real):
         name = driver.unique(topic)
         await asyncio.to_thread(make_topic, driver, each, name)
         async with Producer(each.namesrv) as producer:
-            result = await producer.send(Message(name, b"x", properties={"_SYS_MSG_PRIORITY_": priority}))
+            result = await producer.send(Message(name, b"x", priority=priority))
         assert result.queue.queue_id == queue
