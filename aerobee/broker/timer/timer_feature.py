@@ -295,7 +295,7 @@ class Timers(Feature):
             self._has_run = True
             self._copy.forget()  # from here on the files are this broker's own
             told = self._files.rebuilt_from
-            self._saver.goes_by_time = told is not None and told.copied_from is not None
+            self._saver.hold_until_all_are_read(told is not None and told.copied_from is not None)
             self._service.start()
             self._saver.start(self._checkpoint)
             self._source.begin()

@@ -62,12 +62,17 @@ class TimerSaver:
         self._failed = False  # a sync failed: the result of a later one is meaningless
         self.current = TimerCheckpoint()
         # What is delivered is known by a RocketMQ master's read time alone: it counts until all messages have been read.
-        self.goes_by_time = False
+        self._goes_by_time = False
 
     def start(self, current: TimerCheckpoint | None) -> None:
         """Begin to save; `current` is the file's content."""
         self.current = current or self.current
         self._arm()
+
+    def hold_until_all_are_read(self, held: bool) -> None:
+        """Whether to write no checkpoint before all timer messages have been read: a RocketMQ master's read time alone says
+        what is delivered."""
+        self._goes_by_time = held
 
     def stop(self) -> None:
         """Save no more, nor what waits for its turn; save_last() follows at a clean stop."""
@@ -131,7 +136,7 @@ class TimerSaver:
     def is_held(self) -> bool:
         """Whether no checkpoint of this broker's own may be written or told yet: of messages without a unit it would not say which
         are delivered."""
-        return self.goes_by_time and not self._service.progress.may_deliver
+        return self._goes_by_time and not self._service.progress.may_deliver
 
     @property
     def _is_saving(self) -> bool:
