@@ -54,6 +54,6 @@ def walk(tree: ast.AST) -> list[ast.AST]:
 
 
 def forget() -> None:
-    """Let go of the trees: some gigabytes for the whole code."""
+    """Drop the trees: some gigabytes for the whole code."""
     tree_of.cache_clear()
     nodes.cache_clear()
