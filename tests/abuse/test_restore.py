@@ -448,7 +448,7 @@ async def test_the_command_takes_them_from_a_running_replica(
     printed = capsys.readouterr()
     assert code == 0, printed.err
     assert f"{len(offsets)} records" in printed.out
-    assert "not taken back" not in printed.out
+    assert "not restored" not in printed.out
     assert await asyncio.to_thread(everything, base) == base.queues
 
 

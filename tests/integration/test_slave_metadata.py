@@ -290,6 +290,6 @@ async def test_a_queue_that_cannot_be_looked_at_keeps_no_slave_from_leading(
     with monkeypatch.context() as broken:
         broken.setattr(type(queue), "entry", lambda self, offset: fails(offset))
         slave.replication.become_master(1)
-    assert "cannot be found out: [Errno 24] Too many open files" in caplog.text
+    assert "cannot be determined: [Errno 24] Too many open files" in caplog.text
     assert slave._serving.leading.leads
     await pair.send(slave, 1, topic="kept")
