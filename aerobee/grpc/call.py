@@ -1,4 +1,4 @@
-"""One gRPC call: a stream of an HTTP/2 connection, as both ends of it see it."""
+"""One gRPC call: its HTTP/2 stream, its state, and the events that its service receives."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from aerobee.grpc.message_reader import MessageReader
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """`path` is "/package.Service/Method", `metadata` the request's headers by lower-case name, the last value of each, without
-    those that the transport alone reads.
+    """`path` is "/package.Service/Method", `metadata` the request's headers by lower-case name, the last
+    value of each, without those that only the transport reads.
 
-    `deadline`: monotonic seconds at which the client gives up; None: never. `unsent` holds framed bytes that the peer's windows
-    hold back, `is_finishing` that trailers follow them.
+    `deadline`: monotonic seconds at which the client gives up; None: never. `unsent`: framed bytes that wait
+    for the peer's flow-control windows. `is_finishing`: trailers follow them.
     """
 
     stream_id: int
@@ -33,7 +33,7 @@ class Call:
         default_factory=list
     )  # not a deque, whose first block takes 600 bytes
     unsent_bytes: int = 0
-    blocked_since: float | None = None  # since when `unsent` waits for a window
+    blocked_since: float | None = None  # time since which `unsent` waits for a window
 
     def remaining_s(self, now: float) -> float | None:
         """Seconds until the deadline; None when there is none."""
@@ -75,14 +75,14 @@ class CallEnded:
 
 @dataclass(frozen=True, slots=True)
 class CallAnswered:
-    """The rest of a finished call's response, which had to wait for the peer's windows, was sent."""
+    """A finished call has sent the rest of its response, which had waited for the peer's windows."""
 
     call: Call
 
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """The peer has taken what the call wanted to send: send_message() may be called again."""
+    """The unsent bytes of the call are sent: send_message() may be called again."""
 
     call: Call
 

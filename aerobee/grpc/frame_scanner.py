@@ -4,8 +4,9 @@ Layout of a frame, source RFC 9113:
 
     uint24 length | uint8 type | uint8 flags | uint32 stream id | payload
 
-Invariants: at most one frame is kept; its length is checked as soon as it is known; a header block is bounded over all
-its frames; each kind of frame that costs its sender nothing has a rate. `Http2Fault` ends the connection.
+Invariants: it buffers at most one frame and checks the length as soon as it is known; a header block has a
+bound over all its frames; each kind of frame that costs its sender nothing has a rate limit. `Http2Fault`
+ends the connection.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class Http2Fault(Exception):
 
 
 class FrameScanner:
-    """Feed bytes, take whole frames. `is_waiting` says whether the peer owes the rest of something."""
+    """Feed bytes, take whole frames. `is_waiting`: a frame or a header block is incomplete."""
 
     def __init__(self, limits: Http2Limits, now: float) -> None:
         self._limits = limits
         self._buffer = bytearray()
         self._has_preface = False
-        self._block_bytes = -1  # of the header block being received; -1: none is
+        self._block_bytes = -1  # size of the header block being received; -1: none
         self._resets = TokenBucket(limits.resets, now)
         self._pings = TokenBucket(limits.pings, now)
         self._settings = TokenBucket(limits.settings, now)
@@ -56,7 +57,7 @@ class FrameScanner:
         return bool(self._buffer) or self._block_bytes >= 0
 
     def feed(self, data: bytes) -> None:
-        """Take bytes of the peer, those of one read."""
+        """Add the bytes of one read."""
         self._buffer += data
 
     def take_preface(self) -> bytes:
@@ -91,7 +92,7 @@ class FrameScanner:
         return kind, frame
 
     def on_response(self) -> None:
-        """A response was sent: peers measure bandwidth and open windows in answer to that."""
+        """Note a sent response: it entitles the peer to PING and WINDOW_UPDATE frames again."""
         self._pings.fill()
         self._empty_frames.fill()
 
@@ -129,6 +130,6 @@ class FrameScanner:
             raise Http2Fault(ENHANCE_YOUR_CALM, "too many frames without effect")
 
     def count_reset(self, now: float) -> None:
-        """A stream was reset because of what the peer sent. Raises Http2Fault."""
+        """Count a stream that was reset because of the peer. Raises Http2Fault above the rate."""
         if not self._resets.take(now):
             raise Http2Fault(ENHANCE_YOUR_CALM, "too many streams are reset")

@@ -5,8 +5,8 @@
     0000xxxx | value                    a value for a name of the static table, not kept
     00000000 | name | value             both as they are, not kept
 
-Responses have the same few headers again and again, so that whole blocks are remembered. As nothing is kept in HPACK's table,
-the peer cannot make this side keep anything, and a block costs a look-up. Texts are not Huffman coded.
+Responses repeat a few headers, so whole blocks are cached: a block costs one look-up. HPACK's dynamic table
+stays empty, so the peer cannot make this side store anything. Texts are not Huffman coded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-BLOCKS_MAX = 256  # remembered; a block with a status message is not
+BLOCKS_MAX = 256  # cached blocks; a block with a status message is not cached
 BLOCK_HEADERS_MAX = 3
 _NO_TABLE = b"\x20"
 _STATUS_NAME = 8  # index of ":status"
@@ -24,7 +24,9 @@ _NAMES = {b":status": _STATUS_NAME, b"content-type": _CONTENT_TYPE_NAME}
 
 
 class HeaderEncoder:
-    """What h2 needs of hpack's Encoder. `header_table_size` is what the peer allows, which is never used."""
+    """The part of hpack's Encoder that h2 uses. `header_table_size`: the size that the peer allows; the
+    encoder never uses it.
+    """
 
     def __init__(self) -> None:
         self.header_table_size = 4_096

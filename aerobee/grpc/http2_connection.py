@@ -3,8 +3,8 @@
     receive(data, now) -> events        outgoing() -> bytes        tick(now) -> events, no later than due()
     proceed(now) -> events, while has_more
 
-Frames are interpreted by the package h2; before it frame_scanner.py cuts and counts them. Source: RFC 9113, RFC 7541 and the gRPC
-protocol over HTTP/2.
+frame_scanner.py cuts and counts the frames; the package h2 interprets them. Source: RFC 9113, RFC 7541 and
+the gRPC protocol over HTTP/2.
 
 Invariants: - receive() never raises for bytes of the peer. A violation of the protocol or a limit ends the connection
 with GOAWAY, an error of one call ends that call.
@@ -89,22 +89,22 @@ _CONFIG = H2Configuration(
     header_encoding=None,
     validate_inbound_headers=False,  # request_headers.py
     normalize_inbound_headers=False,
-    validate_outbound_headers=False,  # those of this file
+    validate_outbound_headers=False,  # events of this file
     normalize_outbound_headers=False,
 )
 
 
 class _H2(H2Connection):
-    """h2's connection, which counts its open streams without looking at each."""
+    """h2's connection with a counter of open streams in place of h2's iteration over all streams."""
 
-    MAX_CLOSED_STREAMS = 1_024  # remembered, so that late frames of them are recognised
+    MAX_CLOSED_STREAMS = 1_024  # closed streams, so that late frames of them are recognised
 
     @property
     def open_inbound_streams(self) -> int:
         return len(self.streams)
 
     def forget(self, stream_id: int) -> None:
-        """Remember only how a stream was closed, if it is."""
+        """Drop the state of a closed stream except how it was closed."""
         stream = self.streams.get(stream_id)
         if stream is not None and stream.closed:
             del self.streams[stream_id]
@@ -112,7 +112,9 @@ class _H2(H2Connection):
 
 
 class Http2Connection:
-    """One connection. `calls` are the open ones by stream id, `is_closed` says that nothing more is read: send outgoing(), then close."""
+    """One connection. `calls`: open calls by stream id. `is_closed`: read no more, send outgoing(), then
+    close the transport.
+    """
 
     def __init__(
         self, limits: Http2Limits, now: float, message_bytes_max: Callable[[str], int] | None = None
@@ -150,10 +152,10 @@ class Http2Connection:
         self._unsent_bytes = 0
         self._deadlines: list[
             tuple[float, int, Call]
-        ] = []  # a heap; a call has one entry for each of its times
+        ] = []  # heap of deadlines; a call has one entry for each of its time limits
         self._sequence = itertools.count()
         self._started = self._heard = now
-        self._waiting_since: float | None = None  # since when the rest of a frame is missing
+        self._waiting_since: float | None = None  # time since which a frame is incomplete
         self._pinged: float | None = None  # time of this side's unacknowledged PING
         self._draining_since: float | None = None
         self._events: list[Event] = []
@@ -211,7 +213,7 @@ class Http2Connection:
         return self._take_events()
 
     def outgoing(self) -> bytes:
-        """The bytes that are to be sent to the peer now."""
+        """The bytes to send to the peer now."""
         data = self._h2.data_to_send() + self._extra_out
         self._extra_out = b""
         return data
@@ -224,8 +226,9 @@ class Http2Connection:
     # --- responses
 
     def start_response(self, call: Call, *, may_idle: bool = False) -> None:
-        """Send the response headers now, before the first message. Nothing for a call that has ended. With `may_idle` the call stays
-        open without a request."""
+        """Send the response headers now, before the first message. No effect on an ended call. With
+        `may_idle` the call stays open without a request.
+        """
         call.may_idle = call.may_idle or may_idle
         if not (call.is_over or call.is_responding):
             call.is_responding = True
@@ -252,7 +255,7 @@ class Http2Connection:
         return not call.unsent or self._unsent_bytes <= self._limits.unsent_bytes_max
 
     def finish(self, call: Call, status: GrpcStatus, message: str, now: float) -> None:
-        """End the call with this status, after what is unsent."""
+        """End the call with this status, after its unsent messages."""
         if call.is_over or call.is_finishing:
             return
         call.is_finishing = True
@@ -284,7 +287,7 @@ class Http2Connection:
         return due
 
     def tick(self, now: float) -> list[Event]:
-        """Do what is due: deadlines, limits of time, keep-alive. Send outgoing() afterwards."""
+        """Process expired deadlines and time limits, and send keep-alives. Send outgoing() afterwards."""
         if self.is_closed:
             return []
         limits = self._limits
@@ -308,7 +311,7 @@ class Http2Connection:
         return self._take_events()
 
     def go_away(self, now: float) -> None:
-        """Tell the peer to use another connection; calls that are open continue for at most `drain_s`."""
+        """Request that the peer use another connection; open calls continue for at most `drain_s`."""
         if self.is_closed or self._draining_since is not None:
             return
         self._draining_since = now
@@ -318,7 +321,7 @@ class Http2Connection:
             self._end("the server is shutting down", now)
 
     def lost(self, now: float, reason: str = "the connection is lost") -> list[Event]:
-        """The transport is gone: end all calls."""
+        """The transport is lost: end all calls."""
         self._end(reason, now)
         return self._take_events()
 
@@ -332,7 +335,7 @@ class Http2Connection:
 
     def _interpret(self, kind: int, frame: bytes, now: float) -> None:
         if kind == GOAWAY:
-            # For h2 nothing may be sent after it, but calls that are open get their responses still.
+            # h2 forbids sending after a GOAWAY of the peer, but open calls must still get their responses.
             if self._draining_since is None:
                 self._draining_since = now
             if not self.calls:
@@ -432,7 +435,7 @@ class Http2Connection:
 
     def _on_reset(self, event: StreamReset, now: float) -> None:
         if not event.remote_reset:
-            # h2 answered a frame that breaks the stream: a peer may provoke that as often as it may reset.
+            # h2 has reset a stream because of an invalid frame: it counts against the rate of resets.
             self._scanner.count_reset(now)
         call = self.calls.get(event.stream_id)
         if call is not None:
@@ -456,7 +459,7 @@ class Http2Connection:
                 self._events.append(Writable(call))
 
     def _pump(self, call: Call, now: float) -> None:
-        """Send as much as the windows allow, and the trailers behind it."""
+        """Send as many bytes as the windows allow, then the trailers."""
         h2, stream_id = self._h2, call.stream_id
         sent_bytes = 0
         while call.unsent:
@@ -482,7 +485,7 @@ class Http2Connection:
                 call.blocked_since = now
                 self._note_time(now + self._limits.window_s, call)
             else:
-                # A window of a few bytes now and then buys no more time than those bytes are worth.
+                # A peer that opens its window by a few bytes gains only the time for those bytes.
                 call.blocked_since = min(
                     now, call.blocked_since + sent_bytes / self._limits.window_bytes_per_s
                 )
@@ -500,7 +503,7 @@ class Http2Connection:
             self._h2.reset_stream(stream_id, NO_ERROR)
 
     def _abandon(self, call: Call, error: CallError, now: float) -> None:
-        """End a call that broke a rule: by a reset when a response message is sent in part, else with its status."""
+        """End a call that violated a limit: with a reset if a response message is partly sent, else with the status."""
         if call.unsent:
             self._h2.reset_stream(call.stream_id, CANCEL)
             self._over(call, error.message)
@@ -556,7 +559,7 @@ class Http2Connection:
         self._events.append(CallEnded(call, reason))
 
     def _fail(self, code: int, reason: str, now: float) -> None:
-        """The peer broke something that concerns the whole connection."""
+        """End the connection with GOAWAY: the peer violated a rule of the whole connection."""
         self._write_goaway(code, reason)
         self._end(reason, now)
 

@@ -23,11 +23,13 @@ class Http2Limits:
     responses that the peer's windows hold back (`unsent_bytes_end` + one message). An idle connection has some 20 KiB.
     """
 
-    concurrent_streams_max: int = 10_000  # as clientPollsMax; one more ends the connection
-    frame_bytes_max: int = 16 * KIB  # the smallest that the standard allows a server to announce
+    # maximum open calls, as clientPollsMax; one more ends the connection
+    concurrent_streams_max: int = 10_000
+    frame_bytes_max: int = 16 * KIB  # the smallest limit that RFC 9113 allows
     header_block_bytes_max: int = 16 * KIB  # compressed, over all CONTINUATION frames
     header_list_bytes_max: int = 16 * KIB  # of one request's metadata, decoded
-    header_table_bytes_max: int = 4 * KIB  # HPACK's dynamic table of the peer's headers; ours has none
+    # HPACK's dynamic table for the peer's headers; responses use no dynamic table
+    header_table_bytes_max: int = 4 * KIB
     message_bytes_max: int = 16 * MIB  # of one request message, compressed and decompressed
     receiving_bytes_max: int = (
         32 * MIB
@@ -47,8 +49,8 @@ class Http2Limits:
     keepalive_timeout_s: float = 20.0  # for its acknowledgement
     drain_s: float = 30.0  # from a GOAWAY to the end of the connection
     resets: Rate = Rate(1_000, 100.0)  # RST_STREAM frames of the peer (rapid reset, CVE-2023-44487)
-    pings: Rate = Rate(100, 10.0)  # PING frames; full again with each response that is sent
+    pings: Rate = Rate(100, 10.0)  # PING frames; each sent response refills the bucket
     settings: Rate = Rate(20, 1.0)  # SETTINGS frames
     empty_frames: Rate = Rate(
         10_000, 1_000.0
-    )  # WINDOW_UPDATE, PRIORITY, unknown types, DATA without bytes; full again with each response
+    )  # WINDOW_UPDATE, PRIORITY, unknown types, DATA without bytes; each response refills the bucket

@@ -35,7 +35,7 @@ class MessageReader:
         self._message_bytes_max = message_bytes_max
         self._encoding = encoding
         self._buffer = bytearray()
-        self._length = -1  # of the message being received, with its head; -1: not known yet
+        self._length = -1  # size of the message being received, with its head; -1: unknown yet
 
     @property
     def kept_bytes(self) -> int:
@@ -43,7 +43,7 @@ class MessageReader:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take bytes; return the messages that are complete with them. Raises CallError."""
+        """Add bytes; return the messages that they complete. Raises CallError."""
         self._buffer += data
         found: list[bytes] = []
         while True:

@@ -1,6 +1,6 @@
 """The headers of one request: whether HTTP/2 allows them, and as a mapping. Core.
 
-Checked here and not by h2, which ends the whole connection for what concerns one stream (RFC 9113, 8.1.1).
+Checked here and not by h2, which ends the whole connection for an error of one stream (RFC 9113, 8.1.1).
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any
 
 PSEUDO = frozenset({b":method", b":scheme", b":authority", b":path"})
 REQUIRED = (":method", ":scheme", ":path")
-# Of HTTP/1: they mean nothing here, and intermediaries may believe in them (RFC 9113, 8.2.2).
+# Headers of HTTP/1: they have no meaning in HTTP/2, but intermediaries may act on them (RFC 9113, 8.2.2).
 FORBIDDEN = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 _COLON = 0x3A
 
-# What the transport alone reads: of no use to a service, for as long as its call waits.
+# Headers that only the transport reads: a pending call need not store them.
 OF_TRANSPORT = PSEUDO | {
     "content-type", "te", "user-agent", "accept-encoding", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding",
 }  # fmt: skip
 
 
 def kept_metadata(headers: Mapping[str, str]) -> dict[str, str]:
-    """What a call keeps of its headers. Names are shared between calls, for thousands may wait."""
+    """The headers that a call stores. Calls share the names, because thousands of calls may be pending."""
     return {sys.intern(name): value for name, value in headers.items() if name not in OF_TRANSPORT}
 
 

@@ -1,14 +1,14 @@
-"""The status of a gRPC call, and how it is written into trailers. Core.
+"""The status of a gRPC call, and its encoding in trailers. Core.
 
-Source: the gRPC protocol over HTTP/2. RocketMQ's own status codes travel inside response messages; these here are for calls
-that have no response message.
+Source: the gRPC protocol over HTTP/2. RocketMQ's status codes are in response messages; these status codes
+end calls without a response message.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 
-MESSAGE_BYTES_MAX = 1_024  # of grpc-message before it is encoded: clients refuse larger header lists
+MESSAGE_BYTES_MAX = 1_024  # maximum size of grpc-message before encoding: clients refuse larger header lists
 
 
 class GrpcStatus(IntEnum):

@@ -6,7 +6,7 @@ from aerobee.grpc.limits import Rate
 
 
 class TokenBucket:
-    """A bucket that is full at first."""
+    """A token bucket, initially full."""
 
     __slots__ = ("_rate", "_seen", "_tokens")
 

@@ -10,7 +10,7 @@ from aerobee.monitoring.exposition import GAUGE, Histogram, Value, joined
 
 
 class Point(NamedTuple):
-    """One number of a family. `begin_ns`: from when on it counts."""
+    """One value of a family. `begin_ns`: start of its counting period."""
 
     name: str
     kind: str
@@ -20,22 +20,22 @@ class Point(NamedTuple):
 
 
 _Key = tuple[str, str]
-_LABEL = 'aggregation="delta"'  # RocketMQ gives it to every number then
+_LABEL = 'aggregation="delta"'  # RocketMQ adds this label to every value in delta mode
 
 
 class Deltas:
-    """since() for each point, then taken() with those that have arrived; round_over() when all families are through.
+    """Call since() for each point, taken() with the points that arrived, and round_over() after all families.
 
-    A point that did not arrive is in the next difference: nothing is lost, nothing counts twice.
+    The next difference includes a point that did not arrive: nothing is lost, nothing counts twice.
     """
 
     def __init__(self, begin_ns: int) -> None:
         self._begin_ns = begin_ns
-        self._before: dict[_Key, tuple[Value, int]] = {}  # of the last whole round
+        self._before: dict[_Key, tuple[Value, int]] = {}  # values of the last complete round
         self._now: dict[_Key, tuple[Value, int]] = {}
 
     def since(self, point: Point) -> Point | None:
-        """With the difference as value; None without an increase."""
+        """The point with its increase as value; None without an increase."""
         shown = point._replace(labels=joined(point.labels, _LABEL))
         if point.kind == GAUGE:
             return shown
@@ -52,13 +52,13 @@ class Deltas:
         return shown._replace(value=value, begin_ns=begin_ns)
 
     def taken(self, points: Iterable[Point], at_ns: int) -> None:
-        """They have arrived, each with the value that it had before since()."""
+        """Note that these points, as passed to since(), have arrived."""
         for point in points:
             if point.kind != GAUGE:
                 self._now[point.name, point.labels] = (point.value, at_ns)
 
     def round_over(self) -> None:
-        """Series that are gone are forgotten."""
+        """End the round: drop series that no longer exist."""
         self._before, self._now = self._now, {}
 
 

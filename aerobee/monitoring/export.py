@@ -1,4 +1,4 @@
-"""All ways by which a role's numbers leave it: `metricsExporterType` names one, several or none."""
+"""All exporters of a server's metrics: `metricsExporterType` names one, several or none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aerobee.monitoring.push import LogSink, OtlpSink, Push
 
 
 class Export:
-    """start() once, then stop(); stop() without start() does nothing."""
+    """The exporters of one server. start() once, then stop(); stop() without start() does nothing."""
 
     def __init__(
         self,
@@ -25,7 +25,9 @@ class Export:
         families: Callable[[], Iterable[Family]],
         clock: Clock,
     ) -> None:
-        """`scope` names the numbers of a role to OpenTelemetry. Raises ConfigError when an extra is not installed."""
+        """`scope` is the OpenTelemetry scope of a server's metrics. Raises ConfigError when an extra is not
+        installed.
+        """
         exporters = config.exporters
         self.http = (
             HttpServer(
@@ -67,12 +69,12 @@ class Export:
         return self.http.address
 
     async def start(self) -> None:
-        """Listen, and send from now on. Raises OSError when the address is taken."""
+        """Listen, and start to push. Raises OSError when the address is in use."""
         if self.http is not None:
             try:
                 await self.http.start()
             except BaseException:
-                await self.stop(last_round=False)  # a sink has a channel already
+                await self.stop(last_round=False)  # a sink has opened a channel
                 raise
         for push in self.pushes:
             push.start()
@@ -83,7 +85,7 @@ class Export:
             self.http.prepare(size)
 
     async def stop(self, *, last_round: bool = True) -> None:
-        """With a last round to whoever is sent numbers, then close the port."""
+        """Push a last round to the receivers, then close the port."""
         for push in self.pushes:
             await push.stop(last_round=last_round)
         if self.http is not None:

@@ -1,7 +1,7 @@
-"""Numbers as a page of the Prometheus text format, version 0.0.4. Core.
+"""Metrics as a page of the Prometheus text format, version 0.0.4. Core.
 
-Labels are made into text once for all families that share them (`label_text`). A family of many samples comes in slices, which
-page.py keeps from page to page.
+`label_text` renders labels once for all families that share them. A family of many samples consists of
+slices, whose text page.py reuses for the next page.
 
 Source: Exposition formats (Prometheus documentation).
 """
@@ -23,7 +23,9 @@ Sample = tuple[str, float]  # the text of the labels and the value
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Durations or sizes: (upper end, how many up to it) from the smallest end on, how many in all, and their sum."""
+    """Durations or sizes: (upper bound, number of values up to it) in ascending order, number of all values,
+    and their sum.
+    """
 
     buckets: tuple[tuple[float, int], ...]
     count: int
@@ -37,7 +39,7 @@ Value = float | Histogram
 class Slice:
     """Some samples of a family. Slices with equal tokens at the same position have equal samples.
 
-    `common`: labels that all of them have before their own, of which none may be without then.
+    `common`: labels that precede the own labels of all samples; every sample must have own labels then.
     """
 
     token: Hashable
@@ -47,10 +49,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One name with all that it has values for: samples, and slices of them. Each may be an iterator: it is read once.
+    """One metric name with its samples and slices. Both may be iterators, which are read once.
 
-    The text of a sample's labels comes from label_text(). A histogram's value is a Histogram. The caller omits unknown
-    values: absent is not zero.
+    The text of a sample's labels comes from label_text(). The value of a histogram is a Histogram. The caller
+    omits unknown values: absent is not zero.
     """
 
     name: str
@@ -66,7 +68,7 @@ def label_text(labels: Mapping[str, str]) -> str:
 
 
 def joined(*texts: str) -> str:
-    """Several label texts as one."""
+    """Several label texts joined into one."""
     return ",".join(text for text in texts if text)
 
 
@@ -83,7 +85,8 @@ def sample_text(name: str, samples: Iterable[tuple[str, Value]], common: str = "
     head = f"{name}{{{begin}"
     return "".join(
         [
-            # As number_text() says, inlined (80 ns a sample, 126 with the call): there may be a million of them.
+            # number_text(), inlined (80 ns a sample, 126 ns with the call): a page may have a million
+            # samples.
             f"{head}{labels}}} {value}\n"
             if type(value) is int or (isinstance(value, float) and isfinite(value))
             else _lines(name, f"{begin}{labels}", value)
@@ -103,7 +106,7 @@ def number_text(value: float) -> str:
     return repr(value)
 
 
-_end_text = lru_cache(maxsize=1_024, typed=True)(number_text)  # of buckets there are few
+_end_text = lru_cache(maxsize=1_024, typed=True)(number_text)  # bucket bounds are few, so cached
 
 
 def _lines(name: str, labels: str, value: Value) -> str:

@@ -1,17 +1,18 @@
-"""The HTTP port of a role: /metrics for Prometheus, /livez, /readyz and /startupz for whoever watches the process.
+"""The HTTP port of a server: /metrics for Prometheus; /livez, /readyz and /startupz for probes.
 
-A page is made in steps of a millisecond between which the event loop serves others. Those who ask while one is being made get
-the same one: a hundred scrapers cost what one costs.
+A page is rendered in steps of a millisecond, between which the event loop serves other requests. All scrapes
+that arrive during rendering get the same page: a hundred scrapers cost as much as one.
 
 A request is answered within ANSWER_S. If a large page is not ready by then, the reply has the completed families: the others are
 absent, aerobee_page_complete is 0, and rendering continues. From then on a large page is rendered repeatedly, with pauses, and a
 request gets the last page immediately; aerobee_page_age_seconds is its age. Rendering ends after IDLE_S without a request. The
 compressed pieces of the last page stay in memory; the next page reuses them and takes a tenth of the time.
 
-The server calls prepare() when it has much more to show, to pre-render the page, so that the first scrape finds such pieces.
+The server calls prepare() when it has many new series. prepare() pre-renders the page, so the first scrape
+finds such pieces.
 
-No part of it takes anything from a request but its path; a peer that sends a body is not listened to. A page is sent in parts, of which a peer
-that does not read holds one, and for RESPONSE_S at most.
+The server uses only the path and the Accept-Encoding of a request; it refuses a request body. It sends a page
+in parts: a peer that does not read occupies one part, for at most RESPONSE_S.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 0.2  # 5,000 topics and 20 groups are to be answered in 0.3 s, of which sending takes some
-LARGE_BYTES = 4_000_000  # 20,000 lines: what is smaller is made in some 15 ms and waited for
-AHEAD_PAUSE_S = 5.0  # between two pages rendered without a waiting request
+ANSWER_S = 0.2  # a page of 5,000 topics and 20 groups must arrive within 0.3 s, including its transfer
+LARGE_BYTES = 4_000_000  # 20,000 lines; a request waits for a smaller page, which takes some 15 ms
+AHEAD_PAUSE_S = 5.0  # pause between two pages that are rendered without a pending request
 IDLE_S = 360.0  # longer than scrape intervals: Prometheus drops a series without samples for 5 minutes
-GROWTH_MIN = 1_000  # series of a family: of fewer a page is made in milliseconds
+GROWTH_MIN = 1_000  # series; a page with fewer takes milliseconds
 BODY_BYTES_MAX = 0
 WRITE_BYTES = 65_536
 RESPONSE_S = 60.0  # Prometheus gives up after its scrape_timeout, 10 s
@@ -68,10 +69,11 @@ class HttpServer:
         self._clock = clock
         self._maker = PageMaker()
         self._making: asyncio.Task[Page] | None = None
-        self._wanted: asyncio.Future[Page] | None = None  # page that present requests wait for, and deadline
+        # page for which the current requests wait, and its deadline
+        self._wanted: asyncio.Future[Page] | None = None
         self._answer_at = 0.0
         self._hurry = asyncio.Event()  # set while a request waits: no pauses
-        self._last: Page | None = None  # a large one, kept for those who will ask
+        self._last: Page | None = None  # the last large page, kept for further requests
         self._again: Timer | None = None
         self._asked_at = -inf
         self._prepared_size = 0
@@ -119,7 +121,7 @@ class HttpServer:
         self._asked_at = self._clock.monotonic()
         page = self._last
         if page is None:
-            # Shielded: that one of those who wait goes away stops nothing for the others.
+            # Shielded: a disconnecting client must not cancel the page of the others.
             page = await asyncio.shield(self._soon())
         page = page.with_last(self._about(page))
         headers = {"Content-Type": CONTENT_TYPE}
@@ -136,14 +138,14 @@ class HttpServer:
                 await response.prepare(request)
                 for part in joined_to(parts, WRITE_BYTES):
                     await response.write(part)
-                    await asyncio.sleep(0)  # write() waits only for a peer that is slower than this
+                    await asyncio.sleep(0)  # write() yields to the event loop only when the peer is slow
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
         return response
 
     def _soon(self) -> asyncio.Future[Page]:
-        """The answer to all who ask now."""
+        """The page for all current requests."""
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()
             self._answer_at = self._clock.monotonic() + ANSWER_S
@@ -198,7 +200,7 @@ class HttpServer:
             log.error("the page of metrics could not be made", exc_info=error)
             if wanted is not None:
                 wanted.set_exception(error)
-                wanted.exception()  # it is said already
+                wanted.exception()  # logged already
             return
         page = task.result()
         if wanted is not None:
@@ -214,7 +216,7 @@ class HttpServer:
         if self._is_asked:
             self._make()
         else:
-            self._last = None  # an old page must not be served
+            self._last = None  # drop the old page: it must not be served
 
     @property
     def _is_asked(self) -> bool:
@@ -271,7 +273,7 @@ def takes_gzip(accepted: str) -> bool:
 
 
 def joined_to(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same bytes in pieces of `size` at least, but for the last."""
+    """Join pieces to at least `size` bytes each, except the last."""
     waiting: list[bytes] = []
     length = 0
     for part in parts:
@@ -285,7 +287,7 @@ def joined_to(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def _load_web() -> Any:
-    """aiohttp's server. Loaded when it is needed only: it takes 17 MB of memory."""
+    """aiohttp's server, imported only when needed: it takes 17 MB of memory."""
     try:
         return importlib.import_module("aiohttp.web")
     except ImportError as missing:

@@ -1,14 +1,14 @@
-"""Health of a group on one queue, derived from its offsets over some minutes. A core: samples in, a state and its
-reason out.
+"""Health of a group on one queue, derived from its offsets over some minutes. Core: samples in, a state and
+its reason out.
 
-Thresholds of messages say little: a thousand behind is nothing for a fast consumer and a day for a slow one. So the samples
-of a window are judged, in this order, and the first that holds is the state:
+A threshold in messages says little: a lag of a thousand is nothing for a fast consumer and a day for a slow
+one. So these rules judge the samples of a window, in this order; the first rule that applies is the state:
 
     UNKNOWN     the group has no committed offset, or the history is too short
     MISMATCH    members of the group have different subscriptions, so they miss messages
     OK          no lag now
-    REWIND      the offset went back and has not come again to where it was
-    BLOCKED     one member has had the ordered queue for itself for long, and the offset has not moved meanwhile
+    REWIND      the offset decreased and has not reached its previous value again
+    BLOCKED     one member has locked the ordered queue for long, and the offset has not moved meanwhile
     OK          no lag at some time in the window
     STOP        lag, and no commit in the whole window
     STALL       lag, with members online or commits, but the offset has not moved in the whole window
@@ -68,7 +68,7 @@ _RANK = {state: rank for rank, state in enumerate(SEVERITY)}
 
 
 class Sample(NamedTuple):
-    """One look at one queue. Offsets count messages, times are ms since any fixed moment."""
+    """One sample of one queue. Offsets count messages, times are ms since any fixed moment."""
 
     at_ms: int
     committed: int | None  # the committed offset; None: none
@@ -97,10 +97,10 @@ Window = tuple[Sample, ...]
 
 
 def extended(window: Window, sample: Sample, *, window_ms: int = WINDOW_MS) -> Window:
-    """The window with one sample more and without what no rule needs.
+    """The window with a further sample, without samples that no rule needs.
 
-    One sample that is older than the window stays, so that a whole window can be judged. Raises UsageError when the sample is
-    older than the last one of the window; one of the same time replaces it.
+    One sample older than the window stays, so that the rules see a whole window. Raises UsageError when the
+    new sample is older than the last one; a sample with the same time replaces the last one.
     """
     if window and sample.at_ms < window[-1].at_ms:
         raise UsageError(f"a sample of {sample.at_ms} ms comes after one of {window[-1].at_ms} ms")
@@ -185,7 +185,7 @@ def _judge_lagging(known: list[Sample], now: Sample, span_ms: int, window_ms: in
 
 
 def _stood_ms(known: list[Sample], allowed_lag: int) -> int:
-    """For how long the offset has not moved while messages waited."""
+    """Duration for which the offset has not moved while there was lag."""
     now = known[-1]
     began_ms = now.at_ms
     for sample in reversed(known):
@@ -220,7 +220,7 @@ def drain_s(windows: Iterable[Window], *, window_ms: int = WINDOW_MS) -> float |
 
 
 def worst(states: Iterable[LagState]) -> LagState:
-    """The state that speaks for all of these; UNKNOWN when there are none."""
+    """The worst of these states; UNKNOWN when there are none."""
     return min(states, key=_RANK.__getitem__, default=LagState.UNKNOWN)
 
 

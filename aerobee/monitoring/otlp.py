@@ -1,7 +1,7 @@
-"""Numbers to an OpenTelemetry receiver: OTLP over gRPC, `metricsExporterType=OTLP_GRPC`. Needs the extra `otel`.
+"""Pushes metrics to an OpenTelemetry receiver: OTLP over gRPC, `metricsExporterType=OTLP_GRPC`. Needs the extra `otel`.
 
-Names and labels are those of /metrics. There is no resource, and the scope is named as RocketMQ names its meters. A call runs in
-gRPC's threads; the event loop only fills the request and is notified of the end.
+Names and labels are those of /metrics. Requests have no resource; their scope has the name of RocketMQ's
+meters. A call runs in gRPC's threads; the event loop only fills the request and is notified of the end.
 
 Source: opentelemetry/proto/metrics/v1/metrics.proto; BrokerMetricsManager, ControllerMetricsManager (RocketMQ).
 """
@@ -21,11 +21,11 @@ from aerobee.monitoring.exposition import COUNTER, HISTOGRAM, Histogram, Value
 
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
-RECONNECT_MS_MAX = 10_000  # gRPC's own bound is two minutes
+RECONNECT_MS_MAX = 10_000  # maximum pause between connection attempts; gRPC's default is two minutes
 
 
 def attributes(labels: str) -> list[tuple[str, str]]:
-    """The names and values that label_text() made a text of."""
+    """Parse the text of label_text() into names and values."""
     return [
         (name, _ESCAPE.sub(_unescaped, value) if "\\" in value else value)
         for name, value in _LABEL.findall(labels)
@@ -33,7 +33,7 @@ def attributes(labels: str) -> list[tuple[str, str]]:
 
 
 def target_of(text: str) -> tuple[str, bool]:
-    """host:port of metricsGrpcExporterTarget, and whether by TLS. Without http:// it is, as with RocketMQ."""
+    """(host:port of metricsGrpcExporterTarget, whether to use TLS). Without http:// it uses TLS, as RocketMQ does."""
     scheme, _, address = text.strip().rpartition("://")
     return address.rstrip("/"), scheme.lower() != "http"
 
@@ -79,11 +79,11 @@ class OtlpReceiver:
         self._stub = stub(self._channel)
 
     def request(self, at_ns: int) -> OtlpRequest:
-        """An empty one, of what was true at that time."""
+        """An empty request for values of this time."""
         return OtlpRequest(self._service.ExportMetricsServiceRequest(), self._scope, self._temporality, at_ns)
 
     async def send(self, request: OtlpRequest) -> Taken:
-        """Returns when the receiver has answered, or will not."""
+        """Send a request; returns after the reply or the time-out."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         call = self._stub.Export.future(request.message, timeout=self._timeout_s, metadata=self._headers)
@@ -107,12 +107,12 @@ class OtlpReceiver:
         return Taken(True)
 
     def close(self) -> None:
-        """Calls under way end."""
+        """Cancel calls in flight, and close the channel."""
         self._channel.close()
 
 
 class OtlpRequest:
-    """An ExportMetricsServiceRequest that is filled point by point; those of one family come one behind the other."""
+    """An ExportMetricsServiceRequest that is filled point by point; points of one family must be consecutive."""
 
     def __init__(self, message: Any, scope: str, temporality: int, at_ns: int) -> None:
         self.message = message
@@ -161,7 +161,7 @@ def _fill(entry: Any, value: Value) -> None:
 
 
 def _apart(counts: Iterable[int]) -> list[int]:
-    """Prometheus counts up to each end, OTLP between two."""
+    """Counts per bucket from cumulative counts: Prometheus counts up to each bound, OTLP between two bounds."""
     apart, before = [], 0
     for count in counts:
         apart.append(count - before)

@@ -1,11 +1,11 @@
-"""A page of /metrics in pieces that are kept from page to page, each packed once. Core.
+"""A page of /metrics in compressed pieces, which the next page reuses. Core.
 
-A broker of 5,000 topics and 20 groups has 800,000 lines, of which few change from one scrape to the next. A family may come in
-slices: each with a token that identifies the data of its lines. While the token of a slice stays equal, its lines are not rendered
-again: the compressed piece of the previous page is reused.
+A broker with 5,000 topics and 20 groups has 800,000 lines, of which few change between two scrapes. A family
+may consist of slices, each with a token that identifies the data of its lines. While the token of a slice
+stays equal, the page reuses the compressed piece of the previous page.
 
-The packed page is one gzip stream (RFC 1952). Each piece is deflated by itself and ends at a byte without a back reference into
-another one, so that pieces are put one behind the other; the checksum of the whole is combined from theirs.
+The compressed page is one gzip stream (RFC 1952). Each piece is deflated separately, ends at a byte boundary
+and refers to no other piece, so pieces can be concatenated; the checksum of the page is combined from theirs.
 
 Source: crc32_combine (zlib).
 """
@@ -27,12 +27,12 @@ _RAW = -15
 _GZIP_BEGIN = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 _LAST_BLOCK = b"\x03\x00"  # an empty one
 _POLYNOMIAL = 0xEDB88320
-_ONE = 1 << 31  # the polynomial 1: bits are reflected
+_ONE = 1 << 31  # the polynomial 1 in reflected bits
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some lines, deflated. `shift` moves a checksum over so many bytes."""
+    """Some lines, deflated. `shift` advances a checksum by the length of the piece."""
 
     token: Hashable
     packed: bytes
@@ -43,10 +43,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Pieces one behind the other.
+    """Concatenated pieces.
 
-    `is_whole`: with all families, each of which is there as a whole or not at all. `begun_at`: when the first of them was read,
-    monotonic seconds.
+    `is_whole`: the page has all families; otherwise each family is complete or absent. `begun_at`: time of
+    the first read, in monotonic seconds.
     """
 
     pieces: tuple[Piece, ...]
@@ -55,7 +55,7 @@ class Page:
     is_whole: bool
 
     def with_last(self, families: Iterable[Family]) -> Page:
-        """The same with further families at the end."""
+        """A page with further families at the end."""
         text = "".join(heading(family) + sample_text(family.name, family.samples) for family in families)
         piece = _piece(None, text)
         return replace(self, pieces=(*self.pieces, piece), crc=_combined(self.crc, piece))
@@ -85,22 +85,22 @@ class Page:
 
 
 class _Placed(NamedTuple):
-    """The piece of a slice, and the checksum of its family's slices up to it."""
+    """The piece of a slice, and the checksum of its family's slices including this one."""
 
     piece: Piece
     crc: int
 
 
 class PageMaker:
-    """Makes pages one after the other."""
+    """Renders successive pages."""
 
     def __init__(self) -> None:
         self._kept: dict[str, list[_Placed]] = {}  # by the name of the family
-        self._pieces: list[Piece] = []  # of the families that are through
+        self._pieces: list[Piece] = []  # pieces of the completed families
         self._crc = 0
         self._begun_at, self._is_whole = 0.0, False
-        self.length = 0  # bytes of text that the page has by now, of the family that is not through yet too
-        self.made_count = 0  # pieces of it that were made, not kept
+        self.length = 0  # bytes of text of the page so far, including the family in progress
+        self.made_count = 0  # number of newly rendered pieces of the page
 
     @property
     def page(self) -> Page:
@@ -108,7 +108,7 @@ class PageMaker:
         return Page(tuple(self._pieces), self._crc, self._begun_at, self._is_whole)
 
     def make(self, families: Iterable[Family], begun_at: float) -> Iterator[None]:
-        """Make `page` in steps, between which others may have their turn."""
+        """Render `page` in steps, between which the caller may serve other tasks."""
         self._pieces, self._crc, self.length, self.made_count = [], 0, 0, 0
         self._begun_at, self._is_whole = begun_at, False
         names: set[str] = set()
@@ -120,7 +120,7 @@ class PageMaker:
         self._is_whole = True
 
     def _add(self, family: Family) -> Iterator[None]:
-        """Put a family behind the others when all of it is there. One without samples is left out."""
+        """Append a completed family to the page. A family without samples is omitted."""
         loose = [_piece(None, heading(family))]
         samples = iter(family.samples)
         while some := list(islice(samples, SAMPLES_A_PIECE)):
@@ -162,12 +162,12 @@ def _piece(token: Hashable, text: str) -> Piece:
 
 
 def _combined(crc: int, piece: Piece) -> int:
-    """The checksum of what has `crc` with the piece behind it."""
+    """The checksum of bytes with checksum `crc` followed by the piece."""
     return _product(piece.shift, crc) ^ piece.crc
 
 
 def _product(one: int, other: int) -> int:
-    """Of two polynomials over GF(2), modulo that of CRC-32."""
+    """The product of two polynomials over GF(2), modulo the polynomial of CRC-32."""
     result = 0
     while one:
         if one & _ONE:
@@ -199,7 +199,9 @@ def _shift_of(length: int) -> int:
 
 @cache
 def _byte_shift(byte: int, exponent: int) -> int:
-    """The shift over `byte` times 2 to the `exponent` bytes: cached, so that a length costs a product for each of its bytes."""
+    """The shift by `byte` * 2**`exponent` bytes. Cached: the shift of a length costs one product for each
+    byte of the length.
+    """
     result, bit = _ONE, exponent
     while byte:
         if byte & 1:

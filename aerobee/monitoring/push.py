@@ -1,8 +1,8 @@
 """Metrics pushed at an interval: to an OpenTelemetry receiver, or to the log.
 
-A round reads the same families as /metrics, in steps of a millisecond with pauses: it takes at most 5 % of a core. Only one
-request is made at a time, of at most `metricsExportBatchMaxDataPoints` numbers. A receiver that does not take one costs a
-warning and the rest of the round; the next one begins as if nothing had been.
+A round reads the same families as /metrics, in steps of a millisecond with pauses: it takes at most 5 % of a
+core. It sends one request at a time, with at most `metricsExportBatchMaxDataPoints` values. If the receiver
+refuses a request, the push logs a warning and ends the round; the next round starts normally.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Sink(Protocol):
     name: str
 
     def begin(self, at_ns: int) -> None:
-        """A round of what is true at that time. Data of an earlier round is not sent."""
+        """Begin a round with values of this time. Unsent data of an earlier round is dropped."""
 
     async def add(self, point: Point, help_text: str) -> tuple[list[Point], Taken]:
-        """Points that were sent with this one, and what became of them."""
+        """Add a point. Returns the points that were sent with it, and the result of the request."""
 
     async def flush(self) -> tuple[list[Point], Taken]:
         """The rest."""
@@ -63,14 +63,14 @@ class Push:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """The first round is an interval from now."""
+        """Start; the first round follows after one interval."""
         self._task = asyncio.create_task(self._run(), name="metrics-push")
 
     async def stop(self, *, last_round: bool = True) -> None:
-        """With one more round, for which there is a second."""
+        """Push a last round within a second, then stop."""
         task, self._task = self._task, None
         if task is None:
-            self._sink.close()  # it was opened with this object
+            self._sink.close()  # the sink was opened with this object
             return
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -86,7 +86,7 @@ class Push:
             self._sink.close()
 
     async def round(self, *, pause_steps: int = PAUSE_STEPS) -> bool:
-        """Send all numbers once. Returns whether all arrived, also when some of them were rejected then."""
+        """Send all values once. Returns whether all arrived, including those that the receiver rejected."""
         turn, at_ns = perf_counter(), time_ns()
         rejected = False
         self._sink.begin(at_ns)
@@ -122,7 +122,7 @@ class Push:
 
     def _noted(self, points: list[Point], taken: Taken, at_ns: int) -> bool:
         if taken.trouble:
-            # Once for each code of gRPC: the words behind it change from try to try.
+            # Log once for each gRPC code: the text behind it differs between tries.
             code = taken.trouble.partition(":")[0]
             level = logging.DEBUG if code == self._trouble else logging.WARNING
             log.log(level, "numbers were not taken by %s: %s", self._sink.name, taken.trouble)
@@ -133,7 +133,7 @@ class Push:
 
 
 class OtlpSink:
-    """Fills requests and sends each that is full."""
+    """Fills requests, and sends each full one."""
 
     def __init__(self, receiver: OtlpReceiver, deltas: Deltas | None, batch_points: int) -> None:
         self.name = receiver.name
@@ -170,7 +170,7 @@ class OtlpSink:
 
 
 class LogSink:
-    """A line of the text format for each number, at level INFO of the logger `aerobee.metrics`."""
+    """Writes each value as a line of the text format to the logger `aerobee.metrics`, at level INFO."""
 
     name = "the log"
 

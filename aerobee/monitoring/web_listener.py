@@ -1,11 +1,12 @@
 """A listener for HTTP that untrusted clients cannot exhaust, on aiohttp.
 
-aiohttp takes as many connections as come, and each may be silent for an hour: at a broker they would take the
-descriptors that its store and its clients need. Here a connection beyond the bound ends one of the address that has
-most, its oldest: who opens connection after connection pushes out its own, not that of Prometheus or an administrator
-elsewhere. The event loop accepts up to BACKLOG simultaneous connections before the server sees the first, so that many
-more are open for one iteration. Invalid HTTP, and a peer that disconnects before its reply, cause a debug line; aiohttp
-would write a traceback for each.
+aiohttp accepts any number of connections, and each may be silent for an hour: at a broker they would take the
+descriptors that its store and its clients need. Here a connection beyond the bound ends the oldest connection
+of the address with the most connections. So a client that opens many connections loses its own ones, not
+those of Prometheus or of an administrator at another address. The event loop accepts up to BACKLOG
+simultaneous connections before the server sees the first, so that many more are open for one iteration.
+Invalid HTTP, and a peer that disconnects before its reply, cause a debug line; aiohttp would write a
+traceback for each.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KEEP_ALIVE_S = 75.0  # for how long a connection may be idle between two requests
+KEEP_ALIVE_S = 75.0  # maximum idle time of a connection between two requests
 CLOSE_TIMEOUT_S = 1.0
 BACKLOG = 128
 
@@ -37,8 +38,9 @@ class WebListener:
     """One port of an application. start() once, then stop(); stop() without start() does nothing."""
 
     def __init__(self, app: web.Application, *, connections_max: int) -> None:
-        """Beyond `connections_max`, or half of the files that this process may open, connections are ended, with what is being sent
-        on them."""
+        """Connections beyond `connections_max`, or half of the limit of open files, are aborted, even during
+        a reply.
+        """
         web_runner = importlib.import_module("aiohttp.web_runner")
         self._runner: web.AppRunner = web_runner.AppRunner(
             app,
@@ -59,7 +61,7 @@ class WebListener:
         await self._start(host=bare_host(host) or None, port=port, reuse_address=True)
 
     async def start_at(self, listener: socket.socket) -> None:
-        """Listen at a socket that is bound already."""
+        """Listen at a bound socket."""
         await self._start(sock=listener)
 
     async def stop(self) -> None:
@@ -87,13 +89,14 @@ class WebListener:
         self.address = (str(host), int(port))
 
     def _look_at_each(self, server: web.Server) -> None:
-        """Have each connection counted once the server knows it. Event loops tell of it at different times: asyncio's before timers
-        that are due, uvloop's in a later pass, so no delay after accept() is right for both."""
+        """Count connections after each new one. Event loops report it at different times: asyncio's before
+        timers that are due, uvloop's in a later iteration, so no delay after accept() is right for both.
+        """
         known = server.connection_made
 
         def connection_made(handler: RequestHandler, transport: asyncio.Transport) -> None:
             known(handler, transport)
-            if self._look is None:  # one look counts all that come in this pass of the loop
+            if self._look is None:  # one check counts all connections of this event loop iteration
                 self._look = asyncio.get_running_loop().call_soon(self._end_most)
 
         server.connection_made = connection_made  # type: ignore[method-assign]
@@ -103,7 +106,7 @@ class WebListener:
         server = self._runner.server
         if server is None:
             return
-        by_address: dict[str, list[asyncio.WriteTransport]] = {}  # the oldest last
+        by_address: dict[str, list[asyncio.WriteTransport]] = {}  # oldest connection last
         for each in reversed(server.connections):
             # uvloop's transports are of no class of asyncio's; they have the same methods.
             transport = cast("asyncio.WriteTransport | None", each.transport)
@@ -123,11 +126,11 @@ class WebListener:
                 join_address(*self.address),
                 address,
             )
-            by_address[address].pop().abort()  # a peer that does not read would keep what is merely closed
+            by_address[address].pop().abort()  # close() would wait for a peer that does not read
 
 
 def _requests_log() -> logging.Logger:
-    """aiohttp's own words: errors of handlers; those of peers as debug lines."""
+    """Logger for aiohttp: errors of handlers stay errors; errors that peers cause become debug lines."""
     found = logging.getLogger(f"{__name__}.requests")
     if not found.filters:
         found.addFilter(_PeersErrors())

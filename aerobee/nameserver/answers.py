@@ -1,8 +1,9 @@
 """Bodies of a NameServer's answers. Core. Source: TopicRouteData, ClusterInfo, TopicList, KVTable (RocketMQ).
 
-A route is written in one of two dialects. Standard JSON, ASCII only with quoted broker ids, for askers from version
-401 on or those that set `acceptStandardJsonOnly`; else fastjson's, which writes integer keys without quotes. Neither
-holds a blank outside of texts: the Go client splits the raw text at commas. Fields come in alphabetical order.
+A route is written in one of two dialects. Standard JSON, ASCII only with quoted broker ids, for clients from
+version 401 on or those that set `acceptStandardJsonOnly`; else fastjson's, which writes integer keys without
+quotes. Neither contains a blank outside of strings: the Go client splits the raw text at commas. Fields are
+in alphabetical order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STANDARD_JSON_VERSION_MIN = 401
 
 
 def route_body(route: RouteView, *, standard: bool, order_conf: str | None = None) -> bytes:
-    """TopicRouteData. `orderTopicConf` is left out unless there is one: clients act on an empty text, too."""
+    """TopicRouteData. `orderTopicConf` is omitted for topics without one: clients act on an empty text, too."""
     head = [
         f'"brokerDatas":[{",".join(_group_text(group, quoted=standard) for group in route.groups)}]',
         f'"filterServerTable":{_dumps({key: list(value) for key, value in route.filter_servers.items()})}',
@@ -35,7 +36,7 @@ def route_body(route: RouteView, *, standard: bool, order_conf: str | None = Non
 
 
 def cluster_info_body(groups: Iterable[GroupView], clusters: Mapping[str, Iterable[str]]) -> bytes:
-    """ClusterInfo, in fastjson's dialect for every asker, as RocketMQ writes it."""
+    """ClusterInfo, in fastjson's dialect for every client, as RocketMQ writes it."""
     table = ",".join(f"{_dumps(group.name)}:{_group_text(group, quoted=False)}" for group in groups)
     names = _dumps({cluster: list(brokers) for cluster, brokers in clusters.items()})
     return f'{{"brokerAddrTable":{{{table}}},"clusterAddrTable":{names}}}'.encode()
@@ -50,7 +51,7 @@ def member_group_body(cluster: str, name: str, addresses: Mapping[int, str]) -> 
 
 
 def topic_list_body(topics: Sequence[str], broker_address: str | None = None) -> bytes:
-    """TopicList; `brokerAddr` is left out when there is none."""
+    """TopicList; `brokerAddr` is omitted when it is empty."""
     fields: dict[str, Any] = {} if broker_address is None else {"brokerAddr": broker_address}
     return orjson.dumps({**fields, "topicList": list(topics)})
 

@@ -1,7 +1,7 @@
 """Bounds on the state of one NameServer: brokers, their addresses and topics, KV configuration.
 
-Every bound is a key of NameServerConfig, looked up where it is used. A broker that reaches one has its registration
-refused; what it had registered before stays, and counts as alive.
+Every bound is a key of NameServerConfig, looked up where it is used. The NameServer refuses a registration
+that exceeds a bound; the previous registration of that broker stays valid, and the broker counts as alive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class NameServerBounds(PeerBounds):
         super().__init__(lambda key: int(getattr(config.value, _FIELDS[key])), log=log, monotonic=monotonic)
 
     def check(self, table: RouteTable, registration: Registration, address: str) -> None:
-        """Raise RemoteError when `table` with this registration would pass a bound. `address` is that of the broker."""
+        """Raise RemoteError when `table` with this registration would exceed a bound. `address` is the broker's."""
         broker = registration.identity
         name = broker.name[:80]
         addresses = max(len(registration.listener_addresses), len(registration.filter_servers))

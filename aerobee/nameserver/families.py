@@ -1,4 +1,6 @@
-"""A NameServer's numbers as families of /metrics. RocketMQ's NameServer exports none, so the names are ours."""
+"""A NameServer's metrics as families of /metrics. RocketMQ's NameServer exports no metrics, so the names are
+Aerobee's.
+"""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
     {"configTable":{"ORDER_TOPIC_CONFIG":{"TopicOrder":"broker-a:4"}}}
 
-The file is replaced atomically, the one before stays as kvConfig.json.bak, and a change is answered only when it is on
-disk. A namespace without its last key stays as an empty one, and brokers receive it as such, as with RocketMQ.
+The file is replaced atomically, the previous file stays as kvConfig.json.bak, and a change is answered only
+when it is on disk. A namespace stays, empty, when its last key is deleted, and brokers receive it as empty,
+as with RocketMQ.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ Table = dict[str, dict[str, str]]
 
 
 class KvConfig:
-    """The table in memory and its file. Changes are made one after the other; reads see whole changes."""
+    """The table in memory and its file. Changes are serialized; a read sees a change completely or not at all."""
 
     def __init__(self, path: str | None, disk: Disk, bounds: PeerBounds | None = None) -> None:
-        """`path` None keeps the table in memory only. `bounds`: of its keys and bytes, without them there are none."""
+        """`path` None keeps the table in memory only. `bounds` limit keys and bytes; None: no limits."""
         self._path = path
         self._bounds = bounds
         self._disk = disk
@@ -36,7 +37,7 @@ class KvConfig:
     def load(self) -> None:
         """Read the file, blocking. A missing or empty one is an empty table.
 
-        Raises StoreError when neither the file nor the one before it can be used.
+        Raises StoreError when neither the file nor its backup is readable.
         """
         if self._path:
             self._table = load_config_file(self._disk, self._path, parse_table) or {}
@@ -45,14 +46,14 @@ class KvConfig:
         return self._table.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str] | None:
-        """All keys of a namespace; None when it was never used."""
+        """All keys of a namespace; None for an unknown namespace."""
         table = self._table.get(namespace)
         return None if table is None else MappingProxyType(table)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a value; on disk when this returns.
 
-        Raises StoreError, and RemoteError when there would be too many keys or bytes; changes nothing then.
+        Raises StoreError, or RemoteError for too many keys or bytes, and then changes nothing.
         """
         async with self._change:
             table = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
@@ -62,7 +63,7 @@ class KvConfig:
             await self._replace(table)
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a key, or nothing when it is not there. Raises StoreError, and changes nothing then."""
+        """Remove a key; an unknown key is no error. Raises StoreError, and then changes nothing."""
         async with self._change:
             if key in self._table.get(namespace, {}):
                 left = {k: v for k, v in self._table[namespace].items() if k != key}
@@ -81,7 +82,7 @@ class KvConfig:
 
 
 def _key_count(table: Table) -> int:
-    """The keys; a namespace counts as one, for an empty one stays."""
+    """Number of keys; each namespace counts as one key, because empty namespaces stay."""
     return sum(1 + len(keys) for keys in table.values())
 
 

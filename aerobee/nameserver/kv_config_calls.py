@@ -1,6 +1,6 @@
 """PUT, GET, DELETE_KV_CONFIG and GET_KVLIST_BY_NAMESPACE. Source: DefaultRequestProcessor (RocketMQ).
 
-A change that cannot be written is not made; its StoreError becomes the answer.
+A change that cannot be written is not made; the reply carries its StoreError.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.wire_name import check_wire_name
 
-KEY_CHARS_MAX = 1_024  # of a namespace, of a key
+KEY_CHARS_MAX = 1_024  # maximum length of a namespace and of a key
 
 
 class KvConfigCalls:
-    """The calls on one KvConfig."""
+    """Request handlers of one KvConfig."""
 
     def __init__(self, config: KvConfig) -> None:
         self._config = config

@@ -1,7 +1,8 @@
 """NOTIFY_MIN_BROKER_ID_CHANGE: notifies the members of an acting-master group of their lowest broker id.
 
-A oneway call to the brokers' listen ports, over connections that the NameServer opens. No task waits for it, and a
-broker that misses it learns the same by requesting its group every second. Source: RouteInfoManager (RocketMQ).
+A oneway call to the brokers' listen ports, over connections that the NameServer opens. No task waits for it.
+A broker that misses it reads the lowest id from its group, which it requests every second. Source:
+RouteInfoManager (RocketMQ).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NOTICE_COUNT_MAX = 1_000
 
 
 class MinBrokerNotices:
-    """Sends notices when `notifyMinBrokerIdChanged` is on; owns the tasks that do."""
+    """Sends notices when `notifyMinBrokerIdChanged` is on; owns the sending tasks."""
 
     def __init__(self, *, client: RemotingClient, config: LiveNameServerConfig) -> None:
         self._client = client
@@ -61,7 +62,7 @@ class MinBrokerNotices:
 
 
 def notice_fields(change: MinBrokerChange) -> dict[str, str]:
-    """The fields of the call; those that are not known are left out."""
+    """The fields of the call; unknown values are omitted."""
     fields = {"minBrokerId": str(change.min_broker_id), "minBrokerAddr": change.min_broker_address}
     if change.offline_address is not None:
         fields["offlineBrokerAddr"] = change.offline_address

@@ -1,8 +1,9 @@
 """Requests of brokers: REGISTER, UNREGISTER_BROKER, QUERY_DATA_VERSION, BROKER_HEARTBEAT, GET_BROKER_MEMBER_GROUP.
 
-Source: DefaultRequestProcessor (RocketMQ). A broker may send one field that RocketMQ's do not, `aerobeeListeners`, a
-list "name=host:port,name=host:port": the address to show to clients that ask through the listener of that name. Another
-one, `aerobeePart=true`, says that the registration is a part of a large table: topics that it lacks are not deleted.
+Source: DefaultRequestProcessor (RocketMQ). Aerobee's brokers may send two further fields. `aerobeeListeners`,
+"name=host:port,name=host:port", is the address to advertise to clients that are connected through the
+listener of that name. `aerobeePart=true` marks a registration that contains a part of a large table: topics
+that it lacks are not deleted.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ from aerobee.remoting.wire_name import check_wire_name
 
 log = logging.getLogger("aerobee.nameserver")
 ZONE_FIELD = "__ZONE_NAME"
-NAME_CHARS_MAX = 255  # of clusters, brokers and zones
-ADDRESS_CHARS_MAX = 300  # a host name has up to 253
-# What takes more is not read in the event loop: 10 us a topic, 1 us a byte that is not standard JSON.
+NAME_CHARS_MAX = 255  # maximum length of names of clusters, brokers and zones
+ADDRESS_CHARS_MAX = 300  # maximum length of an address; a host name has up to 253 characters
+# Larger registrations are decoded off the event loop: a topic takes 10 us, a byte that is not standard JSON 1
+# us.
 IN_THE_LOOP = Bounds(bytes_max=64 * 1024, dialect_bytes_max=REQUEST_DIALECT_BYTES_MAX)
 # "host:port", the host a name, an IPv4 address or an IPv6 address in brackets.
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.%]+\]|[^\s:,;=\"]+):(\d{1,5})$")
 
 
 class RegistrationCalls:
-    """The brokers' calls. `watch` is called with the connection of each accepted registration."""
+    """Request handlers for brokers. `watch` is called with the connection of each accepted registration."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class RegistrationCalls:
         try:
             self._bounds.check(self._table, registration, peer.address)
         except RemoteError:
-            # The previous registration stays: its clients must not lose it because of one topic too many.
+            # The previous registration stays: clients must not lose the broker because of one topic too many.
             identity = registration.identity
             self._table.heartbeat(identity.cluster, identity.address, now_ms=steady_ms(self._clock))
             raise
@@ -182,7 +184,7 @@ def parse_listener_addresses(text: str) -> dict[str, str]:
 def _registration(
     request: RemotingCommand, bounds: Bounds, now_ms: int
 ) -> tuple[Registration, tuple[str, ...]]:
-    """The registration, and why topics of it are left out. Raises LongRegistration, MalformedFrame."""
+    """The registration, and the reasons for omitted topics. Raises LongRegistration, MalformedFrame."""
     body = RegisterBrokerBody.decode(
         request.body,
         compressed=request.boolean("compressed", False),
@@ -221,7 +223,9 @@ def _zone(request: RemotingCommand) -> str | None:
 
 
 def _mappings(body: RegisterBrokerBody, now_ms: int) -> tuple[dict[str, QueueMappingInfo], tuple[str, ...]]:
-    """The mappings of static topics, and why some are left out: their topics are then served as ordinary ones."""
+    """The mappings of static topics, and the reasons for omitted mappings: their topics are then served as
+    plain topics.
+    """
     found, wrong = {}, []
     for name, fields in (body.topic_configs.topic_queue_mapping_info_map or {}).items():
         try:

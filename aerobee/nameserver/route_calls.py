@@ -1,6 +1,7 @@
 """GET_ROUTEINFO_BY_TOPIC and GET_BROKER_CLUSTER_INFO. Source: ClientRequestProcessor (RocketMQ).
 
-The asker is shown each broker's address of the listener through which it asked.
+A reply contains, for each broker, the address of the listener of the same name as the one through which the
+request came.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from aerobee.remoting.protocol import FAQ, ORDER_TOPIC_NAMESPACE
 
 
 class RouteCalls:
-    """Routes for clients and brokers."""
+    """Request handlers for routes, used by clients and brokers."""
 
     def __init__(
         self, *, table: RouteTable, kv_config: KvConfig, config: LiveNameServerConfig, clock: Clock

@@ -1,4 +1,4 @@
-"""Routes of topics, and live brokers. Core: no IO, the time is an argument.
+"""Routes of topics, and live brokers. Core: no I/O, the time is an argument.
 
     topics     topic -> broker name -> TopicQueues
     groups     broker name -> BrokerGroup (cluster, broker id -> BrokerAddresses, zone)
@@ -6,12 +6,13 @@
     live       (cluster, broker address) -> LiveBroker (last sign of life, data version, connection)
     mappings   topic -> broker name -> QueueMappingInfo, of static topics
 
-Invariants: a broker name in `clusters` is in `groups`, a group has at least one member, a broker name in `topics` is in
-`groups`, and a topic in `topics` has at least one broker. A mapping goes with the topic's queues at its broker
-(RocketMQ keeps it for ever, so that a recreated topic would be taken for a static one).
+Invariants: a broker name in `clusters` is in `groups`, a group has at least one member, a broker name in
+`topics` is in `groups`, and a topic in `topics` has at least one broker. A mapping is removed with the
+topic's queues at its broker (RocketMQ keeps it for ever, so it would treat a recreated topic as static).
 
-Source: RouteInfoManager (RocketMQ). Differences: an unregistration takes effect immediately instead of in a batch; with
-`deleteTopicWithBrokerRegistration` a body of one topic deletes nothing, for it is an incremental update.
+Source: RouteInfoManager (RocketMQ). Differences: an unregistration takes effect immediately instead of in a
+batch; with `deleteTopicWithBrokerRegistration` a body with a single topic deletes nothing, because it is an
+incremental update.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from aerobee.remoting.protocol import MASTER_ID
 PERM_READ_WRITE = 6
 TOPIC_FLAG_UNIT = 1
 TOPIC_FLAG_UNIT_SUB = 2
-# A broker that sends no time-out is removed after two minutes without a heartbeat.
+# A broker whose heartbeats carry no time-out expires two minutes after the last one.
 BROKER_TIMEOUT_MS = 120_000
-# Brokers of an acting-master group ask for this topic's route to learn their group; it is never rewritten.
+# Brokers of an acting-master group request this topic's route to learn their group; route() never rewrites
+# it.
 SYNC_BROKER_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
@@ -45,7 +47,7 @@ class TopicQueues:
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """The four names under which a broker registers, unregisters and asks."""
+    """The four fields that identify a broker in its requests."""
 
     cluster: str
     name: str
@@ -66,12 +68,13 @@ class Registration:
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
     version: DataVersion = field(default_factory=DataVersion)
     filter_servers: tuple[str, ...] = ()
-    mappings: Mapping[str, QueueMappingInfo] = field(default_factory=dict)  # of its static topics
+    # queue mappings of its static topics
+    mappings: Mapping[str, QueueMappingInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MinBrokerChange:
-    """The smallest broker id of an acting-master group changed; `recipients` are the addresses to tell."""
+    """The lowest broker id of an acting-master group changed; `recipients` are the addresses to notify."""
 
     recipients: tuple[str, ...]
     min_broker_id: int
@@ -92,7 +95,7 @@ class RegisterResult:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One broker process: its plain address, and one address a named listener, if it sent any."""
+    """One broker process: its plain address, and the address of each named listener."""
 
     address: str
     listener_addresses: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +120,9 @@ class BrokerGroup:
 
 @dataclass(slots=True)
 class LiveBroker:
-    """The last sign of life of one broker process, by the steady clock. `connection` is whatever the shell registered it with."""
+    """The last heartbeat of one broker process, by the monotonic clock. `connection` is the object that the
+    I/O layer registered.
+    """
 
     identity: BrokerIdentity
     last_seen_ms: int
@@ -129,7 +134,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A broker group as one asker sees it: addresses of the listener through which it asked, ids ascending."""
+    """A broker group as one client sees it: the addresses for the listener of its connection, by ascending id."""
 
     cluster: str
     name: str
@@ -151,7 +156,7 @@ class RouteView:
 
 
 class RouteTable:
-    """The tables above and the rules by which registrations and deaths change them."""
+    """The tables above, and the rules by which registrations and lost brokers change them."""
 
     def __init__(self) -> None:
         self.topics: dict[str, dict[str, TopicQueues]] = {}
@@ -160,8 +165,8 @@ class RouteTable:
         self.live: dict[tuple[str, str], LiveBroker] = {}
         self._filter_servers: dict[tuple[str, str], tuple[str, ...]] = {}
         self._mappings: dict[str, dict[str, QueueMappingInfo]] = {}
-        self._topic_counts: dict[str, int] = {}  # broker name -> in how many topics it is
-        self.entry_count = 0  # pairs of topic and broker name
+        self._topic_counts: dict[str, int] = {}  # broker name -> number of its topics
+        self.entry_count = 0  # number of pairs of topic and broker name
 
     # Brokers come and go.
 
@@ -227,7 +232,9 @@ class RouteTable:
         return RegisterResult(True, master.address, live_master.ha_address, changes)
 
     def unregister(self, broker: BrokerIdentity) -> tuple[MinBrokerChange, ...]:
-        """Forget one broker process, and its name, cluster and queues when it was the last of them."""
+        """Remove one broker process. Also remove its broker name and queues after its last process, and the
+        cluster after its last broker name.
+        """
         key = (broker.cluster, broker.address)
         self.live.pop(key, None)
         self._filter_servers.pop(key, None)
@@ -249,7 +256,7 @@ class RouteTable:
         return ()
 
     def heartbeat(self, cluster: str, address: str, *, now_ms: int) -> bool:
-        """Note a sign of life; False when the broker is not registered."""
+        """Note a heartbeat; False when the broker is not registered."""
         live = self.live.get((cluster, address))
         if live is None:
             return False
@@ -257,7 +264,7 @@ class RouteTable:
         return True
 
     def connection_closed(self, connection: Hashable) -> tuple[MinBrokerChange, ...]:
-        """Forget every broker whose last registration came over this connection."""
+        """Remove every broker whose last registration came over this connection."""
         dead = [live.identity for live in self.live.values() if live.connection == connection]
         return tuple(change for broker in dead for change in self.unregister(broker))
 
@@ -281,7 +288,7 @@ class RouteTable:
         return sum(broker_name not in self.topics.get(topic, ()) for topic in topics)
 
     def is_member(self, broker: BrokerIdentity) -> bool:
-        """Whether this process is one of its broker name, under any id."""
+        """Whether this process is registered under its broker name, with any id."""
         group = self.groups.get(broker.name)
         return group is not None and any(m.address == broker.address for m in group.members.values())
 
@@ -305,8 +312,8 @@ class RouteTable:
             self._view(
                 group,
                 listener,
-                # Queues that the group's prime slave holds without the write bit: show it as the master, so
-                # that clients that look for id 0 continue to read.
+                # The group's acting master has the queues without the write bit: the route shows it as id 0,
+                # so that clients that look for id 0 continue to read.
                 acting=acting and not queues[group.name].perm & PERM_WRITE,
             )
             for group in groups
@@ -336,7 +343,7 @@ class RouteTable:
         return [topic for topic, queues in self.topics.items() if any(name in brokers for name in queues)]
 
     def topics_with_flags(self, *, unit: bool | None, unit_sub: bool | None) -> list[str]:
-        """Topics by the flags of their first broker; None asks for neither value."""
+        """Topics by the flags of their first broker; None: any value."""
         found = []
         for topic, queues in self.topics.items():
             flags = next(iter(queues.values())).topic_sys_flag
@@ -348,15 +355,15 @@ class RouteTable:
     # Administration.
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write bit from every topic of a broker name; returns how many topics it has."""
+        """Remove the write bit from every topic of a broker name; returns the number of its topics."""
         return self._change_perm(broker_name, clear=PERM_WRITE)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """Make every topic of a broker name readable and writable; returns how many topics it has."""
+        """Make every topic of a broker name readable and writable; returns the number of its topics."""
         return self._change_perm(broker_name, set_to=PERM_READ_WRITE)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic, on one cluster only when one is named. It returns when a broker registers it again."""
+        """Remove a topic, from all clusters or from the named one. A later registration of a broker adds it again."""
         queues = self.topics.get(topic)
         if queues is None:
             return
@@ -365,7 +372,7 @@ class RouteTable:
             self._drop_queues(topic, name)
 
     def register_topic(self, topic: str, queues: Mapping[str, TopicQueues]) -> list[str]:
-        """Add a topic by hand; returns the broker names that are unknown, and changes nothing if there are any."""
+        """Add a topic on behalf of an administrator. Returns the unknown broker names, and then changes nothing."""
         unknown = [name for name in queues if name not in self.groups]
         if not unknown and queues:
             for name, each in queues.items():
@@ -470,6 +477,7 @@ class RouteTable:
             for broker_id, member in sorted(group.members.items())
             if offline_address is not None or len(group.members) == 1 or broker_id != minimum
         )
-        # A death is announced without the survivor's replication address: it has none to offer yet.
+        # After the loss of a broker the notice has no replication address: the remaining broker does not
+        # serve replication yet.
         ha_address = live.ha_address if live is not None and offline_address is None else None
         return MinBrokerChange(recipients, minimum, address, offline_address, ha_address)

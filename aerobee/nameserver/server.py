@@ -1,7 +1,7 @@
-"""The NameServer process part: wires table, calls and listeners, and looks for brokers that fell silent.
+"""The NameServer: wires table, request handlers and listeners, and removes expired brokers.
 
-Source: NamesrvController (RocketMQ). State is in memory, except the KV configuration; NameServers never talk to each
-other, brokers register with each of them.
+Source: NamesrvController (RocketMQ). State is in memory, except the KV configuration. NameServers do not
+communicate with each other; brokers register with each of them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from aerobee.store.files.disk import Disk, RealDisk
 
 log = logging.getLogger("aerobee.nameserver")
 DEFAULT_LISTENER = "default"
-NAMED_MAX = 8  # brokers that one log line names
-UNREAD_LOOK_S = 1.0  # between looks for peers that do not read their answers
+NAMED_MAX = 8  # maximum number of brokers in one log line
+UNREAD_LOOK_S = 1.0  # interval of the check for peers that do not read their replies
 
 
 class NameServer:
@@ -114,7 +114,7 @@ class NameServer:
 
     @property
     def handlers(self) -> Mapping[int, Handler]:
-        """Request code to handler: what this NameServer serves."""
+        """The handler of each served request code."""
         return self._handlers
 
     @property
@@ -123,7 +123,7 @@ class NameServer:
         return self.address_of(self._listeners[0].name)
 
     def address_of(self, listener: str) -> str:
-        """host:port of one listener. Raises KeyError when there is none of that name."""
+        """host:port of one listener. Raises KeyError for an unknown listener name."""
         host, port = self._server.address_of(listener)
         return join_address(WILDCARDS.get(bare_host(host), host), port)
 
@@ -146,7 +146,7 @@ class NameServer:
         ]
 
     async def stop(self) -> None:
-        """Finish the answers under way and close everything. A second call does nothing."""
+        """Finish the replies in progress and close everything. A second call does nothing."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -231,7 +231,7 @@ class NameServer:
         return dict(limit_bodies(handlers, NAMESERVER_BODIES))
 
     def _watch(self, connection: Peer) -> None:
-        """Have the brokers of this connection forgotten as soon as it closes."""
+        """Remove the brokers of this connection as soon as it closes."""
         if connection not in self._watched:
             self._watched.add(connection)
             connection.on_close(self._connection_closed)
@@ -241,7 +241,7 @@ class NameServer:
         gone = [live.identity for live in self.table.live.values() if live.connection is connection]
         self._notices.send(self.table.connection_closed(connection))
         if gone:
-            # One line: a connection may have registered thousands.
+            # One log line: a connection may have registered thousands of brokers.
             named = ", ".join(f"{each.address} (id {each.broker_id})" for each in gone[:NAMED_MAX])
             more = f" and {len(gone) - NAMED_MAX} more" if len(gone) > NAMED_MAX else ""
             log.info("gone, the connection closed: broker %s%s", named, more)

@@ -1,7 +1,7 @@
 """Changes made by administrators: write permission of a broker, deleting and adding topics.
 
-Source: DefaultRequestProcessor (RocketMQ). Each holds until brokers say otherwise: a wiped permission until the
-broker's data version changes, a deleted topic until a broker registers it again.
+Source: DefaultRequestProcessor (RocketMQ). Each change lasts until a broker overrides it: a removed
+permission until the broker's data version changes, a deletion until a broker registers the topic again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from aerobee.remoting.peer import Handler, Peer
 from aerobee.remoting.wire_name import check_wire_name
 
 log = logging.getLogger("aerobee.nameserver")
-BROKER_CHARS_MAX = 255  # of a name, as in registrations
+BROKER_CHARS_MAX = 255  # maximum length of a name, as in registrations
 
 
 class TopicAdminCalls:
-    """The administrators' calls on one table."""
+    """Request handlers for administrators, on one table."""
 
     def __init__(self, table: RouteTable, bounds: NameServerBounds) -> None:
         self._table = table
@@ -69,7 +69,8 @@ class TopicAdminCalls:
             self._bounds.check_topics(self._table, name, {topic: each}, peer.address)
         unknown = self._table.register_topic(topic, queues)
         if unknown:
-            # RocketMQ answers 0 here too, its tools expect it: the topic stays unknown until its brokers are here.
+            # RocketMQ replies 0 here too, and its tools expect that: the topic stays unknown until its
+            # brokers are registered.
             log.warning("topic %s not registered, brokers %s are not known", topic, ", ".join(unknown))
         return request.reply()
 

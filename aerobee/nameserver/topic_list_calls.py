@@ -13,7 +13,9 @@ from aerobee.remoting.peer import Handler, Peer
 
 
 class TopicListCalls:
-    """The lists. All of them can be switched off, the one of all topics on its own."""
+    """Request handlers for the lists. `enableTopicList` disables all but 305; `enableAllTopicList` only the
+    list of all topics.
+    """
 
     def __init__(self, *, table: RouteTable, config: LiveNameServerConfig) -> None:
         self._table = table
@@ -38,7 +40,7 @@ class TopicListCalls:
         return self._list(request, self._table.topics_of_cluster(request.text("cluster")))
 
     def system_topics(self, peer: Peer, request: RemotingCommand) -> RemotingCommand:
-        """Cluster and broker names, which are topics too, and one broker to ask for the rest (305)."""
+        """305: cluster and broker names, which are system topics too, and one broker that lists the others."""
         names: dict[str, None] = {}
         for cluster, brokers in self._table.clusters.items():
             names[cluster] = None

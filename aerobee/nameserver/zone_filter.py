@@ -1,7 +1,7 @@
-"""Routes limited to the asker's zone. Core. Source: ZoneRouteRPCHook (RocketMQ).
+"""Routes limited to the client's zone. Core. Source: ZoneRouteRPCHook (RocketMQ).
 
-An asker that sends `__ZONE_MODE=true` and a `__ZONE_NAME` gets the brokers of that zone only. A group without a master
-stays in every route: consumers of all zones must be able to read its remaining messages.
+A client that sends `__ZONE_MODE=true` and a `__ZONE_NAME` gets only the brokers of that zone. A group without
+a master stays in every route: consumers of all zones must be able to read its remaining messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aerobee.remoting.protocol import MASTER_ID
 
 
 def filter_by_zone(route: RouteView, zone: str) -> RouteView:
-    """Return the route without the groups that have a master and live in another zone."""
+    """Return the route without the groups of another zone that have a master."""
     removed = {
         group.name: group
         for group in route.groups

@@ -1,4 +1,4 @@
-"""A promise that was broken, and which checker noticed."""
+"""A violated invariant, and the checker that detected it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ class Checker(Enum):
 
     # Acknowledged messages are in the surviving log, at the acknowledged offsets.
     ACKNOWLEDGED = "acknowledged"
-    EXACTLY_ONCE = "exactly-once"  # and nowhere else, unless its client sent it again
-    NOTHING_UNSENT = "nothing-unsent"  # no message is stored or received that no producer sent
+    # acknowledged messages are at no other offset, unless the client sent them again
+    EXACTLY_ONCE = "exactly-once"
+    NOTHING_UNSENT = "nothing-unsent"  # every stored or received message was sent by a producer
     # Messages that one producer sent successively to a queue are stored and received in that order.
     ORDER = "order"
     OFFSETS = (
         # A group's committed offset never goes back at a broker, and never exceeds the received messages.
         "offsets"
     )
-    ONE_MASTER = "one-master"  # one broker acknowledges in an epoch, and a deposed one does not at all
+    # only one broker acknowledges in an epoch, and a deposed broker acknowledges nothing
+    ONE_MASTER = "one-master"
     CONFIRMED = (
         "confirmed"  # a broker confirms only bytes that it has; replicas are equal up to what both confirm
     )
-    EQUAL = "equal"  # in the end all replicas have the same bytes
-    DELIVERED = "delivered"  # whoever reads gets every acknowledged message
-    PROGRESS = "progress"  # within a bound once faults end: a master, equal replicas, everything delivered
+    EQUAL = "equal"  # after the faults all replicas have the same bytes
+    DELIVERED = "delivered"  # each consumer group receives every acknowledged message
+    # within a time limit after the faults: a master exists, replicas are equal, all messages are delivered
+    PROGRESS = "progress"
     NOT_EARLY = (
         "not-early"  # no consumer receives a delayed message early, or a message of an open transaction
     )
@@ -34,7 +37,7 @@ class Checker(Enum):
 
 
 class Broken(AssertionError):
-    """The cluster broke a promise."""
+    """The cluster violated an invariant."""
 
     def __init__(self, checker: Checker, text: str) -> None:
         super().__init__(f"{checker.value}: {text}")

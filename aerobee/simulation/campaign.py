@@ -1,6 +1,6 @@
-"""A campaign: many random runs, in chunks, over several sessions. A file has a line of JSON for each chunk that is done.
+"""A campaign: many random runs, in chunks, over several sessions. A file has one line of JSON per completed chunk.
 
-Runs in the file are not repeated, so that a campaign may be ended at any time and continued.
+Chunks in the file are not repeated, so a campaign can be stopped at any time and resumed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ CHUNK_RUNS = 320  # ten pairs of shared starts
 
 @dataclass(slots=True)
 class Chunk:
-    """Runs of neighbouring seeds, and what became of them."""
+    """Runs of consecutive seeds, and their results."""
 
     first: int  # seed
     runs: int
     minutes: float
-    code: str = ""  # the version, and the commit where there is one
+    code: str = ""  # the version, with the commit if known
     seconds: float = 0.0
     core_s: float = 0.0
     simulated_s: float = 0.0
@@ -34,8 +34,8 @@ class Chunk:
     faults: int = 0
     changes: int = 0  # of master
     three_changes: int = 0  # runs with three changes of master or more
-    returned: int = 0  # runs in which an earlier master led again
-    broken: dict[str, str] = field(default_factory=dict)  # seed: what was broken
+    returned: int = 0  # runs in which a former master became master again
+    broken: dict[str, str] = field(default_factory=dict)  # seed: violated invariant
 
     def add(self, outcome: Outcome) -> None:
         """Count a run."""
@@ -52,7 +52,7 @@ class Chunk:
 
 
 class Campaign:
-    """The chunks of one file. Raises UsageError for a file that has something else."""
+    """The chunks of one file. Raises UsageError for a file with other content."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -71,14 +71,14 @@ class Campaign:
                 yield Chunk(first, runs, minutes)
 
     def add(self, chunk: Chunk) -> None:
-        """Append a chunk that is done."""
+        """Append a completed chunk."""
         text = json.dumps(dataclasses.asdict(chunk)) + "\n"
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(text)
         self.chunks.append(chunk)
 
     def summary(self) -> str:
-        """All chunks of the file, in a sentence."""
+        """One sentence about all chunks of the file."""
         runs = sum(each.runs for each in self.chunks)
         broken = sum(len(each.broken) for each in self.chunks)
         hours = sum(each.core_s for each in self.chunks) / 3600

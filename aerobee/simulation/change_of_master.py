@@ -1,6 +1,7 @@
-"""A deliberate change of master: the master dies, stops, hangs or is isolated, or another one is elected by hand.
+"""A deliberate change of master: the master dies, stops, hangs or is isolated, or an operator elects another one.
 
-A previous master is elected in about half of the cases: the state that it kept next to its log from that time is what fails then.
+About half of the changes elect a previous master, to test the state files that it kept from its earlier
+epoch.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 READY_S = 6.0  # longest wait for a possible successor
 CHANGE_S = 12.0  # longest wait for the next master
 LOOK_S = 0.05
-LEASE_SHARE = 0.05  # of the changes wait for a lease of 10 s to end
-RETURN_SHARE = 0.6  # of the changes that elect a previous master, if there is one
+LEASE_SHARE = 0.05  # share of the changes that wait for a lease of 10 s to expire
+RETURN_SHARE = 0.6  # share of the changes that elect a previous master, if any
 
 
 class ChangeOfMaster:
-    """One change, by its random numbers."""
+    """One change of master, drawn from its random numbers."""
 
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
@@ -128,7 +129,7 @@ class ChangeOfMaster:
         return isinstance(mode, AutoSwitchMode) and len(mode.members) > 1
 
     async def _next(self, before: Node) -> None:
-        """Wait for another master, and a moment more."""
+        """Wait for another master, then a short random time."""
 
         def is_there() -> bool:
             return any(

@@ -14,11 +14,11 @@ from aerobee.simulation.passing_checks import settle as settle_passing
 from aerobee.simulation.stream_checks import check_stream, missing
 from aerobee.store.log.stored_message import GetStatus
 
-SETTLE_S = 90.0  # longest that the cluster may take after the last fault until everything is well
+SETTLE_S = 90.0  # maximum time from the last fault until the cluster has recovered
 
 
 async def check_in_the_end(cluster: Cluster) -> None:
-    """After the last fault: the cluster gets well by itself within SETTLE_S, and has lost nothing. Raises Broken."""
+    """After the last fault: the cluster recovers by itself within SETTLE_S and has lost nothing. Raises Broken."""
     clients = cluster.clients
     await cluster.until(lambda: cluster.master() is not None, SETTLE_S, "no master after the last fault")
     count = sum(each.offset >= 0 for each in clients.sent)
@@ -34,7 +34,8 @@ async def check_in_the_end(cluster: Cluster) -> None:
         await settle(cluster, cluster.features)
     if cluster.passing is not None:
         await settle_passing(cluster, cluster.passing)
-    # A master that was just deposed may not know it yet while all have the same log: one_master judges what it acknowledges.
+    # A master that was just deposed may not know it yet while all logs are equal: the checker ONE_MASTER
+    # judges its acknowledgements.
     await cluster.until(
         lambda: _all_as_long(cluster) and cluster.master() is not None,
         SETTLE_S,
@@ -101,7 +102,7 @@ def check_nothing_unsent(sent: list[Sent], seen: set[bytes]) -> None:
 
 
 def check_committed(cluster: Cluster, master: Node) -> None:
-    """No group stands behind a message that was not handled."""
+    """No group has committed an offset beyond a message that it has not handled."""
     handled = set(cluster.clients.arrivals)
     for queue_id in range(QUEUES):
         committed = master.process.offsets.query(GROUP, TOPIC, queue_id) or 0
@@ -114,7 +115,7 @@ def check_committed(cluster: Cluster, master: Node) -> None:
 
 
 def read_all(node: Node) -> dict[tuple[int, int], bytes]:
-    """(queue, offset) -> body of everything that the broker has of the topic."""
+    """(queue, offset) -> body, for each message of the topic at this broker."""
     store, found = node.process.store, {}
     for queue_id in range(QUEUES):
         offset = store.min_offset(TOPIC, queue_id)
@@ -137,7 +138,9 @@ def _all_as_long(cluster: Cluster) -> bool:
 
 
 def _all_equal(cluster: Cluster) -> bool:
-    """To the byte, from where all of them begin: a broker with a full disk has deleted its oldest files."""
+    """Whether all logs are equal byte for byte, from the highest begin on: a broker with a full disk has
+    deleted its oldest files.
+    """
     if not _all_as_long(cluster):
         return False
     start = max(node.process.store.log.min_offset for node in cluster.brokers)

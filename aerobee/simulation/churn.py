@@ -1,7 +1,7 @@
 """Changes of machines and settings: a replica or controller that restarts with an empty disk, and a key at the HA port
 that is added or removed.
 
-Each is what an operator does, by the same requests, and waited for as an operator waits.
+Each change sends the requests that an operator sends, and waits for their effect as an operator does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aerobee.simulation.restart import start
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 TAKEN_IN_S = 20.0  # longest wait until a new replica is in sync
-REPLACED_S = 60.0  # longest wait until a new controller votes
+REPLACED_S = 60.0  # longest wait until a new controller has a vote
 DOWN_S_MAX = 1.0
 RETRY_S = 0.5
 LOOK_S = 0.1
@@ -30,7 +30,7 @@ NEW_REPLICA, NEW_CONTROLLER, OTHER_KEY = (
 
 
 class Churn:
-    """One of these, by its random numbers."""
+    """One such change, drawn from its random numbers."""
 
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self._cluster, self._rng = cluster, rng
@@ -73,9 +73,9 @@ class Churn:
         return bool(node.process.store.log.end >= master.process.replication.mode.confirm_offset > 0)
 
     async def _new_controller(self) -> None:
-        """A controller loses its disk; it is removed, and taken in again as a new member."""
+        """A controller loses its disk; the operator removes it and adds it again as a new member."""
         cluster = self._cluster
-        if cluster.replaced_controller is not None:  # a majority keeps its disks
+        if cluster.replaced_controller is not None:  # a majority of the controllers must keep its disks
             return
         node = self._rng.choice(cluster.controllers)
         if node.process is None or node.is_paused:
@@ -99,7 +99,9 @@ class Churn:
     async def _until_done(
         self, step: Callable[[], Awaitable[None]], member: str, is_voter: bool | None
     ) -> None:
-        """Ask until the answer is yes, or the members are as wanted: an answer may be lost. `is_voter` None: it is known."""
+        """Repeat the step until the membership is as wanted: a reply may be lost. `is_voter` None: `member`
+        must be a member, with or without a vote.
+        """
         clock = self._cluster.clock
         end = clock.monotonic() + REPLACED_S
         while clock.monotonic() < end:
@@ -121,7 +123,7 @@ class Churn:
             await clock.sleep(RETRY_S)
 
     async def _other_key(self) -> None:
-        """Every broker is stopped and started with a key, or without; the master last."""
+        """Restart every broker with or without the key at the HA port; the master last."""
         cluster = self._cluster
         cluster.has_ha_key = not cluster.has_ha_key
         cluster.story.tell(
@@ -130,7 +132,7 @@ class Churn:
         master = cluster.master()
         for node in sorted(cluster.brokers, key=lambda each: each is master):
             await self._again(node)
-            while not self._has_the_key(node):  # another fault was starting it with the former one
+            while not self._has_the_key(node):  # another fault has started it with the former setting
                 await self._again(node)
             cluster.contacts.fault(OTHER_KEY)
 

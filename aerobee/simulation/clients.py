@@ -1,7 +1,8 @@
 """The clients of a simulated cluster, and the replies that they received.
 
-Producers send in bursts of concurrent messages, with pauses between them; every second one never retries, so that each
-of its messages is stored at most once. One message of each burst waits for the one before: their order is looked at.
+Producers send in bursts of concurrent messages, with pauses between them; every second producer never
+retries, so each of its messages is stored at most once. One message of each burst is sent after the
+acknowledgement of another one: the checkers verify their order.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SEND_TIMEOUT_S = 5.0
 
 
 class Clients(Party):
-    """Of one cluster: two producers, and a consumer that pushes."""
+    """The clients of one cluster: two producers and a push consumer."""
 
     def __init__(
         self,
@@ -44,18 +45,18 @@ class Clients(Party):
         on_acknowledged: Callable[[Sent], None],
         on_use: Callable[[str], None],
     ) -> None:
-        """`on_use` hears the name of each feature whenever something of it happens."""
+        """`on_use` is called with the name of a feature at each use of it."""
         super().__init__("clients", rng, clock, network)
         self.sent: list[Sent] = []
         self.received: dict[bytes, int] = {}
-        self.arrivals: list[tuple[int, int]] = []  # queue, offset, in the order in which they were handled
+        self.arrivals: list[tuple[int, int]] = []  # (queue, offset) in the order of handling
         self.broken: Broken | None = None
         self._on_acknowledged, self._on_use = on_acknowledged, on_use
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def have_begun(self) -> bool:
-        """Each producer was answered, and the consumer has everything that was acknowledged."""
+        """Whether each producer has an acknowledgement, and the consumer has received every acknowledged message."""
         answered = [each for each in self.sent if each.offset >= 0]
         return len({each.is_once for each in answered}) == PRODUCERS and all(
             each.body in self.received for each in answered

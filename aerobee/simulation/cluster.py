@@ -1,7 +1,7 @@
 """A cluster of one broker group: two NameServers, three controllers, three replicas, producers and a consumer, from a seed.
 
-All of it is the real code, on machines (host.py) whose faults the nemesis (nemesis.py) chooses. `Cluster` starts and ends
-processes and records the replies to clients; checks.py verifies them.
+All processes run the real code, on simulated machines (host.py) whose faults the nemesis (nemesis.py)
+chooses. `Cluster` starts and ends processes and records the replies to clients; checks.py verifies them.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ from aerobee.store.files.config import BrokerRole, FlushDiskType, StoreConfig
 
 ELECT_TIMEOUT_S = 30.0
 CHANGE_TIMEOUT_S = 5.0
-CHECK_INTERVAL_MS = 2_000  # between two questions about an open transaction
+CHECK_INTERVAL_MS = 2_000  # interval between two checks of an open transaction
 DEDUP_WINDOW_MS = 3_600_000
 HA_KEY = "k" * 32
-DEATH_S = 2.0  # longest that the end of a process may take which died in a call of its disk
-BEGIN_S = 60.0  # longest until clients of a cluster that has just started send and receive
+DEATH_S = 2.0  # longest wait for the end of a process that died in a disk call
+BEGIN_S = 60.0  # longest wait until the clients of a new cluster send and receive
 
 
 @dataclass(slots=True)
 class Story:
-    """The events of the run, in order, as text. `digest` is the same for the same run."""
+    """The events of the run, in order, as text. Equal runs have an equal `digest`."""
 
     now: Callable[[], float]
     lines: list[str] = field(default_factory=list)
@@ -105,10 +105,11 @@ class Cluster:
             Stream(traffic, self.rng, clock, self.network, acknowledged, use) for traffic in settings.streams
         ]
         self.passing: Passing | None = None
-        self.features: Features | None = None  # of random runs; scenarios have their own
+        # delays, transactions and POP in random runs; scenarios create their own
+        self.features: Features | None = None
         self.masters: list[str] = []  # successive masters that accepted messages
-        self.has_ha_key = settings.has_ha_key  # of brokers that start from now on
-        self.replaced_controller: Node | None = None  # it has an empty disk, and does not vote yet
+        self.has_ha_key = settings.has_ha_key  # setting of brokers that start from now on
+        self.replaced_controller: Node | None = None  # the controller that has an empty disk and no vote yet
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -122,7 +123,7 @@ class Cluster:
         return [*self.nameservers, *self.controllers, *self.brokers]
 
     def reseed(self, seed: int) -> None:
-        """Everything that happens from now on comes from this seed."""
+        """Draw all further random numbers from this seed."""
         self.seed = seed
         self.rng = random.Random(seed)
         self.network.rng = random.Random(self.rng.getrandbits(64))
@@ -146,7 +147,7 @@ class Cluster:
         await self.until(lambda: self.master() is not None, 60, "no master was ever elected")
 
     async def start_node(self, node: Node) -> None:
-        """Start the process of a machine; a start that fails leaves it down, and the story says why."""
+        """Start the process of a machine. A failed start leaves it down, and the story contains the reason."""
         if node.process is not None:
             return
         kind = node.host.name.partition("-")[0]
@@ -163,7 +164,7 @@ class Cluster:
             raise
         except PowerCut as error:
             if not (isinstance(process, Broker) and process.is_running):
-                # It has closed its files, as after any failed start.
+                # The process has closed its files, as after any failed start.
                 self.story.tell(f"{node.host.name} dies in {error} of its start")
                 self._bury(node, power=node.host.disk.died_of_power)
                 return
@@ -254,7 +255,8 @@ class Cluster:
                 max_hash_slot_num=64,
                 max_index_num=256,
                 commit_log_reserve_bytes=16_384,
-                # A broker with a full disk would delete its oldest messages, and take them from all once it leads.
+                # A broker with a full disk would delete its oldest messages, and as master delete them at all
+                # replicas.
                 clean_file_forcibly_enable=False,
                 timer_wheel_enable=self.settings.features,
                 mapped_file_size_timer_log=16_384,
@@ -284,7 +286,7 @@ class Cluster:
         )
 
     async def kill(self, node: Node, *, power: bool) -> None:
-        """kill -9, or with `power` a power loss: then peers do not notice that the connections are gone."""
+        """kill -9, or with `power` a power loss: then peers do not notice the lost connections."""
         process, node.process = node.process, None
         if process is None:
             return
@@ -292,7 +294,8 @@ class Cluster:
         self.story.tell(f"{node.host.name} {'loses power' if power else 'is killed'}{self._as_what(process)}")
         node.host.unplug()
         if power and not node.host.disk.is_dead:
-            # Before the process ends: a sync in progress is waited for, and does not reach the disk any more.
+            # Before the process ends: its end waits for a sync in progress, whose data must not reach the
+            # disk any more.
             node.host.disk.lose_power()
         if node.writer is not None:
             node.writer.discard()
@@ -306,7 +309,7 @@ class Cluster:
         self._bury(node, power=power)
 
     def _bury(self, node: Node, *, power: bool) -> None:
-        """Its process is gone: the machine is as it leaves it."""
+        """Apply the death of its process to the disk and the connections of a machine."""
         if power:
             node.host.disk.power_loss()
         else:
@@ -320,7 +323,7 @@ class Cluster:
         return ""
 
     async def end(self, node: Node) -> None:
-        """SIGTERM: it ends in order."""
+        """SIGTERM: the process stops cleanly."""
         process, node.process = node.process, None
         if process is not None:
             self.resume(node)
@@ -335,7 +338,7 @@ class Cluster:
             node.host.lose_connections()
 
     def cut(self, one: Node, other: Node) -> None:
-        """Nothing gets from one machine to the other."""
+        """Stop all bytes from one machine to the other."""
         self.network.cut(one.host.name, other.host.name)
 
     def open_all(self) -> None:
@@ -356,7 +359,7 @@ class Cluster:
             node.host.resume()
 
     def master(self) -> Node | None:
-        """The node that takes messages now, as it sees itself; None unless there is exactly one."""
+        """The only node that considers itself master now; None if there is none or several."""
         found = [node for node in self.brokers if node.process is not None and node.process.role.takes_writes]
         return found[0] if len(found) == 1 else None
 
@@ -364,7 +367,7 @@ class Cluster:
         """Ask a controller for another master, as an operator does. Raises AerobeeError for a refusal."""
         port = BROKER_PORT + PORT_STEP * chosen.index
         replicas = controller.process.state.groups[NAME].replicas
-        # Whoever got an empty disk has a new id at its old address.
+        # A broker that got an empty disk has a new id at its old address.
         broker_id = max(
             (each for each, known in replicas.items() if known.address == join_address(LOCAL, port)),
             default=0,
@@ -387,7 +390,7 @@ class Cluster:
         )
 
     def quorum_status(self) -> tuple[Sequence[str], Sequence[str]] | None:
-        """(voters, learners) as the leading controller has them; None when none leads."""
+        """(voters, learners) of the leading controller; None without a leader."""
         leader = self.leading_controller()
         return None if leader is None else leader.process.members
 
@@ -409,13 +412,13 @@ class Cluster:
             await client.close()
 
     async def create_topic(self, name: str = TOPIC, queues: int = QUEUES) -> None:
-        """Make a topic at the master, and wait until it is known."""
+        """Create a topic at the master, and wait until the NameServers have its route."""
         node = self.master()
         assert node is not None
         await node.process.topics.put_async([TopicConfig(name, queues, queues)])
 
     async def prepare(self) -> None:
-        """Make the topics, and what else the clients of a random run need."""
+        """Create the topics and groups that the clients of a random run need."""
         await self.create_topic()
         for stream in self.streams:
             master = self.master()
@@ -441,7 +444,7 @@ class Cluster:
         )
 
     def begin(self) -> None:
-        """Clients work from now on, and what must hold all the time is watched."""
+        """Start the clients and the invariant checks during faults."""
         self.clients.begin()
         for stream in self.streams:
             stream.begin()
@@ -452,7 +455,7 @@ class Cluster:
         self._watching = asyncio.create_task(self._watch())
 
     async def get_going(self) -> None:
-        """Wait until every client has got something."""
+        """Wait until every client has sent or received a message."""
         await self.until(
             lambda: (
                 self.clients.have_begun
@@ -469,7 +472,7 @@ class Cluster:
             self.clock.uncharged(self.watch.look)
 
     def raise_broken(self) -> None:
-        """Raise what was noticed meanwhile."""
+        """Raise the violation that was detected meanwhile."""
         if self.clients.broken is not None:
             raise self.clients.broken
         for stream in self.streams:
@@ -482,7 +485,7 @@ class Cluster:
             self._watching.result()
 
     async def stop(self) -> None:
-        """End what still runs, in any order: nothing is checked any more."""
+        """Stop all remaining processes, in any order: nothing is checked any more."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
@@ -506,7 +509,9 @@ class Cluster:
         step_s: float = 0.1,
         checker: Checker = Checker.PROGRESS,
     ) -> None:
-        """Let simulated time pass until the condition holds. Raises Broken with `otherwise` when it does not, and what was noticed."""
+        """Let simulated time pass until the condition holds. Raises Broken with `otherwise` after the time
+        limit, and any violation detected meanwhile.
+        """
         end = self.clock.monotonic() + seconds
         while not condition():
             self.raise_broken()

@@ -10,7 +10,7 @@ WITHIN_S = 0.1
 
 
 class Contacts:
-    """Of one run. A fault has several moments: where it begins, where it becomes another one, and where it is mended."""
+    """Counts of one run. A fault has several moments: its begin, its change into another fault, and its repair."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -18,13 +18,13 @@ class Contacts:
         self._faults: list[tuple[str, float]] = []
 
     def use(self, feature: str) -> None:
-        """Something of this feature happens now."""
+        """Note a use of this feature now."""
         now, times = self._now(), self._uses.setdefault(feature, [])
         if not times or times[-1] < now:
             times.append(now)
 
     def fault(self, name: str) -> None:
-        """A moment of a fault."""
+        """Note a moment of a fault now."""
         self._faults.append((name, self._now()))
 
     def clear(self) -> None:
@@ -33,7 +33,9 @@ class Contacts:
         self._faults.clear()
 
     def table(self, settings: tuple[str, ...]) -> dict[str, dict[str, int]]:
-        """Feature: fault: moments of the fault with something of the feature within WITHIN_S. `settings` meet each of them."""
+        """feature -> fault -> number of moments of the fault with a use of the feature within WITHIN_S.
+        `settings` count for every moment.
+        """
         met: dict[str, Counter[str]] = {}
         for name, at in self._faults:
             for feature, times in self._uses.items():

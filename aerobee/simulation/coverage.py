@@ -2,8 +2,8 @@
 
     python -m aerobee.simulation.coverage [RUNS [JOBS]]
 
-runs so many seeds (default 1,000) on so many processes (default 2) and writes the table into docs/simulation.md of the
-working directory. A run that fails is printed, and the table is not written.
+runs RUNS seeds (default 1,000) in JOBS processes (default 2) and writes the table into docs/simulation.md of
+the working directory. If a run fails, it prints the run and does not write the table.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 TIMED = ("delay by level", "timer", "transaction")
 FEATURES = (*(kind.value for kind in KINDS), *TIMED, *(way.value for way in Way), FEATURE)
-# With each of these every feature must have met: what a failover, a crash or a disk does to its state is the point.
+# Every feature must meet each of these faults: failovers, crashes and disk faults affect its state.
 MUST_MEET = (
     "change of master",
     "by hand",
@@ -67,7 +67,7 @@ MUST_MEET = (
 
 
 def summed(outcomes: Iterable[Outcome]) -> dict[str, Counter[str]]:
-    """Feature or setting: column: moments of all these runs."""
+    """feature or setting -> column -> number of moments in all these runs."""
     column_of = {fault: column for column, faults in COLUMNS.items() for fault in faults}
     found: dict[str, Counter[str]] = {}
     for outcome in outcomes:
@@ -98,7 +98,7 @@ def table(found: Mapping[str, Counter[str]]) -> str:
 
 
 def main(runs: int, jobs: int) -> None:
-    """Run, and write the table into the page."""
+    """Run the seeds, and write the table into the page."""
     logging.disable(logging.CRITICAL)
     outcomes = list(
         run_groups(groups_of(range(runs)), lambda group: run_group(group, minutes=MINUTES), jobs=jobs)

@@ -8,9 +8,9 @@ from aerobee.simulation.node import Settings
 from aerobee.simulation.traffic import WAYS, Kind, Traffic
 
 STREAMS_MAX = 2
-FEATURES_SHARE = 0.25  # of the starts whose group waits for replicas
-PASSING_SHARE = 0.25  # of the starts, with a topic that comes and goes
-ALONE_SHARE = 0.15  # of the starts, whose master answers alone
+FEATURES_SHARE = 0.25  # share of starts with features, of those that wait for replicas
+PASSING_SHARE = 0.25  # share of the starts with a topic that is repeatedly deleted and recreated
+ALONE_SHARE = 0.15  # share of the starts whose master acknowledges alone
 # allAckInSyncStateSet, inSyncReplicas, minInSyncReplicas
 REPLICAS = (
     (True, 2, 2),
@@ -22,13 +22,13 @@ REPLICAS = (
     (False, 3, 2),
 )
 KINDS = tuple(Kind)
-# A log of 64 KiB is read in 0.07 or 0.33 s, as one of some GiB is on a machine.
+# A log of 64 KiB takes 0.07 or 0.33 s to read, as a log of some GiB does on a real machine.
 BYTE_COSTS_S = (0.0, 0.0, 1e-6, 5e-6)
 WRITER_DELAYS_S = (0.0, 0.0, 0.05, 0.5)
 
 
 def drawn_settings(seed: int) -> Settings:
-    """Equal seeds give equal settings. An odd one has SYNC_FLUSH."""
+    """The settings for a seed. Equal seeds give equal settings; an odd seed gives SYNC_FLUSH."""
     rng = random.Random(f"settings {seed}")
     all_acks, in_sync, min_in_sync = rng.choice(REPLICAS)
     waits = rng.random() >= ALONE_SHARE

@@ -8,11 +8,13 @@ from aerobee.simulation.features import SEND_TIMEOUT_S, Features
 
 # Brokers check open transactions every few seconds, and unacknowledged messages are redelivered.
 SETTLE_S = 120.0
-LOOK_AGAIN_S = 3.5  # for what should not come back
+LOOK_AGAIN_S = 3.5  # time to wait for messages that must not come back
 
 
 async def settle(cluster: Cluster, features: Features) -> None:
-    """After the last send: all due messages reach the group, and acknowledged ones are not redelivered. Raises Broken."""
+    """After the last send: all due messages reach the group, and acknowledged messages are not redelivered.
+    Raises Broken.
+    """
     features.send_no_more()
     await cluster.until(
         lambda: not features.under_way, 2 * SEND_TIMEOUT_S, "a send of a delay or a transaction never ended"

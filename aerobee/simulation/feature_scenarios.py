@@ -1,4 +1,6 @@
-"""Scenarios with delays, transactions and POP: random faults at a group with controllers, and at one whose master is given."""
+"""Scenarios with delays, transactions and POP: random faults at a group with controllers, and at a group with
+a configured master.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from aerobee.simulation.nemesis import Fault
 FAULTS = 3
 FAULT_S_MAX = 4.0
 QUIET_S_MAX = 2.0
-POPPED_S = 60.0  # longest until something is popped after the faults
-WITHOUT = "clock that is set"  # then early deliveries cannot be detected
+POPPED_S = 60.0  # longest wait for the first pop after the faults
+WITHOUT = "clock that is set"  # with a wrong clock early deliveries cannot be detected
 
 
 async def features_under_faults(cluster: Cluster, rng: random.Random) -> None:

@@ -1,6 +1,7 @@
 """Delays, transactions and POP at a simulated cluster: a producer of each kind, two members of a POP group, and the replies that they received.
 
-Everything goes to a separate topic. A message here is sent once and never again, so that it lies once where it ends.
+All messages go to a separate topic. Each message is sent once and never retried, so it is stored once at its
+final offset.
 """
 
 from __future__ import annotations
@@ -33,31 +34,31 @@ DELAY_S_MAX = 6.0
 PAUSE_S_MAX = 0.8
 SEND_TIMEOUT_S = 5.0
 INVISIBLE_S = 2.5
-FORGOTTEN_SHARE = 0.15  # of what is received is not acknowledged
+FORGOTTEN_SHARE = 0.15  # share of the received messages that is not acknowledged
 TIMER_EARLY_S = 1.0  # a timer's slot is a second (timerPrecisionMs)
 
 
 @dataclass(slots=True)
 class Task:
-    """One message: the reply to its sender, and when a member of the group received it."""
+    """One message: the reply to its sender, and the times at which members of the group received it."""
 
     body: bytes
-    is_stored: bool = False  # by the reply to its sender
-    due_s: float = 0.0  # by the simulation's clock, no member gets it sooner
+    is_stored: bool = False  # according to the reply to its sender
+    due_s: float = 0.0  # no member may receive it before this time of the simulation's clock
     wanted: TransactionState | None = None  # the sender's reply to a check; None: no transaction
     received: list[float] = field(default_factory=list)
-    done_at_s: float = float("inf")  # an acknowledgement was answered
+    done_at_s: float = float("inf")  # time at which a broker confirmed an acknowledgement
     is_asked: bool = False  # a broker received the sender's decision
-    is_maybe_done: bool = False  # one was sent, and what became of it is not known
+    is_maybe_done: bool = False  # an acknowledgement was sent, and its outcome is unknown
 
     @property
     def is_due(self) -> bool:
-        """It has to reach the group in the end."""
+        """Whether the message must reach the group."""
         return self.is_stored and self.wanted in (None, TransactionState.COMMIT)
 
 
 class Features(Party):
-    """Of one cluster. `trouble` is the first promise that was seen to be broken."""
+    """The clients of one cluster. `trouble` is the first detected violation."""
 
     def __init__(
         self,
@@ -66,25 +67,27 @@ class Features(Party):
         network: SimulatedNetwork,
         on_use: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`on_use` hears the name of each feature whenever something of it happens."""
+        """`on_use` is called with the name of a feature at each use of it."""
         super().__init__("features", rng, clock, network)
         self.tasks: dict[bytes, Task] = {}
         self.trouble: Broken | None = None
-        self.is_clock_set = False  # by more than a drift: early deliveries cannot be detected
+        self.is_clock_set = False  # a fault set a clock: early deliveries cannot be detected
         self._on_use = on_use
-        self.under_way = 0  # sends without an answer
+        self.under_way = 0  # sends without a reply
         self._is_over = asyncio.Event()
         self._senders: list[asyncio.Task[None]] = []
         self._members: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
-        """Senders and members work from now on. The topic is there."""
+        """Start the senders and the members. The topic must exist."""
         works: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (self._delay, self._transact)
         self._senders = [asyncio.create_task(work()) for work in works]
         self._members = [asyncio.create_task(self._pop(number)) for number in range(2)]
 
     def send_no_more(self) -> None:
-        """Checks of sent transactions are still answered, and every message is acknowledged from now on."""
+        """Stop sending. Checks of sent transactions are still answered, and every received message is
+        acknowledged from now on.
+        """
         self._send_no_more()
 
     async def end(self) -> None:
@@ -97,7 +100,7 @@ class Features(Party):
         await asyncio.gather(*self._senders)
 
     def look(self) -> None:
-        """Raise what was noticed."""
+        """Raise the violation that was detected."""
         if self.trouble is not None:
             raise self.trouble
         for each in (*self._senders, *self._members):
@@ -106,14 +109,14 @@ class Features(Party):
 
     @property
     def has_begun(self) -> bool:
-        """Something was sent, stored, and popped."""
+        """Whether messages were sent, stored and popped."""
         return any(task.is_stored for task in self.tasks.values()) and any(
             task.received for task in self.tasks.values()
         )
 
     @property
     def missing(self) -> list[Task]:
-        """Messages that must reach the group and have not."""
+        """Messages that must reach the group and have not reached it."""
         return [task for task in self.tasks.values() if task.is_due and not task.received]
 
     @property
@@ -165,7 +168,8 @@ class Features(Party):
 
         async def checker(message: ReceivedMessage) -> TransactionState:
             task = self.tasks[message.body]
-            task.due_s = min(task.due_s, self._clock.monotonic())  # from now on the broker knows
+            # from now on the broker may know the outcome
+            task.due_s = min(task.due_s, self._clock.monotonic())
             task.is_asked = True
             return task.wanted or TransactionState.ROLLBACK
 
@@ -194,7 +198,7 @@ class Features(Party):
                         Message(TASKS, task.body), said, executor=decide, immunity_s=1
                     )
                 except AerobeeError:
-                    # Whether the half message is there is not known: a broker may ask about it.
+                    # The half message may be stored: a broker may check it.
                     task.due_s = min(task.due_s, self._clock.monotonic())
                     continue
                 finally:
@@ -202,7 +206,7 @@ class Features(Party):
                 if result.send.status.value == "SEND_OK":
                     task.is_stored = True
                 elif not task.is_asked:
-                    task.wanted = TransactionState.ROLLBACK  # as the producer has told the broker
+                    task.wanted = TransactionState.ROLLBACK  # the producer has sent the broker a rollback
             await self._is_over.wait()  # brokers send checks to any connected producer of the group
 
     # --- the group

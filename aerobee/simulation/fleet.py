@@ -1,6 +1,7 @@
-"""Many seeds on several processes. Each seed runs in a separate process, forked from one that has imported everything.
+"""Runs many seeds in several processes. Each seed runs in a separate process, forked from one that has
+imported everything.
 
-So state that a run leaves in the interpreter cannot affect the next one, and a seed gives the same run alone and among
+So the interpreter state of one run cannot affect another, and a seed gives the same run alone and among
 thousands.
 """
 
@@ -46,7 +47,7 @@ def run_groups(
     waiting = iter(groups)
     running: dict[
         Connection, tuple[int, dict[int, None]]
-    ] = {}  # source of outcomes: (process, seeds without one)
+    ] = {}  # pipe of outcomes: (process, seeds without an outcome)
     try:
         while True:
             while len(running) < jobs and (group := next(waiting, None)) is not None:
@@ -58,7 +59,8 @@ def run_groups(
                 assert isinstance(ready, Connection)
                 process, left = running[ready]
                 try:
-                    outcome: Outcome = pickle.loads(ready.recv_bytes())  # our own child wrote it
+                    # the data comes from a child process of this program
+                    outcome: Outcome = pickle.loads(ready.recv_bytes())
                 except EOFError:
                     del running[ready]
                     ready.close()
@@ -91,4 +93,4 @@ def _fork(group: Sequence[int], work: Callable[[Sequence[int]], Iterable[Outcome
         sender.close()
         status = 0
     finally:
-        os._exit(status)  # nothing of the parent's is to be flushed or closed twice
+        os._exit(status)  # the child must not flush or close the parent's files a second time

@@ -1,7 +1,8 @@
 """A simulated host: a disk, a clock, a network endpoint, and the processes on it.
 
-Its clock is the simulation's, running a little faster or slower, with a wall time that may be wrong and may jump. A machine
-that is paused (SIGSTOP, a hypervisor that looks elsewhere) sees no timer and no byte; afterwards all arrive simultaneously.
+Its clock runs a little faster or slower than the simulation's, and its wall time may be wrong and may jump. A
+paused machine (SIGSTOP, a stalled hypervisor) gets no timer and no byte; after the pause all arrive
+simultaneously.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from aerobee.simulation.simulated_disk import ALL_LOST_OR_SOME_KEPT, SimulatedDi
 from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedTimer, SlowExecutor
 from aerobee.simulation.simulated_network import Endpoint, SimulatedNetwork
 
-DRIFT_MAX = 0.01  # clocks run at most so much faster or slower than the simulation's
+DRIFT_MAX = 0.01  # maximum drift of a clock against the simulation's
 LATE_S = (
-    1e-6  # a timer comes a little late, as everywhere: rounding must not make it early on a clock with a rate
+    1e-6  # a timer runs a little late: rounding must not make it early on a clock with a drift
 )
 
 
 class HostClock:
-    """One machine's clock, made of the simulation's."""
+    """One machine's clock, derived from the simulation's."""
 
     def __init__(self, base: SimulatedClock, *, rate: float = 1.0, wall_offset_ms: int = 0) -> None:
         self._base = base
         self._rate = rate
-        # Time at which the rate was set: of the simulation, and of this clock.
+        # Time at which the rate was set: by the simulation's clock, and by this clock.
         self._base_then = self._then = 0.0
         self.wall_offset_ms = wall_offset_ms
-        self.held: list[SimulatedTimer] | None = None  # those that came due while the machine is paused
+        self.held: list[SimulatedTimer] | None = None  # timers that became due while the machine is paused
         self.busy_until = (
-            0.0  # by the simulation's clock: its loop works so long, and nothing else happens meanwhile
+            0.0  # time of the simulation's clock until which the loop is busy; meanwhile it runs nothing else
         )
 
     def now_ms(self) -> int:
@@ -43,12 +44,14 @@ class HostClock:
         return self._then + (self._now() - self._base_then) * self._rate
 
     def _now(self) -> float:
-        """By the simulation's clock, with the work that the loop has done since."""
+        """The simulation's time plus the work that the loop has done since."""
         now, busy_until = self._base._elapsed, self.busy_until
         return busy_until if busy_until > now else now
 
     def charge(self, seconds: float) -> None:
-        """Work takes so long: a thread's, when one runs now, else the loop's. Its timers and what arrives for it wait until it is done."""
+        """Charge the duration of work to the running thread, else to the loop. Timers and arrivals of the
+        loop wait until its work is done.
+        """
         base = self._base
         if base.thread_s is not None:
             base.thread_s += seconds
@@ -57,11 +60,11 @@ class HostClock:
 
     @property
     def rate(self) -> float:
-        """So many seconds of this clock pass in a second of the simulation."""
+        """Seconds of this clock per second of the simulation."""
         return self._rate
 
     def set_rate(self, rate: float) -> None:
-        """Run faster or slower from now on; timers that are set already stay where they are."""
+        """Change the rate from now on; timers that are set keep their due time."""
         self._then, self._base_then = self.monotonic(), self._now()
         self._rate = rate
 
@@ -89,7 +92,7 @@ class HostClock:
         for timer in held:
             if timer.cancelled:
                 continue
-            if self.held is not None:  # paused again by what a timer did
+            if self.held is not None:  # a timer has paused the machine again
                 self.held.append(timer)
             else:
                 timer.callback(*timer.args)
@@ -101,7 +104,7 @@ def _wake(woken: asyncio.Future[None]) -> None:
 
 
 class Host:
-    """One machine by name. Its owner manages the processes on it."""
+    """One named machine. Its owner manages the processes on it."""
 
     def __init__(
         self, name: str, *, rng: random.Random, clock: SimulatedClock, network: SimulatedNetwork
@@ -109,9 +112,9 @@ class Host:
         self.name = name
         self.clock = HostClock(clock, rate=1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
         self._rng = random.Random(rng.getrandbits(64))
-        self.byte_cost_s = 0.0  # seconds in which a byte is read and looked at
+        self.byte_cost_s = 0.0  # seconds to read one byte of a mapped file
         self.disk = self._empty_disk()
-        self.executor = SlowExecutor()  # of whoever syncs and reads
+        self.executor = SlowExecutor()  # runs the syncs and reads of this machine
         self.network: Endpoint = network.endpoint(name)
         self.is_up = False
         self._net = network
@@ -127,17 +130,17 @@ class Host:
             self.clock.charge(count * self.byte_cost_s)
 
     def replace_disk(self) -> None:
-        """The machine, on which nothing runs, gets an empty disk."""
+        """Replace the disk by an empty one. No process may run on the machine."""
         self.disk = self._empty_disk()
 
     def reseed(self, rng: random.Random) -> None:
-        """From now on the rate of its clock and the behaviour of its disk are drawn from this generator."""
+        """Draw the rate of the clock and the behaviour of the disk from this generator from now on."""
         self.clock.set_rate(1 + rng.uniform(-DRIFT_MAX, DRIFT_MAX))
         self._rng = random.Random(rng.getrandbits(64))
         self.disk.reseed(self._rng)
 
     def pause(self) -> None:
-        """As SIGSTOP. Connections stay open, and nothing is read."""
+        """Pause as SIGSTOP does. Connections stay open, and the machine reads nothing."""
         self.clock.pause()
         self._net.isolate(self.name)
 
@@ -147,14 +150,14 @@ class Host:
         self.clock.resume()
 
     def unplug(self) -> None:
-        """Nothing reaches this machine, and nothing gets out."""
+        """Stop all bytes from and to this machine."""
         self._net.isolate(self.name)
 
     def plug(self) -> None:
-        """The cable is back."""
+        """Restore the links of this machine."""
         self._net.rejoin(self.name)
 
     def lose_connections(self) -> None:
-        """Its process ended: connected peers notice it."""
+        """Close the connections of an ended process: peers notice it."""
         self._net.sever(self.name)
         self._net.close_servers(self.name)

@@ -28,7 +28,7 @@ def check_acknowledged(sent: list[Sent], stored: dict[tuple[int, int], bytes]) -
 
 
 def check_once(sent: Iterable[Sent], stored: dict[tuple[int, int], bytes]) -> None:
-    """A message that its client sent once, or with a deduplication key, is stored at most once."""
+    """A message that was sent once, or with a deduplication key, is stored at most once."""
     positions: dict[bytes, list[tuple[int, int]]] = {}
     for position, body in stored.items():
         positions.setdefault(body, []).append(position)

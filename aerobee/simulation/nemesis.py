@@ -1,7 +1,7 @@
-"""The faults of one run, chosen by its random numbers: hosts that die, pause and lose power, links that are cut, disks that fail.
+"""The faults of one run, drawn from its random numbers: hosts die, pause and lose power, links break, disks fail.
 
-At most one broker is without its disk's promise at a time: what is confirmed by two replicas survives the loss of one. A power loss of
-several brokers simultaneously is a fault only where every one of them answers from its disk (SYNC_FLUSH).
+At most one broker at a time may lose data: a message on two replicas survives the loss of one. Several
+brokers lose power simultaneously only if each of them acknowledges from its disk (SYNC_FLUSH).
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from aerobee.simulation.node import Node
 from aerobee.simulation.restart import start
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-QUIET_S_MAX = 4.0  # between two faults
+QUIET_S_MAX = 4.0  # pause between two faults
 DOWN_S_MAX = 8.0
-BEHIND_S_MAX = 25.0  # longer than a replica may be behind and stay in the set
+BEHIND_S_MAX = 25.0  # longer than a replica may lag and stay in sync
 SHORTEST_MAX_S = 2.0  # longest duration of a fault in a short run
-CHANGING_SHARE = 0.8  # of the runs in which one master follows another
+CHANGING_SHARE = 0.8  # share of the runs with deliberate changes of master
 CHANGES = 3
-CHANGE_TRIES_MAX = 8  # faults of such a run
+CHANGE_TRIES_MAX = 8  # maximum number of faults of such a run
 SHORTEST_QUIET_S = 1.0  # longest pause before a fault in a short run
-STARTS_THAT_DIE_MAX = 2  # one after the other, after a death in a write
+STARTS_THAT_DIE_MAX = 2  # consecutive restarts after a death in a write
 CLOCK_JUMP_MS_MAX = 3_600_000
-CLOCK_JUMP_OF_TIMERS_MS_MAX = 2_000  # only for delayed messages, whose lateness equals the clock's
+# for runs with delayed messages: their lateness equals the jump of the clock
+CLOCK_JUMP_OF_TIMERS_MS_MAX = 2_000
 
 
 class Nemesis:
-    """Injects faults until it is stopped, and repairs them again. Those whose numbers are in `left_out` do not happen."""
+    """Injects faults until it is stopped, and repairs them. It skips the faults with the numbers in `left_out`."""
 
     def __init__(self, cluster: Cluster, left_out: frozenset[int] = frozenset()) -> None:
         self._cluster = cluster
@@ -45,13 +46,13 @@ class Nemesis:
         self._left_out = left_out
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
-        self.count = 0  # of those that began, with those left out
+        self.count = 0  # number of faults that began or were skipped
 
     async def run(self, seconds: float) -> None:
-        """Faults for so long; on return all of them are mended, and every process runs."""
+        """Inject faults for this time. On return all faults are repaired, and every process runs."""
         cluster, rng = self._cluster, self._rng
         end = cluster.clock.monotonic() + seconds
-        longest_s = max(SHORTEST_MAX_S, seconds / 2)  # a short run has short faults
+        longest_s = max(SHORTEST_MAX_S, seconds / 2)  # faults of a short run are short
         quiet_s_max = min(QUIET_S_MAX, max(SHORTEST_QUIET_S, seconds / 2))
         wanted = CHANGES if cluster.settings.changes_masters and rng.random() < CHANGING_SHARE else 0
         while cluster.clock.monotonic() < end or (cluster.changes < wanted and self.count < CHANGE_TRIES_MAX):
@@ -98,7 +99,7 @@ class Nemesis:
 
 
 class Fault:
-    """One fault, by its random numbers."""
+    """One fault, drawn from its random numbers."""
 
     def __init__(self, cluster: Cluster, rng: random.Random, longest_s: float = BEHIND_S_MAX) -> None:
         self._cluster = cluster
@@ -139,7 +140,7 @@ class Fault:
 
     async def _time(self, most_s: float) -> None:
         await self._cluster.clock.sleep(self._rng.uniform(0.02, min(most_s, self._longest_s)))
-        self._cluster.contacts.fault(self._name)  # it becomes another one, or is mended
+        self._cluster.contacts.fault(self._name)  # the fault becomes another one, or is repaired
 
     def _victim(self) -> Node:
         rng, cluster = self._rng, self._cluster
@@ -150,13 +151,14 @@ class Fault:
         cluster = self._cluster
         node = node or self._victim()
         if power and not cluster.settings.sync_disk and node in cluster.brokers:
-            power = False  # messages in the memory of two brokers must survive the death of a process only
+            # messages in the memory of two brokers need to survive only the death of a process, no power loss
+            power = False
         await cluster.kill(node, power=power)
         await self._time(DOWN_S_MAX)
         await start(cluster, node)
 
     async def _die_at_write(self, *, power: bool) -> None:
-        """The process, or the machine, dies inside a call of its disk, and now and then in its next start again."""
+        """The process or the machine dies inside a disk call, and sometimes again in its next start."""
         cluster, rng = self._cluster, self._rng
         node = rng.choice((*cluster.brokers, *cluster.brokers, *cluster.controllers))
         power = power and (cluster.settings.sync_disk or node not in cluster.brokers)
@@ -211,7 +213,9 @@ class Fault:
         cluster.story.tell(f"the link from {one.host.name} to {other.host.name} is restored")
 
     async def _alone(self) -> None:
-        """The master's log reaches no replica, while it still takes messages; then it dies, or is cut off from all."""
+        """The master's log reaches no replica while the master still accepts messages; then it dies, or loses
+        the controllers too.
+        """
         cluster, rng = self._cluster, self._rng
         master = cluster.master()
         if master is None:
@@ -237,7 +241,9 @@ class Fault:
         await start(cluster, master)
 
     async def _behind(self) -> None:
-        """A replica sees nothing for a while, others die together, and it is the only one there: it must not lead unless it has all."""
+        """A replica is paused for a while, then the other brokers die and it is alone: it must not become
+        master unless it has every acknowledged message.
+        """
         cluster = self._cluster
         master = cluster.master()
         behind = [node for node in cluster.brokers if node is not master and node.process is not None]
@@ -254,7 +260,7 @@ class Fault:
             await start(cluster, each)
 
     async def _partition(self) -> None:
-        """Some machines do not reach the others; with luck one reaches both sides."""
+        """Some machines do not reach the others; in some cases one machine reaches both sides."""
         cluster, rng = self._cluster, self._rng
         nodes = rng.sample(cluster.nodes, len(cluster.nodes))
         size = rng.randint(1, len(nodes) // 2)
@@ -300,7 +306,7 @@ class Fault:
         await start(cluster, node)
 
     async def _set_clock(self) -> None:
-        """A wall clock jumps, and the steady one changes its speed."""
+        """The wall clock of a machine jumps, and its monotonic clock changes its rate."""
         host, rng = self._victim().host, self._rng
         features = self._cluster.features
         most_ms = CLOCK_JUMP_MS_MAX if features is None else CLOCK_JUMP_OF_TIMERS_MS_MAX
@@ -313,14 +319,14 @@ class Fault:
         )
 
     async def _restart(self) -> None:
-        """Stopped in order, and started: an upgrade."""
+        """A process stops cleanly and starts again, as in an upgrade."""
         node = self._victim()
         await self._cluster.end(node)
         await self._time(2.0)
         await start(self._cluster, node)
 
     async def _bad_disk(self) -> None:
-        """Each sync of a broker fails for a while; such a disk is not trusted again without a restart."""
+        """Each sync of a broker fails for a while; the broker does not trust the disk again before a restart."""
         cluster = self._cluster
         node = self._rng.choice(cluster.brokers)
         cluster.story.tell(f"the disk of {node.host.name} fails")

@@ -1,4 +1,4 @@
-"""A machine with the process on it, and what differs between clusters."""
+"""A machine with its process, and the settings of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from aerobee.simulation.traffic import Traffic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Parameters of a cluster. Defaults: two replicas have every acknowledged message, so that any process may die."""
+    """Settings of a cluster. By default two replicas have every acknowledged message, so any process may die."""
 
     sync_disk: bool = (
-        False  # brokers answer when their disk has it (SYNC_FLUSH); then a power loss may hit all of them
+        False  # SYNC_FLUSH: brokers acknowledge from their disk, so all of them may lose power
     )
     waits_for_replicas: bool = (
-        True  # else a master answers alone, under its lease: what it answered may be lost with it
+        True  # False: a master acknowledges alone, under its lease; such messages may be lost with it
     )
     controllers: bool = (
-        True  # else a master and two slaves by their files (SYNC_MASTER, SLAVE), without elections
+        True  # False: a configured master and two slaves (SYNC_MASTER, SLAVE), without elections
     )
-    keeps_confirmed: bool = True  # records confirmed by two brokers must stay: no script kills both
+    keeps_confirmed: bool = True  # records that two brokers confirmed must stay: no scenario kills both
     features: bool = False  # with delays, transactions and POP
     changes_masters: bool = True  # random runs may have several deliberate changes of master
     # Of a group that waits for replicas:
     all_acks: bool = True  # allAckInSyncStateSet
     in_sync: int = 2  # inSyncReplicas
     min_in_sync: int = 2  # minInSyncReplicas
-    has_ha_key: bool = False  # brokers show each other a key at the HA port
-    is_indexed: bool = True  # keys of messages go to the index
-    writer_delay_s: float = 0.0  # seconds between a change and the small file that has it
-    byte_cost_s: float = 0.0  # seconds in which a broker's loop or thread reads a byte of a mapped file
-    has_passing_topic: bool = False  # a topic is repeatedly deleted and recreated, of the other kind
+    has_ha_key: bool = False  # brokers authenticate at the HA port with a key
+    is_indexed: bool = True  # message keys are indexed
+    writer_delay_s: float = 0.0  # seconds between a change and the write of its config file
+    byte_cost_s: float = 0.0  # seconds for a broker's loop or thread to read one byte of a mapped file
+    # a topic is repeatedly deleted and recreated with the other kind of queues
+    has_passing_topic: bool = False
     streams: tuple[Traffic, ...] = ()
 
     @property
@@ -58,11 +59,11 @@ class Settings:
 
 @dataclass(slots=True)
 class Node:
-    """A machine and the process on it, which is None while it is down."""
+    """A machine and its process, which is None while the process is down."""
 
     host: Host
     index: int
     process: Any = None
     is_paused: bool = False
     starts: int = 0
-    writer: LaggingExecutor | None = None  # of a broker's small files
+    writer: LaggingExecutor | None = None  # writer of a broker's config files

@@ -21,8 +21,8 @@ class Sent:
     body: bytes
     at: float
     queue_id: int
-    is_once: bool  # its client sends it no second time
-    offset: int = -1  # its queue offset; -1: not acknowledged
+    is_once: bool  # the client does not retry it
+    offset: int = -1  # queue offset; -1: not acknowledged
     broker: str = ""  # the broker that acknowledged it
     answered_at: float = float("inf")
     error: str = ""
@@ -30,7 +30,7 @@ class Sent:
     level: str = ""  # ACK_LEVEL of the message or its topic
 
     def is_promised(self, waits_for_replicas: bool) -> bool:
-        """Whether it was acknowledged, and survives a change of master."""
+        """Whether the message was acknowledged at a level that survives a change of master."""
         return self.offset >= 0 and ("replicated" in self.level if self.level else waits_for_replicas)
 
 
@@ -42,12 +42,12 @@ class Party:
     ) -> None:
         self._rng, self._clock, self._network = rng, clock, network
         self._host = Host(name, rng=rng, clock=clock, network=network)
-        self._numbers: list[random.Random] = []  # that its producers and its consumers take
-        self._pauses: dict[asyncio.Future[None], None] = {}  # of producers, between two bursts
+        self._numbers: list[random.Random] = []  # random numbers of its producers and consumers
+        self._pauses: dict[asyncio.Future[None], None] = {}  # pauses of producers between two bursts
         self._is_sending = True
 
     def reseed(self, rng: random.Random) -> None:
-        """From now on their actions are drawn from this generator."""
+        """Draw the actions of these clients from this generator from now on."""
         self._rng = rng
         self._host.reseed(rng)
         for each in self._numbers:
@@ -68,7 +68,7 @@ class Party:
         return self._numbers[-1]
 
     async def _pause(self, seconds: float) -> None:
-        """Let time pass, at most until no more is to be sent."""
+        """Wait for this time, or until sending ends."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pauses[woken] = None
         timer = self._clock.call_later(seconds, _wake, woken)
@@ -80,7 +80,7 @@ class Party:
             timer.cancel()
 
     def _send_no_more(self) -> None:
-        """Wake who pauses between two bursts."""
+        """Wake the producers that pause between two bursts."""
         self._is_sending = False
         for woken in self._pauses:
             _wake(woken)

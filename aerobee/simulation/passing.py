@@ -1,4 +1,4 @@
-"""A transient topic: created, written, read, deleted, and recreated, with the other kind of queues every other time.
+"""A transient topic: created, written, read, deleted and recreated, alternately with plain and batch queues.
 
 During faults only one invariant is checked: no consumer receives an unsent message. A change of master may undo a
 deletion or a creation that its slaves had not copied. After the faults the topic is deleted everywhere and created once
@@ -32,7 +32,7 @@ from aerobee.simulation.simulated_network import SimulatedNetwork
 
 PASSING, PASSING_GROUP, FEATURE = "passing", "passing-readers", "recreated topic"
 PASSING_LMQ = "%LMQ%passing"  # deleted with the topic
-LMQ_SHARE = 0.5  # of the messages that are no batch
+LMQ_SHARE = 0.5  # share of the messages outside batches
 QUEUES = 2
 RETRY_S = 0.5
 SEND_TIMEOUT_S = 3.0
@@ -55,8 +55,9 @@ class Passing(Party):
         super().__init__("passing", rng, clock, network)
         self.generation = 0
         self.received: set[bytes] = set()  # since the topic was made
-        self.in_lmq: set[bytes] = set()  # sent to the LMQ, too, since the topic was made
-        self.first_offsets: dict[int, int] = {}  # queue: the least that was answered since
+        self.in_lmq: set[bytes] = set()  # also sent to the LMQ, since the topic was created
+        # queue -> lowest acknowledged offset since the topic was created
+        self.first_offsets: dict[int, int] = {}
         self.broken: Broken | None = None
         self._on_use = on_use
         self._sent: set[bytes] = set()
@@ -74,7 +75,7 @@ class Passing(Party):
         self._task = asyncio.create_task(self._run())
 
     def look(self) -> None:
-        """Raise a violation that was found."""
+        """Raise the violation that was detected."""
         if self.broken is not None:
             raise self.broken
         if self._task is not None and self._task.done() and not self._task.cancelled():
@@ -88,7 +89,7 @@ class Passing(Party):
         await self._admin.close()
 
     async def end_rounds(self) -> None:
-        """End the round in progress; afterwards the topic may exist or not."""
+        """Finish the round in progress; afterwards the topic may or may not exist."""
         self._send_no_more()
         if self._task is not None:
             await self._task
@@ -120,7 +121,7 @@ class Passing(Party):
             await self._pause(rng.uniform(0.0, 1.0))
 
     async def make_last(self) -> None:
-        """Make the topic once more, without faults, and send to it until so many sends were acknowledged."""
+        """Create the topic once more, without faults, and send until this number of sends is acknowledged."""
         self._is_checked = True
         self._is_sending = True
         await self._make()
@@ -145,7 +146,7 @@ class Passing(Party):
         )
 
     async def read_last(self, is_over: Callable[[], bool]) -> None:
-        """Read until `is_over` returns True."""
+        """Consume until `is_over` returns True."""
         async with self._reader():
             while not is_over():
                 await self._clock.sleep(0.1)

@@ -12,11 +12,13 @@ from aerobee.simulation.passing import PASSING, PASSING_LMQ, Passing
 from aerobee.simulation.stream_checks import read_queue
 
 SETTLE_S = 60.0
-MORE_S = 1.0  # for what should not come
+MORE_S = 1.0  # time to wait for messages that must not come
 
 
 async def settle(cluster: Cluster, passing: Passing) -> None:
-    """After its deletion no broker has it; recreated, it is empty, and its group receives every message. Raises Broken."""
+    """After its deletion no broker has the topic; recreated, it is empty, and its group receives every
+    message. Raises Broken.
+    """
     await passing.end_rounds()
     await _in_time(cluster, passing.delete_last(), "a topic could not be deleted")
     await cluster.until(
@@ -54,7 +56,7 @@ async def settle(cluster: Cluster, passing: Passing) -> None:
 
 
 def _check_lmq(cluster: Cluster, passing: Passing) -> None:
-    """The LMQ has what was sent to it since the topic was made, once, and nothing else."""
+    """The LMQ contains each message that was sent to it since the topic was created once, and nothing else."""
     master = cluster.master()
     assert master is not None
     found = [message.body for message in read_queue(master, PASSING_LMQ, 0).values()]

@@ -1,4 +1,4 @@
-"""One group that reads one topic of a simulated cluster, by one of the kinds of consumers.
+"""One consumer group that reads one topic of a simulated cluster, with one kind of consumer.
 
 Some messages are refused at their first delivery, where the kind of consumer redelivers them.
 """
@@ -28,10 +28,10 @@ from aerobee.simulation.simulated_loop import SimulatedClock
 from aerobee.simulation.traffic import Way
 
 REFUSED_SHARE = 0.04
-AGAIN_S = 0.5  # before refused messages are redelivered
+AGAIN_S = 0.5  # delay before refused messages are redelivered
 INVISIBLE_S = 5.0
 WAIT_S = 2.0
-RETRY_S = 0.5  # after an error
+RETRY_S = 0.5  # pause after an error
 CONFIGS = {
     Way.PUSH: ConsumerConfig(consume_from=ConsumeFrom.FIRST),
     Way.ORDERLY: ConsumerConfig(
@@ -45,7 +45,7 @@ CONFIGS = {
 
 
 class Reader:
-    """Reads until it is cancelled. `received` is called with each message that is handled; it does not raise."""
+    """Reads until it is cancelled. `received` is called with each handled message; it must not raise."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Reader:
         directory: str,
         lmqs: tuple[str, ...] = (),
     ) -> None:
-        """`directory`: of a broadcasting consumer's offsets, on the real disk. `lmqs` are pulled in place of the topic."""
+        """`directory`: offsets of a broadcasting consumer, on the real disk. `lmqs` are pulled instead of the topic."""
         self._way, self._topic, self._received = way, topic, received
         self._clock, self._numbers, self._settings = clock, numbers, settings
         self._directory = directory
@@ -97,7 +97,7 @@ class Reader:
         self._received(message)
 
     def _refuses(self, message: ReceivedMessage) -> bool:
-        """Once at most, and only where the message is redelivered."""
+        """Whether to refuse this message: at most once, and only if the consumer redelivers it."""
         if self._way in (Way.BROADCAST, Way.PULL) or message.body in self._refused:
             return False
         if self._numbers.random() >= REFUSED_SHARE:

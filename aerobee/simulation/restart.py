@@ -1,4 +1,4 @@
-"""Start what is down."""
+"""Start a process that is down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RETRY_S = 2.0
 
 
 async def start(cluster: Cluster, node: Node) -> None:
-    """Start a process, again and again until it comes up."""
+    """Start a process; retry until a start succeeds."""
     while node.process is None:
         try:
             await cluster.start_node(node)

@@ -1,4 +1,4 @@
-"""Runs one seed and tells what happened. The same seed gives the same run."""
+"""Runs one seed and returns its outcome. Equal seeds give equal runs."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ from aerobee.simulation.scenarios import Scenario
 from aerobee.simulation.simulated_disk import PowerCut
 from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedLoop, StoodStill
 
-SHARED_STARTS = 32  # seeds: one start for the even ones and one for the odd ones
-LOOK_CPU_S = 60.0  # of this process, in which some simulated time passes
+# number of successive seeds that share two starts: one for the even seeds, one for the odd seeds
+SHARED_STARTS = 32
+LOOK_CPU_S = 60.0  # CPU seconds of this process within which simulated time must advance
 WHEEL_SLOTS = (
-    512  # of a second each, where RocketMQ has 604,800: each sync of a disk looks at all of the file
+    512  # slots of one second; RocketMQ has 604,800, and each sync of the simulated disk scans the whole file
 )
-PROCESS_ID = 4_242  # of every process in the simulation: it is in the ids of messages
+PROCESS_ID = 4_242  # process id of every simulated process: message ids contain it
 
 
 @dataclass(slots=True)
 class Started:
-    """A started cluster without faults so far. It is forked once for each of its seeds."""
+    """A started cluster before any fault. It is forked once for each of its seeds."""
 
     loop: SimulatedLoop
     cluster: Cluster
@@ -54,12 +55,14 @@ class Started:
 
 
 def start_of(seed: int) -> int:
-    """The seed of the start that this run begins with: SHARED_STARTS successive seeds share two, one for each kind of flush."""
+    """The seed of the start of this run: SHARED_STARTS successive seeds share two starts, one for each kind
+    of flush.
+    """
     return seed - seed % SHARED_STARTS + seed % 2
 
 
 def groups_of(seeds: Iterable[int]) -> Iterator[list[int]]:
-    """The seeds, those that share a start together."""
+    """The seeds, grouped by their shared start."""
     for _, block in itertools.groupby(seeds, lambda seed: seed // SHARED_STARTS):
         members = list(block)
         for kind in (0, 1):
@@ -75,9 +78,10 @@ def run_seed(
     left_out: frozenset[int] = frozenset(),
     prepare: Callable[[Cluster], None] = lambda cluster: None,
 ) -> Outcome:
-    """Run a cluster under faults for so many simulated minutes, or through a scenario; then let it get well and check it.
+    """Run a cluster under faults for a number of simulated minutes, or through a scenario; then let it
+    recover and check it.
 
-    `left_out`: numbers of random faults that do not happen.
+    `left_out`: numbers of random faults to skip.
     """
     with _this_machine():
         if scenario is not None:
@@ -93,13 +97,13 @@ def run_seed(
 def run_group(seeds: Sequence[int], *, minutes: float = 1.0) -> Iterator[Outcome]:
     """The outcomes of seeds of one group, as run_seed() has them: the cluster is started once, and each run is forked from it.
 
-    A run ends with its process: nothing is stopped.
+    A run ends with its process, without stopping the cluster.
     """
     with _this_machine():
         first = start_of(seeds[0])
         started = start(first, drawn_settings(first))
         started.core_s /= len(seeds)
-        started.simulated_s *= 1 - 1 / len(seeds)  # what is not lived again
+        started.simulated_s *= 1 - 1 / len(seeds)  # each run counts its share of the start
         for outcome in run_all(seeds, lambda seed: _run_started(started, seed, minutes, None, frozenset())):
             outcome.simulated_s -= started.simulated_s
             yield outcome
@@ -112,7 +116,8 @@ def start(
     *,
     waits_for_clients: bool = True,
 ) -> Started:
-    """Start a cluster with its clients, and wait until each of them has got something. A failure becomes the failure of the runs that use this start.
+    """Start a cluster with its clients, and wait until each client has sent or received a message. A failure
+    of the start becomes the failure of all its runs.
 
     Raises UsageError where assertions do not run.
     """
@@ -124,11 +129,11 @@ def start(
     clock = SimulatedClock()
     loop = SimulatedLoop(clock)
     asyncio.set_event_loop(loop)
-    random.seed(seed)  # for whoever takes its numbers from the module
+    random.seed(seed)  # for code that uses the module random
     started = Started(loop, Cluster(seed, clock, settings))
 
     def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), PowerCut):  # a process that dies in a call of its disk
+        if not isinstance(context.get("exception"), PowerCut):  # expected: a process that dies in a disk call
             started.unheard.append(f"{context['message']}: {context.get('exception')!r}")
 
     loop.set_exception_handler(note)
@@ -221,7 +226,9 @@ def _this_machine() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _gets_on(loop: SimulatedLoop) -> Iterator[None]:
-    """Raise StoodStill in whatever runs when LOOK_CPU_S of this process pass at one moment of simulated time."""
+    """Raise StoodStill in the running code when this process uses LOOK_CPU_S of CPU time without progress of
+    simulated time.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -263,13 +270,13 @@ async def _life(
         outcome.faults = outcome.faults or dict(nemesis.counts)
         outcome.fault_count = nemesis.count
     await check_in_the_end(cluster)
-    await asyncio.sleep(0)  # whoever waits for a task that has just failed hears of it
+    await asyncio.sleep(0)  # tasks that wait for a task that has just failed get its exception
 
 
 def _end(started: Started) -> None:
-    """Stop what still runs. Nothing is checked any more."""
+    """Stop all remaining processes. Nothing is checked any more."""
     loop = started.loop
-    if loop.stood_still is not None:  # and would again
+    if loop.stood_still is not None:  # the loop would stand still again
         asyncio.set_event_loop(None)
         loop.close()
         return

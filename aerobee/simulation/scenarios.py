@@ -1,7 +1,9 @@
-"""Schedules of faults that hit one window each: six in which RocketMQ or DLedger lost messages or service, and some of our own.
+"""Schedules of faults that hit one window each: six in which RocketMQ or DLedger lost messages or service,
+and some Aerobee-specific ones.
 
-A scenario is a script for a cluster that runs and has clients. A seed moves its times, so that a range of seeds sweeps the window.
-What it does not mend itself is mended when it ends; then the checks are those of every run (checks.py).
+A scenario is a script for a running cluster with clients. The seed shifts its times, so a range of seeds
+sweeps the window. At its end the runner repairs the remaining faults and applies the checks of every run
+(checks.py).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ LONG_S = 60.0
 FINE_S = 0.001
 RETRY_S = 1.0
 TURNS = 4  # changes of master
-ACKNOWLEDGED_FIRST = 4  # messages that all replicas have before anything happens
+ACKNOWLEDGED_FIRST = 4  # messages that all replicas have before the first fault
 
 
 PLAIN = Settings()
@@ -38,7 +40,7 @@ PLAIN = Settings()
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`history`: what happened where, in a sentence."""
+    """`history`: one sentence about the original incident."""
 
     name: str
     history: str
@@ -102,7 +104,7 @@ async def _kill(cluster: Cluster, *nodes: Node, power: bool = False) -> None:
 
 
 async def _one_leaves(cluster: Cluster, rng: random.Random, master: Node) -> Node:
-    """A replica dies, and is not in sync any more."""
+    """A replica dies and leaves the in-sync set."""
     node = rng.choice(_others(cluster, master))
     await _kill(cluster, node)
     await cluster.until(
@@ -135,14 +137,14 @@ async def _set_grows_early(cluster: Cluster, rng: random.Random) -> None:
 
 
 async def _batches_before_their_topic(cluster: Cluster, rng: random.Random) -> None:
-    """A slave with an empty disk gets the log with the batches; nothing tells it of their topic before."""
+    """A slave with an empty disk copies a log with batches before it has the settings of their topic."""
     await _full_set(cluster)
     for _ in range(2):
         await Churn(cluster, random.Random(rng.getrandbits(64))).new_replica()
 
 
 async def _masters_by_turns(cluster: Cluster, rng: random.Random) -> None:
-    """State files next to the log after A, B, A, B."""
+    """State files next to the log after the masters A, B, A, B."""
     await _full_set(cluster)
     for _ in range(TURNS):
         _, change = ChangeOfMaster(cluster, random.Random(rng.getrandbits(64))).chosen()
@@ -234,7 +236,7 @@ async def _wrong_controller(cluster: Cluster, rng: random.Random) -> None:
         for controller in cluster.controllers if leader is None else [leader]:
             cluster.network.isolate(controller.host.name)
             cluster.story.tell(f"{controller.host.name} is cut off")
-            await cluster.clock.sleep(rng.uniform(16.0, 18.0))  # until connections to it are broken
+            await cluster.clock.sleep(rng.uniform(16.0, 18.0))  # time until connections to it break
             cluster.network.rejoin(controller.host.name)
             cluster.story.tell(f"{controller.host.name} is reachable again")
             await cluster.clock.sleep(rng.uniform(0.1, 1.0))
@@ -296,7 +298,7 @@ async def _slow_to_join(cluster: Cluster, rng: random.Random) -> None:
         "it never follows",
         step_s=FINE_S,
     )
-    cluster.cut(master, behind)  # its missing bytes are in flight
+    cluster.cut(master, behind)  # the bytes that it lacks are in flight
     await cluster.clock.sleep(rng.uniform(0.5, 2.0))
     await _kill(cluster, *_others(cluster, behind))
     cluster.open_all()
@@ -315,7 +317,7 @@ async def _power_of_all(cluster: Cluster, rng: random.Random) -> None:
         "no producer sends to a master whose disk is slow",
         step_s=FINE_S,
     )
-    await cluster.clock.sleep(rng.uniform(0.0, 0.1))  # while the disks sync what has just come
+    await cluster.clock.sleep(rng.uniform(0.0, 0.1))  # while the disks sync the newest records
     await _kill(cluster, *cluster.brokers, power=True)
     for node in cluster.brokers:
         node.host.executor.delay_s = 0.0
@@ -467,7 +469,7 @@ SCENARIOS = {each.name: each for each in _ALL}
 
 
 def scenario(name: str) -> Scenario:
-    """Raises KeyError for a name that there is not."""
+    """The scenario of this name. Raises KeyError for an unknown name."""
     return SCENARIOS[name]
 
 

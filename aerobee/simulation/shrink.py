@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from aerobee.simulation.outcome import Outcome
 
-Run = Callable[[frozenset[int]], Outcome]  # a run without the faults of these numbers
+Run = Callable[[frozenset[int]], Outcome]  # runs the seed without the faults of these numbers
 
 
 def shrink(broken: Outcome, run: Run, *, tries_max: int = 60) -> tuple[Outcome, frozenset[int]]:
-    """Leave out faults as long as the same checker notices; halves first, then one by one.
+    """Leave out faults while the same checker still detects the failure: halves first, then single faults.
 
-    Returns the last run that broke it, and the numbers of the faults that it leaves out.
+    Returns the last failed run, and the numbers of the faults that it leaves out.
     """
     left_out: frozenset[int] = frozenset()
     best, tries = broken, 0

@@ -26,7 +26,7 @@ from aerobee.errors import StoreLocked
 from aerobee.store.files.disk import SECTOR_BYTES, FileLock, MappedFile, WritableBuffer, replace_file
 
 PAGE_BYTES = 4096
-# Of the pages that were not synced, a power loss keeps so many whole; one part of several is chosen at each loss.
+# Share of the unsynced pages that a power loss keeps whole; each loss draws one of these shares.
 SOME_KEPT = (0.4,)
 ALL_LOST_OR_SOME_KEPT = (0.0, 0.0, 0.4, 0.8)
 
@@ -37,7 +37,7 @@ WRITES = frozenset(
 
 
 class PowerCut(BaseException):
-    """The machine died inside this call. No handler of errors may take it for an answer of the disk."""
+    """The machine died inside this call. Error handlers must not treat it as an error of the disk."""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,9 +45,10 @@ class _Inode:
     data: bytearray  # content as processes read it
     durable: bytearray  # durable content
     mtime_ms: int
-    has_length: bool = False  # its length is durable
+    has_length: bool = False  # whether the length is durable
     reserved: int = 0
-    clean: dict[int, bytes] = field(default_factory=dict)  # page number: content wrongly taken for durable
+    # page number -> content that the system wrongly takes for durable
+    clean: dict[int, bytes] = field(default_factory=dict)
 
 
 class SimulatedMappedFile:
@@ -77,7 +78,7 @@ class SimulatedMappedFile:
         return bytes(self.buffer[start:end])
 
     def will_need(self, start: int, end: int) -> None:
-        """Everything is in memory."""
+        """Does nothing: all content is in memory."""
 
     def is_resident(self, start: int, end: int) -> bool:
         return self._disk.is_resident
@@ -109,13 +110,13 @@ class _SimulatedLock:
         self._locks.discard(self._path)
 
 
-_DIRECTORY = _Inode(bytearray(), bytearray(), 0)  # stands for a directory that was made
-_Operation = tuple[str, "_Inode | None", bool]  # path, None = removed, whether it is a directory
+_DIRECTORY = _Inode(bytearray(), bytearray(), 0)  # represents a created directory
+_Operation = tuple[str, "_Inode | None", bool]  # path -> file (None: removed), and whether it is a directory
 
 
 @dataclass(slots=True)
 class _Left:
-    """State that a process left that died in a write."""
+    """State left by a process that died in a write."""
 
     names: dict[str, _Inode]
     durable_names: dict[str, _Inode]
@@ -142,7 +143,7 @@ class SimulatedDisk:
         self.fail: Callable[[str, str], int] = lambda call, path: 0
         self.on_read: Callable[[int], None] = lambda count: (
             None
-        )  # hears of each read of a mapped file, in bytes
+        )  # called with the number of bytes at each read of a mapped file
         self.is_resident = True
         self.power_losses = 0
         self._rng = rng
@@ -152,25 +153,25 @@ class SimulatedDisk:
         self._durable_names: dict[str, _Inode] = {}
         self._dirs: set[str] = {"/"}
         self._durable_dirs: set[str] = {"/"}
-        self._calls_left = -1  # before the power goes; -1: it stays
+        self._calls_left = -1  # calls before the power loss; -1: none
         self._operations: dict[str, list[_Operation]] = {}
         self._locks: set[str] = set()
         self._newest: _Inode | None = None
-        self._writes_left = -1  # before the process dies in one; -1: it does not
-        self._is_power = False  # whether it is the machine that dies
+        self._writes_left = -1  # changing calls before the process dies in one; -1: it does not die
+        self._is_power = False  # whether the machine dies, not only the process
         self._on_death: Callable[[], None] | None = None
         self._is_dead = False
-        self._left: _Left | None = None  # state that a process left that died in a write
+        self._left: _Left | None = None  # state left by a process that died in a write
         self._survived: tuple[dict[str, _Inode], set[str]] | None = None  # during a power loss
 
     # -- faults
 
     def reseed(self, rng: random.Random) -> None:
-        """From now on lost and torn writes are drawn from this generator."""
+        """Draw lost and torn writes from this generator from now on."""
         self._rng = rng
 
     def check(self, call: str, path: str) -> None:
-        """Raise the OSError or PowerCut that is due for this call, if one is."""
+        """Raise the OSError or PowerCut that is due for this call, if any."""
         if self._writes_left >= 0 and call in WRITES:
             if self._writes_left == 0:
                 self._die()
@@ -229,7 +230,9 @@ class SimulatedDisk:
     def die_at_write(
         self, calls: int, *, power: bool = False, on_death: Callable[[], None] | None = None
     ) -> None:
-        """Let `calls` more calls that change something succeed, then die in one. A negative number: after all it does not die."""
+        """Let `calls` more calls that change something succeed, then die in one. A negative number cancels
+        the death.
+        """
         self._writes_left, self._is_power, self._on_death = calls, power, on_death
 
     @property
@@ -239,7 +242,7 @@ class SimulatedDisk:
 
     @property
     def died_of_power(self) -> bool:
-        """Whether it was the machine."""
+        """Whether the machine died in a call, not only the process."""
         return self._is_dead and self._is_power
 
     def _die(self) -> None:
@@ -252,7 +255,7 @@ class SimulatedDisk:
             self._on_death()
 
     def _copied(self) -> _Left:
-        """Everything as it is now: what is written from now on by files that are open reaches none of it."""
+        """A copy of all files as they are now: later writes to open files do not change it."""
         inodes: dict[_Inode, _Inode] = {}
 
         def copied(inode: _Inode | None) -> _Inode | None:
@@ -294,7 +297,7 @@ class SimulatedDisk:
         return sorted(self._names)
 
     def crash(self) -> None:
-        """The process dies, now or in the write where it did: locks are gone, files stay as they were."""
+        """Apply the death of the process, now or in an earlier write: locks are released, files stay as they were."""
         self._locks.clear()
         self._writes_left, self._is_dead, self._on_death = -1, False, None
         left, self._left = self._left, None
@@ -304,7 +307,7 @@ class SimulatedDisk:
             self._operations, self._newest, self.used_bytes = left.operations, left.newest, left.used_bytes
 
     def power_loss(self) -> None:
-        """The machine died, in this moment or when lose_power() was called: what was not synced survives in part."""
+        """Apply a power loss of the machine, now or at lose_power(): unsynced data survives in part."""
         if self._survived is None:
             self.lose_power()
         assert self._survived is not None
@@ -329,7 +332,7 @@ class SimulatedDisk:
         ]
         for operation in settled:
             self._settle_name(operation)
-        # A directory whose own name is lost takes with it what is below.
+        # A directory whose name is lost is lost with its content.
         dirs = {path for path in self._durable_dirs if self._is_reachable(path)}
         names = {path: inode for path, inode in self._durable_names.items() if os.path.dirname(path) in dirs}
         kept = self._kept_parts[0] if len(self._kept_parts) == 1 else rng.choice(self._kept_parts)
@@ -364,7 +367,7 @@ class SimulatedDisk:
         inode.durable[offset] ^= 1 << bit
 
     def content(self, path: str) -> bytes:
-        """Present content for a process."""
+        """The content that a process sees."""
         return bytes(self._names[path].data)
 
     @staticmethod

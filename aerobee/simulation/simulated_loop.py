@@ -1,8 +1,9 @@
 """An event loop whose time is a clock of the simulation: when nothing is left to do, time jumps to the next timer.
 
-The real shells (clients, brokers, nameservers) run on it unchanged: a simulated hour of a quiet cluster costs seconds,
-and the same random numbers give the same run. Nothing may wait for the outside: sockets are SimulatedNetwork's, threads
-are replaced by InlineExecutor, the disk is SimulatedDisk. The loop's timers and the clock's stand in one heap.
+The real clients, brokers and NameServers run on it unchanged: a simulated hour of a quiet cluster costs
+seconds, and equal random numbers give equal runs. No code may wait for the real world: sockets are
+SimulatedNetwork's, threads are replaced by InlineExecutor, the disk is SimulatedDisk. The timers of the loop
+and of the clock share one heap.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ from aerobee.errors import UsageError
 from aerobee.simulation.simulated_disk import PowerCut
 
 _copy_context = contextvars.copy_context
-STILL_TURNS_MAX = 100_000  # of the loop at one moment; the busiest moments of a cluster take some dozens
+# iterations of the loop at one moment; the busiest moments of a cluster take some dozens
+STILL_TURNS_MAX = 100_000
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class StoodStill(BaseException):
-    """Simulated time does not pass any more. No handler of errors may take it for its own."""
+    """Simulated time has stopped. Error handlers must not catch this exception."""
 
 
 class Holder(Protocol):
     """The owner of timers, which wait while it is paused. A protocol, because host.py, whose HostClock it is, lies
     above."""
 
-    held: list[SimulatedTimer] | None  # those that came due meanwhile; None: it runs
-    busy_until: float  # by the simulation's clock: what it is at takes so long
+    held: list[SimulatedTimer] | None  # timers that became due during the pause; None: not paused
+    busy_until: float  # time of the simulation's clock until which its current work takes
 
 
 class SimulatedTimer:
-    """A callback that is due at a time. `owner` None: it always runs."""
+    """A callback with a due time. `owner` None: it always runs."""
 
     __slots__ = ("args", "callback", "cancelled", "owner")
 
@@ -57,13 +59,13 @@ class SimulatedTimer:
 
 
 class SimulatedClock(ManualClock):
-    """A ManualClock that goes from one timer to the next."""
+    """A ManualClock that advances from one timer to the next."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         super().__init__(start_ms)
         self._timers: list[tuple[float, int, SimulatedTimer]] = []
         self._count = 0
-        self.thread_s: float | None = None  # what a thread has worked that runs now; None: loops run
+        self.thread_s: float | None = None  # duration of the work of the running thread; None: a loop runs
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> SimulatedTimer:
         timer = SimulatedTimer(callback, args)
@@ -71,7 +73,7 @@ class SimulatedClock(ManualClock):
         return timer
 
     def push(self, due: float, timer: SimulatedTimer) -> None:
-        """Have a timer run at `due`, by monotonic()."""
+        """Schedule a timer at `due`, by monotonic()."""
         self._count += 1
         heapq.heappush(self._timers, (due, self._count, timer))
 
@@ -84,7 +86,7 @@ class SimulatedClock(ManualClock):
         self._elapsed = end
 
     def step(self) -> None:
-        """Let time pass until the next timer, and run all that are due then. Raises UsageError when there is none."""
+        """Advance to the next timer, and run all timers that are due then. Raises UsageError without a timer."""
         timers, pop = self._timers, heapq.heappop
         self._drop_cancelled()
         if not timers:
@@ -139,9 +141,9 @@ class SlowExecutor(InlineExecutor):
 
 
 class LaggingExecutor(SlowExecutor):
-    """A thread of simulated time: each piece of work takes `delay_s`, one after the other, also work without a waiter.
+    """A thread in simulated time: each call takes `delay_s`, one after the other, also without a waiter.
 
-    discard() ends it as a process that is killed does: what has not been done never is.
+    discard() ends it as the death of a process does: pending calls never run.
     """
 
     def __init__(self, clock: SimulatedClock, delay_s: float) -> None:
@@ -176,13 +178,13 @@ class LaggingExecutor(SlowExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """With `wait`, do now what waits, in its order."""
+        """With `wait`, run the pending calls now, in order."""
         for timer in list(self._waiting) if wait else ():
             timer.cancel()
             timer.callback()
 
     def discard(self) -> None:
-        """Do nothing of what waits, nor of what is given from now on."""
+        """Drop all pending and all later calls."""
         self._is_gone = True
         for timer, future in self._waiting.items():
             timer.cancel()
@@ -214,7 +216,7 @@ class _NoSelector(selectors.BaseSelector):
 
 
 class _LoopTimer(asyncio.TimerHandle):
-    """A timer of the loop: in the clock's heap, it runs with the next turn as asyncio's do."""
+    """A timer of the loop in the clock's heap; it runs in the next loop iteration, as asyncio's do."""
 
     __slots__ = ("entry",)
 
@@ -226,7 +228,7 @@ class _LoopTimer(asyncio.TimerHandle):
 
 
 class _Handle(asyncio.Handle):
-    """A call of the loop's next turn, without what asyncio keeps for its debug mode."""
+    """A call of the next loop iteration, without asyncio's data for its debug mode."""
 
     __slots__ = ()
 
@@ -273,7 +275,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         ]
         return [error for error in lost if error is not None]
 
-    # asyncio's own forms of these look into its heap of timers and ask its selector, with each turn.
+    # asyncio's versions of these methods check its timer heap and its selector in each iteration.
 
     def _run_once(self) -> None:
         ready, clock = self._turn, self._simulated_clock
@@ -283,9 +285,8 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             if not ready:
                 try:
                     step()
-                except (
-                    PowerCut
-                ) as error:  # of whoever died in a call of its disk; the timers left come with the next step
+                except PowerCut as error:
+                    # A process died in a disk call; the remaining timers run in the next step.
                     self.call_exception_handler({"message": "a process died", "exception": error})
             turns += 1
             if clock._elapsed != moment:

@@ -1,9 +1,10 @@
 """A network in memory: ordered, delayed, and broken on demand. Implements network.Network.
 
-Each party (a broker, a client) gets an endpoint by its name. `isolate` stops all bytes from and to a party without notifying
-the peers, as a pulled cable does, and `cut` the bytes from one party to another. With `resends` they arrive once the link is restored
-as with TCP, unless the connection broke meanwhile; else they are lost, and the connection is useless. `sever` breaks a party's connections, and both sides see
-it. Bytes of a connection arrive in order; what one write sent arrives in one piece.
+Each party (a broker, a client) gets an endpoint by its name. `isolate` stops all bytes from and to a party
+without notifying the peers, as a pulled cable does, and `cut` the bytes from one party to another. With
+`resends` they arrive once the link is restored as with TCP, unless the connection broke meanwhile; else they
+are lost, and the connection is useless. `sever` breaks a party's connections, and both sides are notified.
+Bytes of a connection arrive in order; the bytes of one write arrive together.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ FIRST_PORT = 20_000
 _AT = struct.Struct("<d")
 RESEND_S = 0.2  # interval of checks whether a link is restored
 GIVE_UP_S = 15.0  # TCP retries for this time; then the connection is broken
-CONNECT_S = 3.0  # so long a connect tries
+CONNECT_S = 3.0  # time-out of a connect
 
 
 class Busy(Protocol):
-    """A machine whose loop may be at work. A protocol, because host.py, whose HostClock it is, lies above."""
+    """A machine whose loop may be busy. A protocol, because host.py, whose HostClock it is, lies above."""
 
-    busy_until: float  # by the simulation's clock
+    busy_until: float  # time of the simulation's clock until which the loop is busy
 
 
 class _Transport(asyncio.Transport):
@@ -47,14 +48,14 @@ class _Transport(asyncio.Transport):
         self.protocol: asyncio.Protocol
         self.closed = False
         self._network = network
-        self._arrives_at = 0.0  # bytes do not overtake each other
+        self._arrives_at = 0.0  # arrival time of the newest bytes: later bytes do not overtake them
         self._paused = False
         self._held: list[bytes] = []
         # Bytes in flight: arrival time and the callback at the receiver.
         self._wire: deque[tuple[float, Callable[..., None], tuple[Any, ...]]] = deque()
         self._cut_since: float | None = None
         self.hangs = False
-        self.way = b""  # to here, "sender>receiver"
+        self.way = b""  # link to this side, "sender>receiver"
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self.closed and data:
@@ -116,7 +117,7 @@ class _Transport(asyncio.Transport):
             self.receive(data)
 
     def end(self, error: Exception | None) -> None:
-        """The other side closed or broke."""
+        """The other side closed the connection, or it broke."""
         if not self.closed:
             self.closed = True
             self._network.forget(self)
@@ -167,8 +168,8 @@ class SimulatedNetwork:
         self.clock = clock
         self.delay_max_s = delay_max_s
         self.servers: dict[int, _Server] = {}
-        self.trace = 0  # a checksum of who received something of whom, and when: the same for the same run
-        self.loops: dict[str, Busy] = {}  # those of machines that may be at work
+        self.trace = 0  # checksum of all arrivals (sender, receiver, time): equal runs have equal checksums
+        self.loops: dict[str, Busy] = {}  # machines whose loop may be busy
         self._open: dict[_Transport, None] = {}
         self._isolated: set[str] = set()
         self._cut: set[tuple[str, str]] = set()
@@ -179,7 +180,7 @@ class SimulatedNetwork:
         self.trace = zlib.crc32(_AT.pack(self.clock.monotonic()), zlib.crc32(way, self.trace))
 
     def free_at(self, name: str, now: float) -> float:
-        """Time at which a party's loop is free: now, unless it works."""
+        """Time at which a party's loop is free: now, unless it is busy."""
         loop = self.loops.get(name)
         return now if loop is None else max(now, loop.busy_until)
 
@@ -194,11 +195,11 @@ class SimulatedNetwork:
         self._isolated.discard(name)
 
     def cut(self, one: str, other: str) -> None:
-        """Hold back bytes from one to the other; the reverse link stays open."""
+        """Stop bytes from `one` to `other`; the reverse link stays open."""
         self._cut.add((one, other))
 
     def uncut(self, one: str, other: str) -> None:
-        """Restore the link from one to the other."""
+        """Restore the link from `one` to `other`."""
         self._cut.discard((one, other))
 
     def mend(self) -> None:
@@ -207,13 +208,13 @@ class SimulatedNetwork:
         self._isolated.clear()
 
     def sever(self, name: str) -> None:
-        """Break the connections of a party; both sides see it."""
+        """Break the connections of a party; both sides are notified."""
         for transport in self._of(name):
             transport.other.end(ConnectionResetError("severed"))
             transport.end(ConnectionResetError("severed"))
 
     def close_servers(self, name: str) -> None:
-        """Nothing of this party listens any more."""
+        """Close all listeners of this party."""
         for port in [port for port, server in self.servers.items() if server.owner == name]:
             del self.servers[port]
 
@@ -224,7 +225,7 @@ class SimulatedNetwork:
                 transport.hangs = True
 
     def is_cut(self, one: str, other: str) -> bool:
-        """Whether nothing gets from one to the other."""
+        """Whether the link from `one` to `other` is cut."""
         return one in self._isolated or other in self._isolated or (one, other) in self._cut
 
     def delay_s(self) -> float:

@@ -1,8 +1,9 @@
 """A stream of one kind of message through a separate topic: its producer, its group, and the replies to both.
 
-What is promised depends on the kind, and on how many have a message before it is acknowledged (Sent.is_promised): at
-the end such a message is stored at its acknowledged offset, once unless its client retried, in the order of the
-acknowledgements, with its body and properties, and its group has handled it.
+The guarantees depend on the kind of message, and on the number of copies before the acknowledgement
+(Sent.is_promised). After the faults such a message is stored at its acknowledged offset, once unless its
+client retried, in the order of the acknowledgements, with its body and properties, and its group has handled
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from aerobee.simulation.simulated_network import SimulatedNetwork
 from aerobee.simulation.traffic import Kind, Traffic, Way
 
 QUEUES = 2
-KEYS = 3  # of an ordered stream
+KEYS = 3  # queues of an ordered stream
 BATCH_MAX = 5
 PAUSE_S_MAX = 1.0
 COPIED_S, COPIED_DELAYS = (
@@ -42,7 +43,7 @@ ATTRIBUTES = {Kind.BATCH_QUEUE: {QUEUE_TYPE: BATCH}, Kind.TOPIC_LEVEL: {"ack.lev
 
 
 class Stream(Party):
-    """Of one cluster. `broken` is the first promise that was seen to be broken."""
+    """One stream of a cluster. `broken` is the first detected violation."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Stream(Party):
         self.received: dict[bytes, int] = {}
         self.first_arrivals: dict[
             int, list[int]
-        ] = {}  # queue: offsets, in the order in which they were first handled
+        ] = {}  # queue -> offsets in the order of their first handling
         self.broken: Broken | None = None
         self._on_acknowledged, self._on_use = on_acknowledged, on_use
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -69,7 +70,9 @@ class Stream(Party):
     # --- running
 
     async def prepare(self, master: Node, writer_delay_s: float) -> None:
-        """Make its topic, and what else it needs, at the master. `writer_delay_s`: so long small files take."""
+        """Create the topic and the group settings of the stream at the master. `writer_delay_s`: delay of
+        config file writes.
+        """
         kind, topic = self.traffic.kind, self.traffic.topic
         if kind is not Kind.STATIC:
             attributes = ATTRIBUTES.get(kind, {})
@@ -80,11 +83,12 @@ class Stream(Party):
                     await admin.create_static_topic(topic, QUEUES)
                 if self.traffic.way is Way.POP:
                     await admin.set_request_mode(f"{topic}-readers", topic, "POP")
-            # A slave copies again after ten times as long as the last time took, and waits for its small files in between.
+            # A slave copies the tables again after ten times the duration of the last copy, which includes
+            # the writes of its config files.
             await self._clock.sleep(COPIED_S + COPIED_DELAYS * writer_delay_s)
 
     def begin(self) -> None:
-        """Send and read from now on."""
+        """Start to send and to read."""
         if self.traffic.way is Way.BROADCAST:
             self._directory = tempfile.TemporaryDirectory(prefix="aerobee-sim-")
         reader = Reader(
@@ -101,12 +105,12 @@ class Stream(Party):
 
     @property
     def has_begun(self) -> bool:
-        """Something was acknowledged, and all of that was handled."""
+        """Whether a message was acknowledged, and every acknowledged message was handled."""
         answered = [each for each in self.sent.values() if each.offset >= 0]
         return bool(answered) and all(each.body in self.received for each in answered)
 
     def look(self) -> None:
-        """Raise what was noticed."""
+        """Raise the violation that was detected."""
         if self.broken is not None:
             raise self.broken
         for task in self._tasks:
@@ -200,7 +204,7 @@ class Stream(Party):
             self._answered(each, result)
 
     async def _send_again_and_again(self, producer: Producer, rng: random.Random) -> None:
-        """Until it is acknowledged, and now and then once more."""
+        """Send until the message is acknowledged, and sometimes once more."""
         sent = self._new(rng)
         for _ in range(rng.randint(1, REPEATS_MAX)):
             self._on_use(self.traffic.kind.value)

@@ -51,7 +51,7 @@ def missing(stream: Stream, waits_for_replicas: bool) -> list[bytes]:
 
 
 def read_queue(node: Node, topic: str, queue_id: int) -> dict[int, ReceivedMessage]:
-    """Offset: message of everything that the broker has of a queue, batches unwrapped."""
+    """offset -> message, for all messages of a queue at this broker, batches unwrapped."""
     store = node.process.store
     found: dict[int, ReceivedMessage] = {}
     offset = store.min_offset(topic, queue_id)
@@ -81,7 +81,7 @@ def _check_lmqs(stream: Stream, master: Node, stored: set[bytes]) -> None:
 
 
 def _check_arrivals(stream: Stream) -> None:
-    """An orderly group handles what it had not handled yet in the order of the queue."""
+    """An orderly group handles messages for the first time in the order of the queue."""
     for queue_id, offsets in stream.first_arrivals.items():
         for before, after in itertools.pairwise(offsets):
             if after < before:

@@ -12,7 +12,7 @@ class Kind(Enum):
     PLAIN = "ordinary"
     ORDERED = "ordered by key"
     BATCH = "batch"
-    BATCH_QUEUE = "batch queue"  # a topic of queue.type=BatchCQ
+    BATCH_QUEUE = "batch queue"  # a topic with queue.type=BatchCQ
     STATIC = "static topic"
     LIGHT = "LMQ"
     DEDUP = "deduplicated"

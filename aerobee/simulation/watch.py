@@ -1,9 +1,9 @@
 """Invariants during faults, checked every WATCH_S and with each acknowledgement. Raises Broken.
 
-- CONFIRMED: a broker's confirm offset is not behind its log's end, and of two brokers the bytes are the same up to what both confirm
+- CONFIRMED: a broker's confirm offset is not beyond its log's end, and the logs of two brokers are equal up to the lower confirm offset
 - ONE_MASTER: an epoch has one master; once a broker accepts messages in an epoch, no broker of an earlier epoch acknowledges a message that
   is sent afterwards
-- CONFIRMED, in the end: what two brokers confirmed and had is in the log that is left, also in a group that waits for no replica
+- CONFIRMED, after the faults: bytes that two brokers confirmed are in the remaining log, also in a group that waits for no replica
 - OFFSETS: while a broker runs, the offset that a group committed there does not go back, except at a slave whose log was cut, when it
   takes its master's table (offset_merge.py): the master may not have copied the last commits; and except at a master whose predecessor had a
   lower offset, because it had not copied the last commits: consumers return to it and commit lower offsets at the next master, too
@@ -25,23 +25,27 @@ WATCH_S = 0.25
 
 
 class Watch:
-    """Of one cluster. `look()` is called again and again, `acknowledged()` with each answer to a send."""
+    """The checks of one cluster. `look()` is called every WATCH_S, `acknowledged()` with each acknowledged send."""
 
     def __init__(self, brokers: list[Node], settings: Settings, clock: SimulatedClock) -> None:
         self._brokers, self._settings, self._clock = brokers, settings, clock
-        self._masters: dict[int, str] = {}  # epoch: who took messages in it
-        self._began: dict[int, float] = {}  # epoch: from when on
-        self._committed: dict[tuple[str, int, int], int] = {}  # broker, its start, queue: offset
+        self._masters: dict[int, str] = {}  # epoch -> broker that accepted messages in it
+        self._began: dict[int, float] = {}  # epoch -> time from which on it did
+        # (broker, its start, queue) -> committed offset
+        self._committed: dict[tuple[str, int, int], int] = {}
         self._at_master: dict[
             tuple[int, int], int
-        ] = {}  # epoch, queue: offset at its master when it was last seen
-        # A master was out of reach for longer than a commit waits for its answer: that commit may arrive behind a newer one.
+        ] = {}  # (epoch, queue) -> last known offset at the epoch's master
+        # A master was unreachable for longer than the time-out of a commit: that commit may arrive after a
+        # newer one.
         self.commits_come_late = False
         self._kept = bytearray()  # bytes that two brokers confirmed, from `_kept_from` on
         self._kept_from = 0
 
     def follow(self, node: Node) -> None:
-        """This broker has just started. Notes from now on when it takes its master's offsets after a cut of its log."""
+        """Watch a broker that has just started: note when it takes its master's offsets after a truncation of
+        its log.
+        """
         offsets, role, life = node.process.offsets, node.process.role, (node.host.name, node.starts)
         cut_is_over = offsets.cut_is_over
 
@@ -50,10 +54,10 @@ class Watch:
                 self._committed = {key: at for key, at in self._committed.items() if key[:2] != life}
             cut_is_over()
 
-        offsets.cut_is_over = noted  # called at each table of the master, before its offsets are set
+        offsets.cut_is_over = noted  # called with each table of the master, before the slave sets its offsets
 
     def look(self) -> None:
-        """Raise Broken for what does not hold now."""
+        """Raise Broken for an invariant that is violated now."""
         running = [node for node in self._brokers if node.process is not None]
         for node in running:
             self._look_at_role(node)
@@ -62,25 +66,27 @@ class Watch:
             self._look_at_confirmed(running)
 
     def _keep(self, found: list[tuple[Node, Any, int]]) -> None:
-        """Note what two brokers confirm and have the same bytes of: in the end each log begins with it (check_kept)."""
+        """Note the bytes that two brokers confirm and that are equal: after the faults each log must contain
+        them (check_kept).
+        """
         two = sorted(found, key=lambda each: each[2])[-2:]
         if len(two) < 2:
             return
         (_, log, end), (_, other_log, _) = two
         at = self._kept_from + len(self._kept)
         if max(log.min_offset, other_log.min_offset) > at:
-            return  # it was taken away by retention: nothing here has so much
+            return  # retention deleted the next bytes; no run writes enough for that
         while at < end:
             segment, other = log.segment_at(at), other_log.segment_at(at)
             stop = min(end, segment.end, other.end)
             content = log.read(at, stop - at)
             if content != other_log.read(at, stop - at):
-                return  # a master that waits for no replica confirms bytes that only it has
+                return  # a master that waits for no replica confirms bytes that no other broker has
             self._kept += content
             at = stop
 
     def check_kept(self, log: Any) -> None:
-        """Raise Broken when a log in the end is not what two brokers had confirmed."""
+        """Raise Broken when the log after the faults differs from the bytes that two brokers confirmed."""
         at, end = max(self._kept_from, log.min_offset), self._kept_from + len(self._kept)
         while at < end:
             stop = min(end, log.segment_at(at).end) if at < log.end else at
@@ -123,7 +129,7 @@ class Watch:
         if self.commits_come_late:
             return
         if not self._settings.waits_for_replicas:
-            return  # read messages may be truncated, and an offset goes back with them
+            return  # consumed messages may be truncated, and the offset decreases with them
         for queue_id in range(QUEUES):
             offset = node.process.offsets.query(GROUP, TOPIC, queue_id)
             role = node.process.role
@@ -141,7 +147,7 @@ class Watch:
             self._committed[key] = offset
 
     def _was_lost(self, queue_id: int, offset: int, epoch: int) -> bool:
-        """Whether the master of the epoch before had this offset or less."""
+        """Whether the master of the previous epoch had this offset or a lower one."""
         before = [each for each, queue in self._at_master if queue == queue_id and each < epoch]
         return bool(before) and self._at_master[max(before), queue_id] <= offset
 
@@ -158,7 +164,7 @@ class Watch:
             found.append((node, log, confirmed))
         self._keep(found)
         if not self._settings.waits_for_replicas:
-            return  # a master confirms what only it has
+            return  # a master confirms bytes that no other broker has
         for (one, log, confirmed), (other, other_log, other_confirmed) in itertools.pairwise(found):
             end = min(confirmed, other_confirmed)
             at = max(log.min_offset, other_log.min_offset)

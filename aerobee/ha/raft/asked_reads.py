@@ -1,4 +1,4 @@
-"""Reads that a follower has asked its leader for. Core."""
+"""Reads for which a follower has sent its leader a ReadRequest. Core."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ _READ_ID_MAX = 1 << 62
 
 
 class AskedReads:
-    """Read ids, and until when each waits. Ids begin at a random number: an answer to an earlier life fits none."""
+    """Ids of pending reads, with their deadlines. Ids begin at a random number, so a reply to a read of an
+    earlier process matches none.
+    """
 
     def __init__(self, random: float) -> None:
         self._last_id = int(random * _READ_ID_MAX)
@@ -25,11 +27,11 @@ class AskedReads:
         self._until_ms[read_id] = until_ms
 
     def answered(self, read_id: int, index: int) -> list[ReadReady]:
-        """Empty when no caller waits for it, or not any more."""
+        """The result of this read; empty when the read is unknown or has timed out."""
         return [ReadReady(read_id, index)] if self._until_ms.pop(read_id, None) is not None else []
 
     def fail(self, now_ms: float = float("inf")) -> list[ReadReady]:
-        """Those that have waited long enough; all of them by default."""
+        """Failed results of the reads whose deadline has passed; by default of all reads."""
         late = [read_id for read_id, until_ms in self._until_ms.items() if until_ms <= now_ms]
         for read_id in late:
             del self._until_ms[read_id]

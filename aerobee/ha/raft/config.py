@@ -1,4 +1,4 @@
-"""Times and bounds of a Raft node. The same on every node of a group, or the lease means nothing."""
+"""Times and bounds of a Raft node. Every node of a group must have the same values: the lease depends on them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Entries of the log, and the membership. Core.
 
-An entry on the wire and on disk is `[index, term, kind, data]`. A membership is `[voters, learners, identities]`, ids in order, without the
-identities where none is known: `[[id, identity], …]` says which data directory each member has.
+An entry on the wire and on disk is `[index, term, kind, data]`. A membership is `[voters, learners,
+identities]`, ids in order. `identities` is `[[id, identity], …]`: the data directory of each member. It is
+absent while no identity is known.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from aerobee.ha.packed import array, array_of, blob, integer, pack, text, unpack
 
 # Overhead per entry in a message: four MessagePack headers.
 ENTRY_OVERHEAD_BYTES = 32
-FIRST_TERM = 1  # of the first entry, which every first member has from the start; no node leads in it
+# term of the first entry, which every initial member has from the start; no node leads in this term
+FIRST_TERM = 1
 MEMBERS_LIMIT = 255  # maximum size that a decoder accepts; RaftConfig.members_max is what a leader allows
 
 
@@ -22,9 +24,9 @@ class EntryKind(IntEnum):
     """Kind of an entry."""
 
     COMMAND = 1  # a proposal, for the state machine
-    NOTHING = 2  # a leader's first entry, which commits what was before it
-    MEMBERSHIP = 3  # the members from here on
-    # Only on disk: the log begins again behind this index; what stood before is in the snapshot.
+    NOTHING = 2  # a leader's first entry; committing it commits all earlier entries
+    MEMBERSHIP = 3  # the members from this entry on
+    # Only on disk: the log begins again behind this index; the snapshot contains the earlier entries.
     RESET = 4
 
 
@@ -39,12 +41,12 @@ class Entry:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in a message, at most."""
+        """Maximum number of bytes of this entry in a message."""
         return len(self.data) + ENTRY_OVERHEAD_BYTES
 
     @property
     def values(self) -> tuple[int, int, int, bytes]:
-        """As decode_entry takes it."""
+        """The list that decode_entry() reads."""
         return self.index, self.term, self.kind.value, self.data
 
 
@@ -52,8 +54,8 @@ class Entry:
 class Membership:
     """The voters, and the learners, which only follow. Empty: this node does not know them yet.
 
-    `identities`: the identity of each member's data directory, by id and in order, once a leader has learned it. A member whose
-    directory is another one has forgotten its votes.
+    `identities`: the identity of each member's data directory, sorted by id, as far as a leader has learned
+    them. A member with another data directory has lost its votes.
     """
 
     voters: tuple[str, ...] = ()
@@ -125,7 +127,7 @@ def decode_entry(value: object, what: str = "an entry") -> Entry:
 
 
 def decode_membership(data: bytes) -> Membership:
-    """Read what Membership.encode made. Raises MalformedFrame."""
+    """Decode the bytes of Membership.encode(). Raises MalformedFrame."""
     parts = array(unpack(data, "a membership"), "a membership", 3)
     if len(parts) < 2:
         raise MalformedFrame(
@@ -153,7 +155,7 @@ def members(value: object, what: str) -> tuple[str, ...]:
 
 
 def first_entry(members: Membership) -> Entry:
-    """The entry with which every first member of a group begins, so that they agree on who is in it."""
+    """The entry with which the log of every initial member begins, so that all of them know the same members."""
     ordered = Membership(tuple(sorted(members.voters)), tuple(sorted(members.learners)))
     return Entry(1, FIRST_TERM, EntryKind.MEMBERSHIP, ordered.encode())
 

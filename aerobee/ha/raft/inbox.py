@@ -1,7 +1,7 @@
 """Inputs of a Raft replica that wait for its next step: messages of other members, and calls of this process. Core.
 
-Each kind has a separate bound, and a step takes one of each in rotation. Callers therefore never displace the messages
-on which the leadership rests, however many requests they have under way, and messages never keep calls out.
+Each kind has a separate bound, and a step takes one of each in rotation. So calls never displace the messages
+that keep the leadership, however many calls are pending, and messages never displace calls.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Inbox(Generic[Each]):
         return found
 
     def remove(self, count: int) -> None:
-        """The first `count` inputs of the last batch() were carried out."""
+        """Remove the first `count` inputs of the last batch(): they were executed."""
         for queue in self._order[:count]:
             queue.popleft()
         self._order = []

@@ -1,7 +1,7 @@
-"""A snapshot on its way in, chunk by chunk. Core.
+"""A snapshot that a node receives chunk by chunk. Core.
 
-All chunks belong to one leader, term and index; a chunk of another one discards the received chunks, because two
-leaders may encode the same state in different bytes. At most `total_bytes` are held.
+All chunks belong to one leader, term and index; a chunk of another one discards the received chunks, because
+two leaders may encode the same state in different bytes. It buffers at most `total_bytes`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aerobee.ha.raft.messages import SnapshotChunk
 
 
 class IncomingSnapshot:
-    """Bytes that have come, and of which snapshot they are."""
+    """The received bytes, and the snapshot to which they belong."""
 
     def __init__(self) -> None:
         self._of: tuple[object, ...] = ()
@@ -24,10 +24,11 @@ class IncomingSnapshot:
         self._data = bytearray()
 
     def add(self, chunk: SnapshotChunk) -> tuple[int, bytes | None]:
-        """Take a chunk. Return how many bytes have come, and all of them when that was the last one.
+        """Add a chunk. Return the number of received bytes, and the whole snapshot after the last chunk.
 
-        A chunk that does not follow the last one is ignored: the reply contains the offset at which the leader must
-        continue. Raises WireError when the whole is damaged; then nothing of it is kept.
+        A chunk that does not follow the last one is ignored: the reply contains the offset at which the
+        leader must continue. Raises WireError when the checksum of the whole snapshot is wrong, and discards
+        it.
         """
         key = (chunk.source, chunk.term, chunk.index, chunk.snapshot_term, chunk.total_bytes, chunk.crc)
         if key != self._of:

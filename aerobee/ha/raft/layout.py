@@ -7,14 +7,15 @@ All big-endian. The payload is an entry in MessagePack; the crc covers size, syn
 position in this file up to which everything was on the disk when the record was written. Heads are aligned so that none
 crosses a sector: the disk has one whole or not at all.
 
-Nothing that was synced is ever written over: an entry that replaces others is written behind them. Therefore a record
-that is not whole can only be
+A synced record is never overwritten: an entry that replaces others is written behind them. Therefore an
+incomplete record can only be
 
 - lost: written by the last append, which was never answered. A sector of it never reached the disk and reads as zeros.
   Records of that same append may have survived behind it; their synced_end is at or before it.
 - damaged: a later record says that it was synced, or all its sectors are there and the checksum is wrong.
 
-The last append's record with a damaged bit, whose data holds a whole sector of zeros, is the one that looks lost.
+One damaged record cannot be told from a lost one: a record of the last append whose data contains a whole
+sector of zeros.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Scan:
 
     entries: tuple[Entry, ...]
     end: int
-    synced_end: int  # everything before it was on the disk already when the last whole record was written
+    synced_end: int  # bytes of the file that were synced when the last whole record was written
     fault: str
 
 
@@ -58,7 +59,7 @@ def encode_file_head(sequence: int, previous_end: int) -> bytes:
 
 
 def decode_file_head(data: Buffer) -> tuple[int, int] | None:
-    """(sequence, end of the file before). None when the head is not whole."""
+    """(sequence, end of the previous file). None when the head is incomplete."""
     if len(data) < FILE_HEAD.size:
         return None
     magic, sequence, previous_end, crc = FILE_HEAD.unpack_from(data)
@@ -76,12 +77,12 @@ def encode_record(entry: Entry, synced_end: int) -> bytes:
 
 
 def record_bytes_max(entry_bytes_max: int) -> int:
-    """The largest record of an entry of at most so many bytes."""
+    """Maximum size of the record of an entry of up to this number of bytes."""
     return RECORD_HEAD.size + entry_bytes_max + 64
 
 
 def scan_file(data: Buffer, *, is_last: bool) -> Scan:
-    """Read the records of one file. Only the last file may end in a lost one."""
+    """Read the records of one file. Only the last file may end in a lost record."""
     view = memoryview(data)
     entries: list[Entry] = []
     at = synced_end = FILE_HEAD.size
@@ -104,7 +105,7 @@ def zeros_from(data: Buffer, start: int) -> int:
     """Start of the zeros at the end of the file; at least `start`."""
     view = memoryview(data)
     end = len(view)
-    # In steps from the end: a file is mostly zeros, and to strip them byte by byte takes 10 ms of 4 MiB.
+    # In steps from the end: a file is mostly zeros, and stripping 4 MiB of them byte by byte takes 10 ms.
     while end > start and is_zero(view[(step := max(start, end - _ZERO_STEP_BYTES)) : end]):
         end = step
     return start + len(bytes(view[start:end]).rstrip(b"\0"))
@@ -136,7 +137,7 @@ def _fault_at(view: memoryview, at: int, *, is_last: bool) -> str:
             return f"a record behind it was written when everything up to byte {following} was on the disk"
     size, check, _, _ = RECORD_HEAD.unpack_from(view, at)
     if (size, check) == (0, 0):
-        return ""  # its head's sector never came
+        return ""  # the sector with the record's head was not written
     if check != size ^ SIZE_CHECK or at + RECORD_HEAD.size + size > len(view):
         return "the sector of its head was written, and the size in it is wrong"
     if any(_lost_sectors(view, at, at + RECORD_HEAD.size + size)):

@@ -15,7 +15,7 @@ from aerobee.ha.raft.config import RaftConfig
 from aerobee.ha.raft.entry import Membership
 from aerobee.ha.raft.progress import Progress
 
-ROUNDS_KEPT = 1_024  # an answer to an older one proves nothing that is still of use
+ROUNDS_KEPT = 1_024  # a reply to an older round proves nothing useful
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +29,22 @@ class PendingRead:
 
 
 class Leadership:
-    """Followers, rounds, reads and a handing over of one term."""
+    """Followers, heartbeat rounds, reads and the leadership transfer of one term."""
 
     def __init__(self, node_id: str, membership: Membership, first_index: int, now_ms: float) -> None:
         self.node_id = node_id
-        self.first_index = first_index  # this term's first entry: once it is committed, so is all before it
+        self.first_index = first_index  # this term's first entry: committing it commits all earlier entries
         self.peers: dict[str, Progress] = {}
-        self.heard: dict[str, str] = {}  # identities of nodes that the membership has none of
+        self.heard: dict[str, str] = {}  # identity that each other member reported
         self.round = 0
         self.round_is_wanted = False  # a read waits for a round that has not begun
         self.reads: deque[PendingRead] = deque()
-        self.early_reads: deque[tuple[int, str]] = deque()  # asked before the first entry was committed
+        # reads requested before the first entry was committed
+        self.early_reads: deque[tuple[int, str]] = deque()
         self.transfer_target = ""
         self.transfer_deadline_ms = 0.0
-        # From the first order to stand on, and until the term ends: an order may arrive late, and voters that get an
-        # ordered request do not wait until this lease expires.
+        # True from the first StandNow until the term ends: a StandNow may arrive late, and voters answer the
+        # candidate that it orders before this lease expires.
         self.lease_is_given_up = False
         self.is_target_told = False
         self.uncommitted_bytes = 0
@@ -53,7 +54,7 @@ class Leadership:
         self.follow(membership, now_ms)
 
     def follow(self, membership: Membership, now_ms: float) -> None:
-        """Have a progress for each other member, and for no one else."""
+        """Keep one Progress for each other member and for no other node."""
         others = [member for member in membership.all_members if member != self.node_id]
         self.peers = {
             member: self.peers.get(member) or Progress(self.first_index, now_ms) for member in others
@@ -83,7 +84,7 @@ class Leadership:
         return ""
 
     def hand_over(self, target: str, membership: Membership, deadline_ms: float) -> None:
-        """Have `target` stand as soon as it has everything. Raises MembershipRefused, QuorumBusy."""
+        """Order `target` to start an election as soon as it has every entry. Raises MembershipRefused, QuorumBusy."""
         if target not in membership.voters or target == self.node_id:
             raise MembershipRefused(f"{target} is not another voter")
         if self.transfer_target:
@@ -93,7 +94,7 @@ class Leadership:
         self.transfer_deadline_ms = deadline_ms
 
     def own_reads(self) -> list[int]:
-        """The reads of this node itself that still wait."""
+        """Ids of pending reads that this node itself requested."""
         own = [read.read_id for read in self.reads if not read.source]
         return own + [read_id for read_id, source in self.early_reads if not source]
 
@@ -120,19 +121,23 @@ class Leadership:
         return int(self._quorum(membership, self.round, lambda peer: peer.round))
 
     def quorum_contact_ms(self, membership: Membership, now_ms: float) -> float:
-        """Since when this leader may be alone: a majority followed at this moment."""
+        """The last moment at which a majority surely followed this leader."""
         return self._quorum(membership, now_ms, lambda peer: peer.contact_ms)
 
     def held_up(self, contact_ms: float, now_ms: float) -> None:
-        """This node itself was blocked for a while: a paused process, a slow disk. Answers may lie here unread.
+        """Note that this node was blocked for a while, by a paused process or a slow disk. Replies may be
+        waiting unread.
 
-        Once for each contact: a leader that is alone and slow ceases to lead all the same.
+        Counts once for each contact with a majority, so a leader that is slow and without a majority still
+        steps down.
         """
         if contact_ms > self._held_up[0]:
             self._held_up = contact_ms, now_ms
 
     def listens_since(self, contact_ms: float) -> float:
-        """Since when no member was heard though this node listened. The lease, which nothing here prolongs, counts from the contact."""
+        """Time since which this node has read its messages and no majority has answered. The lease still
+        counts from the contact.
+        """
         return max(contact_ms, self._held_up[1])
 
     def lease_began_ms(self, membership: Membership, now_ms: float) -> float:
@@ -142,13 +147,13 @@ class Leadership:
         return self._quorum(membership, now_ms, lambda peer: peer.contact_ms if peer.round else float("-inf"))
 
     def confirmed_reads(self, membership: Membership) -> Iterable[PendingRead]:
-        """Take the reads whose round a majority has answered."""
+        """Remove and yield the reads whose round a majority has answered."""
         number = self.quorum_round(membership)
         while self.reads and self.reads[0].round <= number:
             yield self.reads.popleft()
 
     def _quorum(self, membership: Membership, own: float, value: Callable[[Progress], float]) -> float:
-        """The value that a majority of the voters has reached. A leader that is no voter any more does not count."""
+        """The value that a majority of the voters has reached. A leader that is no longer a voter does not count."""
         reached = sorted(
             (own if voter == self.node_id else value(self.peers[voter]) for voter in membership.voters),
             reverse=True,

@@ -1,11 +1,12 @@
-"""The log of a Raft node in memory, and what a storage must do for it. Core.
+"""The log of a Raft node in memory, and the interface of its storage. Core.
 
       base            snapshot_index        stable          last
     ...|--------------------|------------------|---------------|
        entries kept for slow followers     on disk     not yet on disk
 
-`base` is the last entry that is gone. Entries behind `stable` are not durable: no message may report them as stored.
-Invariants: base <= snapshot_index, base <= stable <= last, and terms never go down from one entry to the next.
+`base` is the last entry that was dropped. Entries behind `stable` are not durable: no message may report them
+as stored. Invariants: base <= snapshot_index, base <= stable <= last, and terms never go down from one entry
+to the next.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Recovered:
     hard_state: HardState
     snapshot: Snapshot | None
     entries: tuple[Entry, ...]
-    identity: str = ""  # of the data directory; "": it has none
+    identity: str = ""  # identity of the data directory; "": it has none
 
     @property
     def is_new(self) -> bool:
@@ -42,7 +43,7 @@ class Recovered:
 
 
 class RaftStorage(Protocol):
-    """Makes durable. Each call returns when its data survives power loss, or raises StoreError.
+    """Durable storage. Each call returns when its data survives power loss, or raises StoreError.
 
     After an error the state on disk is unknown: the node must stop and recover from disk.
     """
@@ -50,11 +51,13 @@ class RaftStorage(Protocol):
     def save_hard_state(self, state: HardState) -> None: ...
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """Replace the snapshot. Entries up to it may go; when the log lacks it, the whole log goes."""
+        """Replace the snapshot. The storage may drop the entries up to it; when the log does not contain the
+        snapshot's entry, it drops the whole log.
+        """
         ...
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Add entries that follow each other. They replace what the log has from the first one's index on."""
+        """Append consecutive entries. They replace existing entries from the first one's index on."""
         ...
 
 
@@ -89,12 +92,12 @@ class RaftLog:
 
     @property
     def membership(self) -> Membership:
-        """The members by the newest entry that says so, committed or not: that is the one a node acts by."""
+        """The members of the newest membership entry, committed or not: a node acts by this entry."""
         return self._memberships[-1][1]
 
     @property
     def membership_index(self) -> int:
-        """The index of the entry that said so."""
+        """Index of the newest membership entry."""
         return self._memberships[-1][0]
 
     def membership_at(self, index: int) -> Membership:
@@ -102,18 +105,18 @@ class RaftLog:
         return next(members for at, members in reversed(self._memberships) if at <= index)
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry; None when it is gone or not there yet."""
+        """The term of an entry; None when the entry was dropped or does not exist yet."""
         if index == self.base_index:
             return self.base_term
         position = index - self.base_index - 1
         return self._entries[position].term if 0 <= position < len(self._entries) else None
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log that ends so holds everything that this one may have committed."""
+        """Whether a log that ends with this index and term contains every entry that this log may have committed."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def entries_from(self, index: int, *, bytes_max: int, count_max: int) -> tuple[Entry, ...]:
-        """Entries from `index` on within the bounds, but at least one if there is one."""
+        """Entries from `index` on within the bounds; at least one entry if any exists."""
         position = index - self.base_index - 1
         found: list[Entry] = []
         size = 0
@@ -125,7 +128,7 @@ class RaftLog:
         return tuple(found)
 
     def range(self, first: int, last: int) -> tuple[Entry, ...]:
-        """The entries first..last, which must be there."""
+        """The entries `first` to `last`, which must exist."""
         return tuple(self._entries[first - self.base_index - 1 : last - self.base_index])
 
     def bytes_behind(self, index: int) -> int:
@@ -143,10 +146,10 @@ class RaftLog:
         return index
 
     def append(self, entries: Sequence[Entry], *, commit_index: int) -> None:
-        """Add entries whose predecessor is here. Existing entries stay, and so do the following ones.
+        """Append entries whose predecessor is in the log. Equal entries stay, and so do the ones behind them.
 
-        Only an entry of another term at the same index replaces it and all behind it. Raises WireError, and changes
-        nothing, when that would take back a committed entry: the leader that sent it cannot be one.
+        An entry of another term replaces the entry at its index and all behind it. Raises WireError and
+        changes nothing when it would replace a committed entry: no legitimate leader sends that.
         """
         for position, entry in enumerate(entries):
             term = self.term_at(entry.index)
@@ -158,13 +161,13 @@ class RaftLog:
             return
 
     def note_stable(self, index: int, term: int) -> None:
-        """The storage has everything up to this entry. Ignored when the entry was replaced meanwhile."""
+        """Note that the storage has every entry up to this one. Ignored when the entry was replaced meanwhile."""
         if index > self.stable_index and self.term_at(index) == term:
             assert index <= self.last_index, "an entry that the log does not have is durable"
             self.stable_index = index
 
     def unstable(self) -> tuple[Entry, ...]:
-        """The entries that no storage has yet."""
+        """The entries that the storage does not have yet."""
         return self.range(self.stable_index + 1, self.last_index)
 
     def check_snapshot(self, index: int, applied_index: int) -> int:
@@ -177,7 +180,7 @@ class RaftLog:
         return term
 
     def compact(self, snapshot: Snapshot, *, kept_max: int) -> None:
-        """Record a snapshot of the present state, and drop entries before it except the last `kept_max`."""
+        """Record a snapshot of the applied state, and drop the entries before it except the last `kept_max`."""
         self.snapshot = snapshot
         base = max(self.base_index, snapshot.index - kept_max)
         term = self.term_at(base)
@@ -191,7 +194,7 @@ class RaftLog:
             del self._memberships[0]
 
     def install(self, snapshot: Snapshot) -> None:
-        """Put a snapshot from the leader in place of everything."""
+        """Replace the whole log by a snapshot from the leader."""
         self.snapshot = snapshot
         self._entries.clear()
         self._bytes = 0
@@ -226,7 +229,9 @@ class RaftLog:
 def check_before_write(
     state: HardState, saved: HardState, log: RaftLog, handed_index: int, commit_index: int
 ) -> None:
-    """Assert what must hold of the state that becomes durable next. `saved` is durable, entries up to `handed_index` are applied."""
+    """Assert the invariants of the state that becomes durable next. `saved` is durable; entries up to
+    `handed_index` are applied.
+    """
     assert handed_index <= commit_index, "the commit index fell"
     assert commit_index <= log.last_index, "an entry that the log does not have is committed"
     assert log.stable_index <= log.last_index, "an entry that the log does not have is durable"

@@ -1,8 +1,8 @@
-"""The members after one change, and why a change makes no sense. Core.
+"""The members after one change, and the refusal of invalid changes. Core.
 
-One voter more or less: a majority before and a majority after always share a member. The identity of a member's data
-directory is recorded at its first message to a leader, and removed with the member: a member that lost its disk must be
-removed and added again.
+A change adds or removes one voter: a majority before it and a majority after it always share a member. The
+identity of a member's data directory is recorded at its first message to a leader, and removed with the
+member: a member that lost its disk must be removed and added again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aerobee.ha.raft.entry import Membership
 
 
 def with_learner(members: Membership, member: str, *, members_max: int) -> Membership:
-    """Raises MembershipRefused for one that is a member already, and above `members_max`."""
+    """Raises MembershipRefused for an existing member, and above `members_max`."""
     if member in members.all_members:
         raise MembershipRefused(f"{member} is a member already")
     if len(members.all_members) >= members_max:
@@ -40,7 +40,7 @@ def without(members: Membership, member: str) -> Membership:
 
 
 def with_identities(members: Membership, heard: Mapping[str, str]) -> Membership:
-    """With the identities of those members that had none; the same object when nothing is new."""
+    """Add the identities of members that had none; returns the same object when nothing is new."""
     new = {
         member: identity
         for member, identity in heard.items()
@@ -53,7 +53,9 @@ def with_identities(members: Membership, heard: Mapping[str, str]) -> Membership
 
 
 def is_one_step(before: Membership, after: Membership) -> bool:
-    """Whether a leader can have made this change: one member more or less, one vote more or less, or identities that were unknown."""
+    """Whether a leader can have made this change: it adds or removes one member, one vote, or adds unknown
+    identities.
+    """
     if not before.all_members:
         return True  # this node does not know the members yet
     voters = set(before.voters) ^ set(after.voters)

@@ -2,9 +2,10 @@
 
     crc32 4 | MessagePack array: version, group, kind, source, target, term, identity, target's identity, fields of the kind in order
 
-Every message names its group, so that one of another cluster that reaches this port is refused and not obeyed. It names
-its target too: an address that was given to another node must not make that node answer. The identities are those of the two nodes'
-data directories, the target's as its source knows it: a directory that was replaced is noticed. A datagram or a frame holds one.
+Every message names its group, so a node refuses a message of another cluster. It names its target, so a node
+does not answer at an address that belonged to another node. It names the data directories of both nodes, the
+target's as the source knows it, so a node notices a replaced directory. A datagram or a frame contains one
+message.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from aerobee.ha.packed import (
 from aerobee.ha.raft.entry import Entry, EntryKind, Membership, decode_entry, identities_of, members
 
 VERSION = 2
-# Maximum size of one message at a decoder; RaftConfig.append_entries_max is what is sent.
+# Maximum number of entries that a decoder accepts in one message; RaftConfig.append_entries_max bounds what
+# is sent.
 ENTRIES_LIMIT = 1 << 16
 _HEAD = 8  # values before the fields of the kind
 _SOURCE = 3  # the index of the source in the head
-_TO_SOURCE_BYTES_MAX = 512  # version, kind and source, a text of TEXT_BYTES_MAX, with what MessagePack adds; the group comes on top
+# version, kind and source (up to TEXT_BYTES_MAX) with MessagePack's overhead, without the group
+_TO_SOURCE_BYTES_MAX = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest(Message):
-    """Asks for a vote. With `is_pre_vote` only whether there would be one: `term` is the one that would be stood for.
+    """Requests a vote. With `is_pre_vote` it only asks whether the target would vote; `term` is the term of
+    the election that would follow.
 
     `is_ordered`: the leader ordered the candidacy, so voters need not wait for their leader's time-out.
     """
@@ -64,7 +68,7 @@ class VoteRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteReply(Message):
-    """A grant names the requested term; a refusal the voter's own."""
+    """A grant contains the requested term, a refusal the voter's term."""
 
     KIND: ClassVar[int] = 2
     is_granted: bool
@@ -75,7 +79,8 @@ class VoteReply(Message):
 class AppendRequest(Message):
     """Entries behind (prev_index, prev_term); without entries a heartbeat.
 
-    `round` numbers the leader's heartbeats; the reply repeats it, which proves that the follower still followed then.
+    `round` numbers the leader's heartbeats; the reply repeats it, which proves that the follower still
+    followed at that round.
     """
 
     KIND: ClassVar[int] = 3
@@ -88,7 +93,7 @@ class AppendRequest(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendReply(Message):
-    """`index` is the last one that is surely equal to the leader's, and durable.
+    """`index` is the last entry that is durable and surely equal to the leader's.
 
     Without `is_accepted` the follower lacks the entry at `rejected_index`; (index, hint_term) is an entry at which the
     leader may look for the last common entry.
@@ -104,7 +109,7 @@ class AppendReply(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotChunk(Message):
-    """A piece of the snapshot at (index, snapshot_term); `total_bytes` and `crc` are those of the whole."""
+    """A chunk of the snapshot at (index, snapshot_term); `total_bytes` and `crc` are those of the whole snapshot."""
 
     KIND: ClassVar[int] = 5
     index: int
@@ -121,7 +126,7 @@ class SnapshotChunk(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotReply(Message):
-    """`offset`: bytes of the snapshot at `index` that have arrived."""
+    """`offset`: number of received bytes of the snapshot at `index`."""
 
     KIND: ClassVar[int] = 6
     index: int
@@ -138,7 +143,7 @@ class StandNow(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest(Message):
-    """A follower asks which index a linearizable read must have applied."""
+    """A follower requests the index that a linearizable read must have applied."""
 
     KIND: ClassVar[int] = 8
     read_id: int
@@ -163,7 +168,7 @@ def _entries(value: object, what: str) -> tuple[Entry, ...]:
 _crc32 = partial(integer, maximum=(1 << 32) - 1)
 Fields = tuple[tuple[str, Callable[[object, str], Any]], ...]
 
-# The fields of each kind behind the head, in the order of the wire, with what checks them.
+# The fields of each kind behind the head, in the order of the wire, with their checks.
 FIELDS: dict[type[Message], Fields] = {
     VoteRequest: (
         ("last_index", integer),
@@ -220,7 +225,7 @@ def encode_message(message: Message, group: str) -> bytes:
 def source_of(data: bytes, group: str) -> str:
     """The claimed sender of a message, at constant cost: call it before decode_message().
 
-    Raises MalformedFrame when the first values of the head cannot be read, or are of another version or group.
+    Raises MalformedFrame when the first values of the head cannot be read, or name another version or group.
     """
     bytes_max = _TO_SOURCE_BYTES_MAX + len(group.encode())
     values = unpack_first(data, _SOURCE + 1, bytes_max=bytes_max, what="a Raft message")
@@ -238,10 +243,10 @@ def _check_origin(values: tuple[object, ...], group: str) -> None:
 
 
 def decode_message(data: bytes, group: str, *, bytes_max: int) -> Message:
-    """Read what encode_message made.
+    """Decode the bytes of encode_message().
 
-    Raises MalformedFrame when it is damaged, too large, of another version or group, or when a value is out of range
-    or entries do not follow each other.
+    Raises MalformedFrame when the message is damaged, too large, of another version or group, when a value is
+    out of range, or when entries are not consecutive.
     """
     values = array(unpack_checked(data, bytes_max=bytes_max, what="a Raft message"), "a Raft message", 64)
     _check_origin(values, group)

@@ -1,18 +1,18 @@
 """One node of a Raft group, without IO. Core.
 
-Inputs are messages, the monotonic time in milliseconds, proposals and reads. Outputs are `Effects`, taken with
-take_effects(): what must be made durable, then what may be sent, then what may be applied. The owner carries them out in
-that order and says on_persisted(); replica.py does so.
+Inputs are messages, the monotonic time in milliseconds, proposals and reads. Outputs are `Effects`, taken
+with take_effects(): what must be made durable, then what may be sent, then what may be applied. The owner
+(replica.py) executes them in that order and calls on_persisted().
 
     receive / tick / propose / read  ->  take_effects  ->  storage  ->  on_persisted  ->  send, apply
 
-Follows Ongaro's dissertation "Consensus: Bridging Theory and Practice": elections with pre-vote (9.6), a leader that
-misses its majority steps down (6.2), membership one at a time (4.1), handing over (3.10), snapshots (5), reads by
-index and by lease (6.4). Differences and additions:
+Follows Ongaro's dissertation "Consensus: Bridging Theory and Practice": elections with pre-vote (9.6), a
+leader that misses its majority steps down (6.2), membership changes one at a time (4.1), leadership transfer
+(3.10), snapshots (5), reads by index and by lease (6.4). Differences and additions:
 
 - A voter that heard its leader grants no vote for an election time-out, not even after a restart, which counts as the
   last message of a leader: the lease depends on it.
-- A change of members waits until an entry of this leader's own term is committed (the fault that was found in 4.1).
+- A change of members waits until an entry of this leader's term is committed (the known flaw of 4.1).
 - A leader that ordered another node to start an election has no lease until its term ends, even if it keeps leading.
 - A member is identified by its id and its data directory, whose identity a leader records in the membership: a node
   with another directory cannot take part (trust.py).
@@ -57,7 +57,7 @@ from aerobee.ha.raft.trust import check_envelope, check_memberships, check_sourc
 
 
 class RaftNode:
-    """The decisions of one member. Not thread-safe; every time must be at least the one before."""
+    """The decisions of one member. Not thread-safe; the times of successive calls must not decrease."""
 
     def __init__(
         self,
@@ -68,18 +68,19 @@ class RaftNode:
         now_ms: float,
         random: Callable[[], float],
     ) -> None:
-        """`random` returns numbers from 0 to below 1, as random.random does."""
+        """`random` returns numbers from 0 up to but excluding 1, as random.random does."""
         self.node_id = node_id
         self.identity = recovered.identity
-        self.is_unrecognized = False  # the others know another data directory under this id
+        self.is_unrecognized = False  # the other members know another data directory for this id
         self.config = config
         self.log = RaftLog(recovered)
         self.role = Role.FOLLOWER
         self.term = recovered.hard_state.term
         self.voted_for = recovered.hard_state.voted_for
-        self.leader = ""  # "" when none is known
+        self.leader = ""  # "" while no leader is known
         self.commit_index = self.log.snapshot_index
-        self._handed_index = self.commit_index  # committed entries up to here were given out
+        # committed entries up to this index were returned by take_effects()
+        self._handed_index = self.commit_index
         self._random = random
         self._saved = recovered.hard_state
         self._leadership: Leadership | None = None
@@ -95,7 +96,7 @@ class RaftNode:
         self._next_heartbeat_ms = now_ms
         self._promise_until_ms = now_ms
         if self.term > FIRST_TERM:
-            # It may have heard its leader just before it went down.
+            # The node may have received a message of its leader just before it stopped.
             self._promise_until_ms += config.election_timeout_ms
         self._election_due_ms = 0.0
         self._put_off_election(now_ms)
@@ -108,18 +109,18 @@ class RaftNode:
 
     @property
     def is_established(self) -> bool:
-        """It leads, and everything that earlier leaders acknowledged is committed here."""
+        """Whether this node leads and has committed every entry that earlier leaders acknowledged."""
         return self._leadership is not None and self.commit_index >= self._leadership.first_index
 
     @property
     def deadline_ms(self) -> float:
-        """Time of the next tick() with work, without earlier events."""
+        """Latest time of the next tick(), unless an event comes first."""
         if self._leadership is not None:
             return self._next_heartbeat_ms
         return min(self._election_due_ms, self._asked_reads.deadline_ms)
 
     def lease_until_ms(self, now_ms: float) -> float:
-        """Until when no other node can have been elected, by this node's clock; minus infinity without a lease."""
+        """Time until which no other node can be elected, by this node's clock; minus infinity without a lease."""
         if self._leadership is None:
             return float("-inf")
         return self._leadership.lease_began_ms(self.log.membership, now_ms) + self.config.lease_ms
@@ -129,7 +130,7 @@ class RaftNode:
         return now_ms < self.lease_until_ms(now_ms)
 
     def progress(self) -> dict[str, int]:
-        """The leader's view: the last entry that each other member surely has on disk. Empty elsewhere."""
+        """For each other member, the last entry that it surely has on disk. Empty unless this node leads."""
         if self._leadership is None:
             return {}
         return {member: peer.match_index for member, peer in self._leadership.peers.items()}
@@ -137,7 +138,7 @@ class RaftNode:
     # -- inputs
 
     def tick(self, now_ms: float) -> None:
-        """Let time pass: elections, heartbeats, what waited too long."""
+        """Do the work that is due: elections, heartbeats, time-outs."""
         self._reads_ready += self._asked_reads.fail(now_ms)
         leadership = self._leadership
         if leadership is None:
@@ -157,20 +158,22 @@ class RaftNode:
             self._send_round(leadership, now_ms)
 
     def receive(self, message: Message, now_ms: float) -> None:
-        """Take in one message. Raises WireError, and takes nothing of it into the log, when no node can have meant it."""
+        """Process one message. Raises WireError, and leaves the log unchanged, for a message that no correct
+        node sends to this one.
+        """
         check_envelope(message, self.node_id, self.term)
         self._check_identities(message)
         if isinstance(message, VoteRequest):
             self._on_vote_request(message, now_ms)
             return
         if isinstance(message, VoteReply) and message.is_pre_vote and message.is_granted:
-            self._on_pre_vote_granted(message, now_ms)  # names the term after ours
+            self._on_pre_vote_granted(message, now_ms)  # a pre-vote names the next term, not the current one
             return
         if message.term > self.term:
             self._adopt_term(message.term, now_ms)
         if message.term < self.term:
             if isinstance(message, AppendRequest | SnapshotChunk):
-                # So that it learns the term, and stops leading.
+                # The reply tells the sender the newer term, so that it stops leading.
                 self._send(refusing(self._head(message.source), message, 0, 0))
             return
         if isinstance(message, AppendRequest):
@@ -191,11 +194,11 @@ class RaftNode:
             self._reads_ready += self._asked_reads.answered(message.read_id, message.index)
 
     def _check_identities(self, message: Message) -> None:
-        """Raises WireError when either node is not the member that the other one means."""
+        """Raises WireError when the data directory of either node differs from the one that the other node knows."""
         members = self.log.membership
         if is_for_another(
             message, self.identity
-        ):  # one that is known by its directory is not talked out of it
+        ):  # a message cannot make this node unrecognized while the membership has its directory
             self.is_unrecognized = members.identity_of(self.node_id) != self.identity
             raise WireError(
                 f"{message.source!r} means another data directory of {self.node_id!r} than this one"
@@ -207,15 +210,16 @@ class RaftNode:
     def propose(self, data: bytes) -> tuple[int, int]:
         """Add a command to the log. Return its (term, index): it took effect if that index is applied with that term.
 
-        Raises NotLeader, QuorumBusy when too much waits for its quorum or the leadership is being handed over, and
-        UsageError when it is larger than `entry_bytes_max`.
+        Raises NotLeader; QuorumBusy when too many bytes wait for a quorum or during a leadership transfer;
+        UsageError when the command is larger than `entry_bytes_max`.
         """
         leadership = self._leading()
         leadership.check_proposal(len(data), self.config)
         return self.term, self._append_own(leadership, EntryKind.COMMAND, data)
 
     def read(self, now_ms: float) -> int:
-        """Ask for the index that a linearizable read must have applied. Return an id; ReadReady comes with it.
+        """Request the index that a linearizable read must have applied. Return an id; the ReadReady with this
+        id has the index.
 
         Raises NotLeader when no leader is known, QuorumBusy when too many reads wait.
         """
@@ -236,13 +240,13 @@ class RaftNode:
         return read_id
 
     def add_learner(self, member: str, now_ms: float) -> tuple[int, int]:
-        """Have a node follow without a vote. Return (term, index) as propose does. Raises MembershipRefused."""
+        """Add a node without a vote. Return (term, index) as propose() does. Raises MembershipRefused."""
         return self._change(
             with_learner(self.log.membership, member, members_max=self.config.members_max), now_ms
         )
 
     def promote(self, member: str, now_ms: float) -> tuple[int, int]:
-        """Give a learner a vote, once it has what is committed: sooner it could only hold a majority up."""
+        """Give a learner a vote once it has every committed entry: before that, a majority that needs it would wait."""
         members = with_vote(self.log.membership, member)
         leadership = self._leading()
         if leadership.peers[member].match_index < self.commit_index:
@@ -253,13 +257,15 @@ class RaftNode:
         return self._change(members, now_ms)
 
     def remove(self, member: str, now_ms: float) -> tuple[int, int]:
-        """Let a member go, perhaps this one: it leads until that is committed, then no more."""
+        """Remove a member. A leader that removes itself leads until the change is committed."""
         return self._change(without(self.log.membership, member), now_ms)
 
     def transfer(self, target: str, now_ms: float) -> None:
-        """Hand the leadership over as soon as `target` has everything; given up after an election timeout.
+        """Transfer the leadership as soon as `target` has every entry. The transfer is abandoned after an
+        election timeout.
 
-        No proposal is taken meanwhile. Raises NotLeader, MembershipRefused when `target` has no vote, QuorumBusy.
+        The node accepts no proposal meanwhile. Raises NotLeader, MembershipRefused when `target` has no vote,
+        QuorumBusy.
         """
         leadership = self._leading()
         leadership.hand_over(target, self.log.membership, now_ms + self.config.election_timeout_ms)
@@ -267,7 +273,8 @@ class RaftNode:
     def compact(self, index: int, data: bytes) -> None:
         """Use `data` as the state after the entry `index`, and drop earlier entries.
 
-        Raises UsageError when that entry was not given out as committed, is not durable, or the state is too large.
+        Raises UsageError when take_effects() has not returned that entry as committed, when it is not
+        durable, or when the state is too large.
         """
         term = self.log.check_snapshot(index, self._handed_index)
         if len(data) > self.config.snapshot_bytes_max:
@@ -279,7 +286,7 @@ class RaftNode:
     # -- outputs
 
     def take_effects(self, now_ms: float) -> Effects | None:
-        """The effects to execute now, or None. Between this and its on_persisted() nothing more is given out."""
+        """The effects to execute now, or None. Returns None until on_persisted() is called for the previous effects."""
         if self._is_persisting:
             return None
         if self._leadership is not None:
@@ -313,7 +320,7 @@ class RaftNode:
         return effects
 
     def on_persisted(self, effects: Effects, now_ms: float) -> None:
-        """The data of these effects is durable. Only now do this node's own vote and entries count."""
+        """Note that the data of these effects is durable. Only now do this node's own vote and entries count."""
         self._is_persisting = False
         if effects.hard_state is not None:
             self._saved = effects.hard_state
@@ -341,7 +348,9 @@ class RaftNode:
         self._count_votes(now_ms)
 
     def _may_stand(self) -> bool:
-        """A voter may; and one whose own removal may not be committed, since its log may be the only one with it."""
+        """Whether this node may start an election: it is a voter, or its removal is not committed and its log
+        may be the only one with that entry.
+        """
         log = self.log
         if self.is_unrecognized or self.node_id in log.membership.voters:
             return not self.is_unrecognized
@@ -353,7 +362,7 @@ class RaftNode:
         self.term += 1
         self.voted_for = self.node_id
         self.leader = ""
-        self._votes = {}  # its own counts when it is on disk
+        self._votes = {}  # its own vote counts when it is on disk
         self._put_off_election(now_ms)
         self._ask_for_votes(self.term, is_pre_vote=False, is_ordered=event is RoleEvent.TOLD_TO_STAND)
 
@@ -444,7 +453,7 @@ class RaftNode:
             raise WireError(f"{source!r} and {self.leader!r} both lead in term {self.term}")
         self._move(RoleEvent.LEADER_HEARD)
         self.leader = source
-        self.is_unrecognized = False  # it means this directory, or knows none: this node was added again
+        self.is_unrecognized = False  # the leader knows this directory or none: this node was added again
         self._put_off_election(now_ms)
         self._promise_until_ms = now_ms + self.config.election_timeout_ms
 
@@ -484,7 +493,7 @@ class RaftNode:
             self._accept_append(chunk, self.commit_index)
             return
         if self.log.term_at(chunk.index) == chunk.snapshot_term:
-            # It has the entries after all, the same ones as the leader, and now learns that they are committed.
+            # This node has the entries that the snapshot replaces, and now learns that they are committed.
             self._commit_up_to(chunk.index)
             self._accept_append(chunk, chunk.index)
             return
@@ -536,7 +545,7 @@ class RaftNode:
         return self.term, index
 
     def _note_identities(self, leadership: Leadership, now_ms: float) -> None:
-        """Write down which data directories the members have, those of them that are not known yet, when a change may be made."""
+        """Propose a membership with the newly learned identities of data directories, if a change is allowed now."""
         heard = {**leadership.heard, self.node_id: self.identity}
         members = with_identities(self.log.membership, heard)
         if members is not self.log.membership and not leadership.no_change_because(
@@ -545,7 +554,7 @@ class RaftNode:
             self._change(members, now_ms)
 
     def _send_round(self, leadership: Leadership, now_ms: float) -> None:
-        """A heartbeat to every member, and again what may have been lost."""
+        """Send every member a heartbeat, and resend what may have been lost."""
         leadership.begin_round(now_ms)
         self._next_heartbeat_ms = now_ms + self.config.heartbeat_interval_ms
         for member, peer in leadership.peers.items():
@@ -554,7 +563,7 @@ class RaftNode:
                 self._followers.send_entries(member, peer, (), self.commit_index, leadership.round)
             else:
                 self._followers.send_next(member, peer, self.commit_index, leadership.round)
-        self._advance_commit(leadership, now_ms)  # for a group of one, which gets no answers
+        self._advance_commit(leadership, now_ms)  # a group of one gets no replies
 
     def _tell_followers(self, leadership: Leadership, now_ms: float) -> None:
         if leadership.round_is_wanted:
@@ -592,7 +601,7 @@ class RaftNode:
             self._advance_commit(leadership, now_ms)
 
     def _answering_peer(self, source: str, number: int) -> tuple[Leadership, Progress] | None:
-        """A member that answered a round; None when it is none any more, or this node does not lead any more."""
+        """Note that a member answered a round. None when it is no longer a member, or this node no longer leads."""
         leadership = self._leadership
         peer = leadership.peers.get(source) if leadership is not None else None
         if leadership is None or peer is None:
@@ -623,7 +632,7 @@ class RaftNode:
     def _on_read_request(self, request: ReadRequest, now_ms: float) -> None:
         leadership = self._leadership
         if leadership is None or len(leadership.reads) + len(leadership.early_reads) >= self.config.reads_max:
-            return  # the follower asks again
+            return  # the follower repeats its request
         self._lead_read(leadership, request.read_id, request.source, now_ms)
 
     def _lead_read(self, leadership: Leadership, read_id: int, source: str, now_ms: float) -> None:
@@ -633,7 +642,8 @@ class RaftNode:
         elif self.has_lease(now_ms):
             self._answer_read(read_id, source, self.commit_index)
         else:
-            # A round that begins after this moment; one for all reads of this burst.
+            # The read waits for a round that begins from now on; one round serves all reads that arrive until
+            # then.
             leadership.round_is_wanted = True
             leadership.reads.append(PendingRead(read_id, source, self.commit_index, leadership.round + 1))
 

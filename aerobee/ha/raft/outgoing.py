@@ -25,7 +25,9 @@ class Head(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ReadReady:
-    """A read may be answered once everything up to `index` is applied; None: ask again, perhaps another node."""
+    """A read may be answered once every entry up to `index` is applied; None: the caller must retry, perhaps
+    at another node.
+    """
 
     read_id: int
     index: int | None
@@ -45,7 +47,7 @@ class Effects:
 
 
 def asking_for_vote(head: Head, log: RaftLog, *, is_pre_vote: bool, is_ordered: bool) -> VoteRequest:
-    """Would you vote, or do you, for a candidate whose log ends like this one?"""
+    """A vote or pre-vote request of a candidate whose log ends as this one."""
     return VoteRequest(
         **head,
         last_index=log.last_index,
@@ -56,12 +58,12 @@ def asking_for_vote(head: Head, log: RaftLog, *, is_pre_vote: bool, is_ordered: 
 
 
 def accepting(head: Head, index: int, number: int) -> AppendReply:
-    """Everything up to `index` is here and durable."""
+    """A reply: this node has every entry up to `index` on disk."""
     return AppendReply(**head, is_accepted=True, index=index, rejected_index=0, hint_term=0, round=number)
 
 
 def refusing(head: Head, request: AppendRequest | SnapshotChunk, hint: int, hint_term: int) -> AppendReply:
-    """The entry before those of the request is not here; the last common one may be at `hint`, or before."""
+    """A reply: this node lacks the entry before those of the request; the last common entry is at `hint` or before."""
     return AppendReply(
         **head,
         is_accepted=False,
@@ -73,9 +75,9 @@ def refusing(head: Head, request: AppendRequest | SnapshotChunk, hint: int, hint
 
 
 class FollowerMessages:
-    """A leader's messages to its followers: entries, or pieces of its snapshot.
+    """A leader's messages to its followers: entries, or chunks of its snapshot.
 
-    `commit_index` and `round_number` are the leader's, now.
+    `commit_index` and `round_number` are the current ones of the leader.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class FollowerMessages:
         self._send = send
 
     def has_next(self, peer: Progress) -> bool:
-        """Whether the follower lacks an entry, or a piece of the snapshot."""
+        """Whether the follower lacks an entry or a chunk of the snapshot."""
         return peer.flow is Flow.SNAPSHOT or peer.next_index <= self._log.last_index
 
     def send_next(self, member: str, peer: Progress, commit_index: int, round_number: int) -> None:
@@ -113,9 +115,9 @@ class FollowerMessages:
     def send_entries(
         self, member: str, peer: Progress, entries: tuple[Entry, ...], commit_index: int, round_number: int
     ) -> None:
-        """Send these entries, which follow those that the follower has; none: a heartbeat."""
+        """Send these entries, which follow the follower's; without entries, a heartbeat."""
         prev_term = self._log.term_at(peer.next_index - 1)
-        if prev_term is None:  # gone since this peer was last written to
+        if prev_term is None:  # the log dropped this entry after the last message to this peer
             self.send_next(member, peer, commit_index, round_number)
             return
         self._send(
@@ -131,7 +133,7 @@ class FollowerMessages:
 
 
 def _next_chunk(head: Head, peer: Progress, *, chunk_bytes: int, number: int) -> SnapshotChunk:
-    """The piece of its snapshot that a follower lacks next."""
+    """The next chunk of the snapshot for a follower."""
     snapshot = peer.snapshot
     assert snapshot is not None, "a chunk of no snapshot"
     start = peer.snapshot_offset

@@ -1,9 +1,9 @@
-"""Messages between the controllers of a quorum: one connection to each, with its own queue.
+"""Messages between the controllers of a quorum: one connection to each, with a separate queue.
 
 A message is the body of an AEROBEE_RAFT_MESSAGE request (checksum, version and group are in it, see
-ha/raft/messages.py), mostly without an answer. Messages that cannot be sent now are dropped: Raft asks again. Now and
-then one message wants an answer, so that a way that swallows everything is noticed and left; the system would try it
-for minutes.
+ha/raft/messages.py), mostly oneway. A link drops messages that it cannot send now: Raft sends them again.
+From time to time a link sends a message as a call, to notice a network path that drops everything: the
+operating system would retry it for minutes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from aerobee.remoting.proven_client import prove
 QUEUE_MESSAGES_MAX = 1_024
 QUEUE_BYTES_MAX = 16 << 20
 CONNECT_S = 1.0
-RETRY_S = 0.1  # between attempts to connect; refused immediately when nothing listens
+RETRY_S = 0.1  # pause between attempts to connect: a host without a listener refuses immediately
 PROBE_INTERVAL_S = 0.5
 PROBE_TIMEOUT_S = 1.5
 log = logging.getLogger("aerobee.controller")
 
 
 class PeerLinks:
-    """Ways to the other controllers, opened when something is to be sent."""
+    """Links to the other controllers, opened at the first message."""
 
     def __init__(
         self, *, group: str, addresses: Mapping[str, str], client: RemotingClient, clock: Clock
@@ -51,7 +51,7 @@ class PeerLinks:
             await link.stop()
 
     def send(self, message: Message) -> None:
-        """Queue a message; it is dropped when its target cannot be reached, or is too slow."""
+        """Queue a message; the link drops it when its target is unreachable or too slow."""
         link = self._links.get(message.target)
         if link is None:
             self._unknown.warn(

@@ -21,10 +21,10 @@ class Flow(Enum):
 
 
 class FlowEvent(Enum):
-    ACCEPTED = auto()  # an append fitted
-    REJECTED = auto()  # an append did not fit, and that is news
-    ENTRIES_GONE = auto()  # the entries that it needs are only in the snapshot
-    INSTALLED = auto()  # it has the snapshot, or no longer needs it
+    ACCEPTED = auto()  # an append was accepted
+    REJECTED = auto()  # an append was rejected, and not as a reply to an older message
+    ENTRIES_GONE = auto()  # the follower needs entries that only the snapshot contains
+    INSTALLED = auto()  # the follower has the snapshot, or no longer needs it
 
 
 NEXT: dict[tuple[Flow, FlowEvent], Flow] = {
@@ -39,7 +39,7 @@ NEXT: dict[tuple[Flow, FlowEvent], Flow] = {
 
 
 class Progress:
-    """One follower. `match_index` is the last entry that it surely has on disk, `next_index` what it gets next."""
+    """One follower. `match_index` is the last entry that it surely has on disk, `next_index` the next entry to send."""
 
     __slots__ = (
         "contact_ms",
@@ -55,13 +55,14 @@ class Progress:
     )
 
     def __init__(self, next_index: int, now_ms: float) -> None:
-        self.contact_ms = now_ms  # start of the newest round that it answered, or time of its addition
+        # start of the newest round that the follower answered, or time of its addition
+        self.contact_ms = now_ms
         self.flow = Flow.PROBE
         self.match_index = 0
         self.next_index = next_index
-        self.round = 0  # the newest of the leader's rounds that it answered
-        self.is_waiting = False  # PROBE and SNAPSHOT: the one message is under way
-        self.in_flight: deque[int] = deque()  # PIPELINE: the last index of each message under way
+        self.round = 0  # the newest round that the follower answered
+        self.is_waiting = False  # PROBE and SNAPSHOT: the single message is in flight
+        self.in_flight: deque[int] = deque()  # PIPELINE: last index of each message in flight
         self.snapshot: Snapshot | None = None
         self.snapshot_offset = 0
         self.snapshot_crc = 0
@@ -72,7 +73,7 @@ class Progress:
         return not self.is_waiting
 
     def sent(self, last_index: int) -> None:
-        """Entries up to `last_index` went out."""
+        """Note that entries up to `last_index` were sent."""
         if self.flow is Flow.PIPELINE:
             self.next_index = last_index + 1
             self.in_flight.append(last_index)
@@ -80,7 +81,7 @@ class Progress:
             self.is_waiting = True
 
     def accepted(self, index: int) -> bool:
-        """It has everything up to `index`. Return whether that is news."""
+        """Note that the follower has every entry up to `index`. Return whether `match_index` rose."""
         is_news = index > self.match_index
         self.match_index = max(self.match_index, index)
         self.next_index = max(self.next_index, self.match_index + 1)
@@ -94,12 +95,14 @@ class Progress:
             self.next_index = self.match_index + 1
             self._move(FlowEvent.INSTALLED)
         else:
-            return is_news  # still without the entries that are gone
+            return is_news  # it still needs dropped entries
         self.is_waiting = False
         return is_news
 
     def rejected(self, rejected_index: int, next_index: int) -> None:
-        """It lacks the entry at `rejected_index`; try from `next_index`. An answer to an older message changes nothing."""
+        """The follower lacks the entry at `rejected_index`; continue at `next_index`. A reply to an older
+        message changes nothing.
+        """
         if self.flow is Flow.SNAPSHOT or rejected_index <= self.match_index:
             return
         if self.flow is Flow.PROBE and rejected_index != self.next_index - 1:
@@ -116,11 +119,11 @@ class Progress:
         self.is_waiting = False
 
     def chunk_arrived(self, index: int, offset: int) -> None:
-        """It has `offset` bytes of the snapshot at `index`; it may have fewer than before when it started again."""
+        """The follower has `offset` bytes of the snapshot at `index`; fewer than before when it has restarted."""
         snapshot = self.snapshot
         if snapshot is None or snapshot.index != index or offset > len(snapshot.data):
             return
-        # A second answer to the same chunk must not send the next one twice, and that one's answers four times.
+        # A duplicate reply must not send the next chunk twice: the replies to it would double again.
         if offset != self.snapshot_offset:
             self.snapshot_offset = offset
             self.is_waiting = False

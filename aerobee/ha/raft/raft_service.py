@@ -2,9 +2,9 @@
 
     deliver / propose / read  ->  inbox  ->  one step in the thread: inputs, tick, syncs  ->  messages, answers, status
 
-The event loop never waits for the disk. Messages leave and answers are given on the loop when the step has ended, so
-no message promises what is not durable yet. A storage that fails ends the service: `on_failed` is called, every pending
-call gets the storage's error, and nothing is sent any more.
+The event loop never waits for the disk. The loop sends messages and answers callers when the step has ended,
+so no message states what is not durable yet. A failing storage ends the service: it calls `on_failed`, fails
+every pending call with the storage's error, and sends nothing more.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from aerobee.ordered_set import OrderedSet
 from aerobee.store.files.disk import Disk
 
 STEP_INPUTS_MAX = 256
-# No further input of a step is begun after this: messages leave and heartbeats are due when the step has ended, and a message
-# may cost a sync of the disk. The one sync of the step's proposals comes on top.
+# A step takes no further input after this time: messages and heartbeats leave only when the step has ended,
+# and a message may cost a sync of the disk. The sync of the step's proposals comes in addition.
 STEP_MAX_S = 0.05
 log = logging.getLogger("aerobee.controller")
 T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Runs a function that blocks, somewhere; never two at a time."""
+    """Runs blocking functions off the event loop, one at a time."""
 
     def __call__(self, work: Callable[[], _Step], /) -> Awaitable[_Step]: ...
 
@@ -48,8 +48,8 @@ class Runner(Protocol):
 class RaftStatus:
     """This member's view of the group after its last step.
 
-    `is_serving`: it leads and has applied everything that earlier leaders acknowledged. `lease_until_s`: until then, by
-    the clock's monotonic seconds, no other node can have been elected.
+    `is_serving`: it leads and has applied every command that earlier leaders acknowledged. `lease_until_s`:
+    no other node can be elected before this time (monotonic seconds of the clock).
     """
 
     is_leader: bool = False
@@ -59,7 +59,7 @@ class RaftStatus:
     lease_until_s: float = float("-inf")
     voters: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
-    is_unrecognized: bool = False  # the quorum knows another data directory under this id
+    is_unrecognized: bool = False  # the quorum knows another data directory for this id
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ Input = Callable[[Replica, float], None]
 
 
 class RaftService:
-    """One member. `await start()`, `await stop()`; `status` is that of the last step."""
+    """One member. `await start()`, `await stop()`; `status` is the state after the last step."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RaftService:
         on_failed: Callable[[Exception], None],
         runner: Runner | None = None,
     ) -> None:
-        """`members` are the initial voters, equal at all of them; empty for a node that joins an existing group.
+        """`members` are the initial voters, the same at each of them; empty for a node that joins an existing group.
 
         `send` may lose a message. `on_status` is called after a step that changed the status.
         """
@@ -135,7 +135,7 @@ class RaftService:
         self._task = asyncio.create_task(self._work(), name="controller-raft")
 
     async def stop(self) -> None:
-        """Take no further part; pending calls end with an unknown outcome."""
+        """Stop this member; pending calls end with an unknown outcome."""
         self._is_over = True
         if self._task is not None:
             self._wake.set()
@@ -145,7 +145,7 @@ class RaftService:
             self._thread.shutdown()
 
     def deliver(self, message: Message) -> None:
-        """Take a message of another member, later. Dropped when too many wait."""
+        """Queue a message of another member. Dropped when too many messages are pending."""
         if self._is_over or not self._inbox.has_room_for_message:
             return
 
@@ -159,16 +159,17 @@ class RaftService:
         self._wake.set()
 
     async def propose(self, data: bytes) -> object:
-        """Have a command applied and return its result.
+        """Propose a command and return its result once it is applied.
 
-        Raises NotLeader: it had no effect. QuorumBusy with "unknown" in its text: it may take effect, now or later.
+        Raises NotLeader when the command had no effect; QuorumBusy with "unknown" in its text when it may
+        still take effect.
         """
         return await self._ask(lambda step: self._proposing(step, data))
 
     async def confirm(self) -> None:
-        """Return when the state machine holds everything that was acknowledged before this call, anywhere.
+        """Return when the state machine has applied every command that any member acknowledged before this call.
 
-        Raises NotLeader when this member does not lead, or cannot find out whether it still does; QuorumBusy.
+        Raises NotLeader when this member does not lead or cannot confirm that it still leads; QuorumBusy.
         """
         if not self.status.is_leader:
             raise NotLeader(f"{self._node_id} does not lead", leader=self.status.leader)
@@ -176,7 +177,7 @@ class RaftService:
             await self._ask(self._reading)
 
     async def run(self, act: Callable[[RaftNode, float], object]) -> None:
-        """Change members or hand over: call a method of the node. Raises what it raises."""
+        """Change members or transfer the leadership: call a method of the node. Raises what the method raises."""
 
         def asking(done: _Asked) -> Input:
             def call(replica: Replica, now_ms: float) -> None:
@@ -189,7 +190,9 @@ class RaftService:
 
     @property
     def is_leading_surely(self) -> bool:
-        """It leads, no other node can have been elected, and it holds all that was acknowledged."""
+        """Whether this member leads, no other node can have been elected, and it has applied every
+        acknowledged command.
+        """
         return self.status.is_serving and self._clock.monotonic() < self.status.lease_until_s
 
     # -- the thread
@@ -298,7 +301,7 @@ class RaftService:
                 self._inbox.remove(step.taken)
                 self._give_out(step)
                 failure = step.failure
-        except Exception as error:  # the outermost edge of this task
+        except Exception as error:  # the task's outermost boundary
             log.exception("a fault in this controller's Raft member")
             failure = error
         self._end(failure)
@@ -315,7 +318,7 @@ class RaftService:
             timer.cancel()
 
     def _give_out(self, step: _Step) -> None:
-        # The status first: what a message allows another member to do must not find an older lease here.
+        # The status first: another member may act on a message while this member still shows an older lease.
         is_news = step.status != self.status
         self.status = step.status
         for message in step.messages:
@@ -327,7 +330,7 @@ class RaftService:
             self._on_status(step.status)
 
     def _end(self, failure: Exception | None) -> None:
-        """Answer every pending call: whether their changes take effect is not known."""
+        """Fail every pending call: whether its change takes effect is unknown."""
         self._is_over = True
         self.status = RaftStatus()
         self._inbox.clear()

@@ -1,11 +1,12 @@
-"""A node with its storage and its state machine, in the one right order. The network is its owner's.
+"""Executes the effects of a node in order, with its storage and state machine. The owner provides the network.
 
-Every input but propose_deferred() ends in the same steps, repeated until nothing is left to do; what that adds goes with the next:
+Every input except propose_deferred() ends in the same steps, repeated until nothing is left to do. A proposal
+of propose_deferred() is processed with the next input:
 
-    make durable  ->  tell the node  ->  send  ->  restore, apply  ->  answer proposals and reads  ->  snapshot
+    make durable  ->  on_persisted  ->  send  ->  restore, apply  ->  answer proposals and reads  ->  snapshot
 
-A storage that fails, or a command or snapshot that the state machine cannot read, ends the replica: nothing of the step that failed is
-sent, and no later step is taken.
+A failing storage, or a command or snapshot that the state machine cannot read, ends the replica: it sends
+nothing of the failed step and takes no further step.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class StateMachine(Protocol):
     every member."""
 
     def apply(self, index: int, data: bytes) -> object:
-        """Carry out one command and return its result, for whoever proposed it here. Raises NewerVersion, and changes nothing then."""
+        """Execute one command and return its result for the local caller that proposed it. Raises
+        NewerVersion and then changes nothing.
+        """
         ...
 
     def snapshot(self) -> bytes:
@@ -40,7 +43,7 @@ class StateMachine(Protocol):
         ...
 
     def restore(self, data: bytes) -> None:
-        """Put a state that snapshot() made in place of this one. Raises MalformedFrame, and changes nothing then."""
+        """Replace the state by one that snapshot() returned. Raises MalformedFrame and then changes nothing."""
         ...
 
 
@@ -48,8 +51,9 @@ class Outcome(Enum):
     """Result of a proposal."""
 
     APPLIED = auto()
-    REPLACED = auto()  # another leader's entry replaced it: it never took effect
-    UNKNOWN = auto()  # it may have taken effect: a snapshot came instead of the entry, or the replica ended
+    REPLACED = auto()  # another leader's entry replaced the proposal: it never took effect
+    # the proposal may have taken effect: a snapshot replaced the entry, or the replica ended
+    UNKNOWN = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Replica:
         *,
         send: Callable[[Message], None],
     ) -> None:
-        """`send` hands a message to the network, which may lose it; it must not call back into this replica."""
+        """`send` gives a message to the network, which may lose it; `send` must not call this replica."""
         self.node = node
         self.applied_index = 0
         self._too_large_at = 0  # the entry whose state was too large for a snapshot
@@ -78,21 +82,22 @@ class Replica:
         self._machine = machine
         self._send = send
         self._proposals: dict[int, _Proposal] = {}
-        self._reads: dict[int, Callable[[bool], None]] = {}  # waiting for their index, by read id
-        self._confirmed: list[tuple[int, int]] = []  # heap of (index, read id) that wait to be applied
+        self._reads: dict[int, Callable[[bool], None]] = {}  # reads without an index yet, by read id
+        # heap of (index, read id): reads that wait until the index is applied
+        self._confirmed: list[tuple[int, int]] = []
         snapshot = node.log.snapshot
         if snapshot is not None:
             self._restore(snapshot)
             self.applied_index = snapshot.index
 
     def tick(self, now_ms: float) -> None:
-        """Let time pass. Raises StoreError when the storage failed, NewerVersion."""
+        """Do the work that is due. Raises StoreError when the storage failed, NewerVersion."""
         self._check()
         self.node.tick(now_ms)
         self._work(now_ms)
 
     def receive(self, message: Message, now_ms: float) -> None:
-        """Take in one message. Raises WireError for one that no member can mean, StoreError."""
+        """Process one message. Raises WireError for a message that no correct member sends to this one, StoreError."""
         self._check()
         try:
             self.node.receive(message, now_ms)
@@ -100,23 +105,26 @@ class Replica:
             self._work(now_ms)
 
     def propose(self, data: bytes, on_done: Callable[[Outcome, object], None], now_ms: float) -> None:
-        """propose_deferred() and what follows from it."""
+        """Call propose_deferred(), then execute the effects."""
         self.propose_deferred(data, on_done)
         self._work(now_ms)
 
     def propose_deferred(self, data: bytes, on_done: Callable[[Outcome, object], None]) -> None:
-        """Have a command applied; `on_done` gets what became of it, and its result. Raises what RaftNode.propose does.
+        """Propose a command; `on_done` is called with its outcome and result. Raises the errors of RaftNode.propose().
 
-        Made durable and sent with the next input or tick: as many as come before that share one sync and one message.
+        The next input or tick makes it durable and sends it: all proposals until then share one sync and one
+        message.
         """
         self._check()
         term, index = self.node.propose(data)
         self._proposals[index] = _Proposal(term, on_done)
 
     def read(self, on_ready: Callable[[bool], None], now_ms: float) -> None:
-        """Call back with True once the state machine holds everything acknowledged before this call, anywhere.
+        """Call back with True once the state machine has applied every command that any member acknowledged
+        before this call.
 
-        With False when that could not be found out. Raises NotLeader when no leader is known, QuorumBusy.
+        Call back with False when that cannot be confirmed. Raises NotLeader when no leader is known,
+        QuorumBusy.
         """
         self._check()
         self._reads[self.node.read(now_ms)] = on_ready
@@ -184,7 +192,7 @@ class Replica:
     def _restore(self, snapshot: Snapshot) -> None:
         try:
             self._machine.restore(snapshot.data)
-        except MalformedFrame as error:  # its checksum was right
+        except MalformedFrame as error:  # its checksum was correct, so the sender encoded it so
             raise NewerVersion(
                 f"the snapshot up to entry {snapshot.index} is of a newer version ({error}): upgrade this controller"
             ) from error
@@ -219,7 +227,8 @@ class Replica:
             return
         data = self._machine.snapshot()
         if len(data) > self.node.config.snapshot_bytes_max:
-            # The log keeps what no snapshot can: it grows, and the member serves until the state is smaller.
+            # No snapshot can contain the state: the log grows, and the member serves until the state is
+            # smaller.
             log.error(
                 "the state after entry %d is %d bytes, more than a snapshot may have (%d): the log is not shortened",
                 *(self.applied_index, len(data), self.node.config.snapshot_bytes_max),

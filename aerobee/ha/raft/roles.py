@@ -1,7 +1,8 @@
 """The roles of a Raft node, as a table. Core.
 
-A node is a follower until it misses its leader. It first asks whether it could win (pre-candidate), which does not
-disturb other nodes, and starts an election only when a majority would vote for it (candidate). Learners stay followers.
+A node is a follower until its leader is silent for an election timeout. It then sends pre-votes
+(pre-candidate), which do not disturb other nodes, and starts an election only when a majority would vote for
+it (candidate). Learners stay followers.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ class RoleEvent(Enum):
     PRE_VOTE_WON = auto()
     VOTE_WON = auto()
     ELECTION_LOST = auto()  # a majority refused
-    TOLD_TO_STAND = auto()  # the leader hands over
-    HIGHER_TERM = auto()  # another node is in a later term
-    LEADER_HEARD = auto()  # a leader of this term spoke
-    QUORUM_LOST = auto()  # a leader that no majority answered for an election timeout
-    REMOVED = auto()  # a leader whose own removal is committed
+    TOLD_TO_STAND = auto()  # the leader transfers its leadership
+    HIGHER_TERM = auto()  # a message has a later term
+    LEADER_HEARD = auto()  # a message of a leader of this term
+    QUORUM_LOST = auto()  # no majority has answered the leader for an election timeout
+    REMOVED = auto()  # the removal of the leader is committed
 
 
 _F, _P, _C, _L = Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER
@@ -52,7 +53,7 @@ NEXT: dict[tuple[Role, RoleEvent], Role] = {
 
 
 def next_role(role: Role, event: RoleEvent) -> Role:
-    """The role after an event. Raises RuntimeError for a pair that cannot be: an internal error, never of a peer."""
+    """The role after an event. Raises RuntimeError for an impossible pair: an internal error that no peer can cause."""
     try:
         return NEXT[role, event]
     except KeyError:

@@ -1,15 +1,15 @@
-"""The directory of a Raft node: vote, snapshot and log, each durable before the call returns. Shell over `Disk`.
+"""The directory of a Raft node: vote, snapshot and log, each durable before the call returns. I/O layer over `Disk`.
 
     DIRECTORY/vote              term, vote and the identity of this directory, replaced as a whole
     DIRECTORY/snapshot          index, term, members and state, replaced as a whole
-    DIRECTORY/log-0000000001    entries; a file is full, then the next one begins. layout.py has the bytes
+    DIRECTORY/log-0000000001    entries; the next file begins when one is full. Layout in layout.py
     DIRECTORY/lock              held while the node runs
 
-The log is only ever written at its end. A follower whose entries are replaced writes the new ones behind the old:
-an entry puts aside all that came before it with the same or a higher index.
+The log is only ever written at its end. A follower whose entries are replaced writes the new ones behind the
+old: an entry invalidates all earlier entries with the same or a higher index.
 
-Opening cuts a lost tail off, which was never answered. Any other damage is refused with an error that names file and
-byte: a member that guesses its earlier votes can elect a second leader.
+open() truncates a lost tail, which was never acknowledged. It refuses any other damage with an error that
+names file and byte: a member that guesses its earlier votes can elect a second leader.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from aerobee.ha.raft.log import Recovered
 from aerobee.store.files.disk import Disk, FileLock, MappedFile, sync_names_above
 
 _VOTE_BYTES_MAX = 1 << 10
-_SNAPSHOT_HEAD_BYTES_MAX = 256 << 10  # besides the state: ids of the members
+_SNAPSHOT_HEAD_BYTES_MAX = 256 << 10  # in addition to the state: ids of the members
 _LOG_NAME = re.compile(r"log-(\d{10})")
-_VERSION = 2  # 1 had no identities
+_VERSION = 2  # version 1 had no identities
 
 
 @dataclass(slots=True)
 class _LogFile:
     sequence: int
-    last_index: int = -1  # the highest entry in it that still counts; -1 for none
+    last_index: int = -1  # the highest valid entry in the file; -1 for none
 
 
 class RaftFiles:
-    """A RaftStorage in a directory. After an error it takes nothing more: open the directory again."""
+    """A RaftStorage in a directory. After an error it refuses every write: open the directory again."""
 
     def __init__(
         self,
@@ -63,9 +63,11 @@ class RaftFiles:
         snapshot_bytes_max: int = 256 << 20,
         new_identity: Callable[[], str] = str,
     ) -> None:
-        """`new_identity` makes the name of a directory that has none, different each time; "" for directories without names."""
+        """`new_identity` returns a new, distinct identity for a directory that has none; "" for directories
+        without identity.
+        """
         self.directory = directory
-        self.identity = ""  # since open(); durable with the first vote, and nothing is said before that
+        self.identity = ""  # set by open(); durable with the first vote, before which the node sends nothing
         self._new_identity = new_identity
         self._disk = disk
         self._file_bytes = max(file_bytes, layout.FILE_HEAD.size + layout.record_bytes_max(entry_bytes_max))
@@ -75,7 +77,7 @@ class RaftFiles:
         self._mapped: MappedFile | None = None  # of the last file
         self._end = 0  # in the last file
         self._synced_end = 0
-        self._base_index = -1  # entries up to here are not in the log; -1 before the first record
+        self._base_index = -1  # the log does not contain entries up to this index; -1 before the first record
         self._terms: list[int] = []  # of the entries behind it
         self._failure = ""
 
@@ -105,14 +107,14 @@ class RaftFiles:
         return Recovered(hard_state, snapshot, entries, self.identity)
 
     def initialize(self, membership: Membership) -> Recovered:
-        """Begin a group with these members, on a directory that open() found new; the same on each of them."""
+        """Begin a group with these members in a directory that open() found new; each member gets the same list."""
         self.save_hard_state(HardState(FIRST_TERM))
         entry = first_entry(membership)
         self.append((entry,))
         return Recovered(HardState(FIRST_TERM), None, (entry,), self.identity)
 
     def close(self) -> None:
-        """Let the directory go. Everything is on the disk already."""
+        """Release the directory. All data is on disk already."""
         if self._mapped is not None:
             self._mapped.close()
             self._mapped = None
@@ -265,7 +267,7 @@ class RaftFiles:
 
     @staticmethod
     def _of_version(value: object, count: int, added_at: int) -> tuple[object, ...]:
-        """The values of a file; None stands where one of version 1 has none yet."""
+        """The values of a file, with None for values that version 1 does not have."""
         values = array(value, "it", count)
         version = values[0] if values else None
         if version == 1:
@@ -276,7 +278,7 @@ class RaftFiles:
         return array_of(values, "it", count)
 
     def _read_log(self, snapshot: Snapshot | None) -> tuple[Entry, ...]:
-        """Read all files, cut a lost tail off, make what stays durable. Return the entries behind the snapshot."""
+        """Read all files, truncate a lost tail and sync the rest. Return the entries behind the snapshot."""
         found: dict[int, Entry] = {}
         sequences = self._sequences()
         for sequence in sequences:
@@ -292,7 +294,8 @@ class RaftFiles:
             )
         lacks_it = self._base_index < index and self._term_at(index) != term
         if self._base_index < 0 or lacks_it:
-            # The end of an installation that a crash interrupted: what the log holds is not what the snapshot follows.
+            # A crash interrupted the installation of a snapshot: the log's entries do not lead to the
+            # snapshot.
             if snapshot is not None:
                 self._write(Entry(index, term, EntryKind.RESET, b""))
                 self._sync()
@@ -300,7 +303,7 @@ class RaftFiles:
         return tuple(found[each] for each in range(index + 1, last + 1))
 
     def _sequences(self) -> list[int]:
-        """The numbers of the log's files. A last one that never got its head is removed."""
+        """The numbers of the log's files. A last file without a head is removed."""
         names = [_LOG_NAME.fullmatch(name) for name in self._disk.list_dir(self.directory)]
         sequences = sorted(int(name[1]) for name in names if name)
         if sequences:
@@ -351,7 +354,7 @@ class RaftFiles:
         self._disk.sync_dir(self.directory)
         self._synced_end = scan.end
 
-    # -- small things
+    # -- helpers
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -371,7 +374,7 @@ class RaftFiles:
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
-        """After a failure the state on disk is unknown, so further writes are refused."""
+        """Refuse further writes after a failure: the state on disk is unknown."""
         if self._failure:
             raise StoreNotWritable(
                 f"{self.directory}: {self._failure}; restart this controller", path=self.directory

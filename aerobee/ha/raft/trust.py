@@ -1,7 +1,7 @@
 """Checks by which a member refuses well-formed messages. Core.
 
-A member is its id and its data directory. A node with that id and another directory has lost votes and entries; a group
-that accepted it could elect two leaders, or lose committed entries.
+An id and a data directory identify a member. A node with the id and another directory has lost votes and
+entries; a group that accepted it could elect two leaders or lose committed entries.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from aerobee.ha.raft.entry import EntryKind, Membership, decode_membership
 from aerobee.ha.raft.membership_change import is_one_step
 from aerobee.ha.raft.messages import AppendRequest, Message
 
-# Maximum difference between a message's term and this node's. No member is away for so many elections; a
-# forged term next to the largest would be kept by all, and leave them no term to elect a leader in.
+# Maximum difference between a message's term and this node's. No member misses this many elections. A forged
+# term near the largest possible one would leave the members no higher term for an election.
 TERM_STEP_MAX = 1 << 32
 
 
 def check_envelope(message: Message, node_id: str, term: int) -> None:
-    """Raises WireError for a message that is not for this node, or of a term that no election leads to."""
+    """Raises WireError for a message to another node, or with a term that elections cannot have reached."""
     if message.target != node_id or message.source == node_id:
         raise WireError(f"a message from {message.source!r} to {message.target!r} reached {node_id!r}")
     if message.term > term + TERM_STEP_MAX:
@@ -27,12 +27,12 @@ def check_envelope(message: Message, node_id: str, term: int) -> None:
 
 
 def is_for_another(message: Message, identity: str) -> bool:
-    """Whether the message is meant for another data directory of this member."""
+    """Whether the sender knows another data directory of this member."""
     return bool(identity) and message.target_identity not in ("", identity)
 
 
 def check_source(message: Message, members: Membership) -> None:
-    """Raises WireError when the source's data directory is another one than the member's."""
+    """Raises WireError when the source's data directory is not the one that the membership names."""
     known = members.identity_of(message.source)
     if known and message.identity != known:
         raise WireError(
@@ -42,7 +42,7 @@ def check_source(message: Message, members: Membership) -> None:
 
 
 def check_memberships(request: AppendRequest, before: Membership) -> None:
-    """Raises WireError when the members change by more than one step: no leader writes that into its log."""
+    """Raises WireError when an entry changes the members by more than one step: no correct leader writes that."""
     for entry in request.entries:
         if entry.kind is not EntryKind.MEMBERSHIP:
             continue
