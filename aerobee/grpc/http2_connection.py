@@ -89,7 +89,7 @@ _CONFIG = H2Configuration(
     header_encoding=None,
     validate_inbound_headers=False,  # request_headers.py
     normalize_inbound_headers=False,
-    validate_outbound_headers=False,  # events of this file
+    validate_outbound_headers=False,  # this file builds them
     normalize_outbound_headers=False,
 )
 

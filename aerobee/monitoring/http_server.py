@@ -223,7 +223,7 @@ class HttpServer:
         return self._clock.monotonic() - self._asked_at < IDLE_S
 
     def _about(self, page: Page) -> Iterator[Family]:
-        """Log line at the end of a page."""
+        """Metrics about the page itself, at its end."""
         for name, meaning, value in (
             (
                 "aerobee_page_complete",

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from aerobee.monitoring.exposition import Family, heading, sample_text
 
-SAMPLES_A_PIECE = 64  # a histogram has many lines
+SAMPLES_A_PIECE = 64  # samples in one piece; a histogram has many lines
 _LEVEL = 1  # numbers and labels shrink to a twentieth at any level
 _RAW = -15
 _GZIP_BEGIN = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -95,7 +95,7 @@ class PageMaker:
     """Renders successive pages."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, list[_Placed]] = {}  # by the name of the family
+        self._kept: dict[str, list[_Placed]] = {}  # slices of the last page, by family name
         self._pieces: list[Piece] = []  # pieces of the completed families
         self._crc = 0
         self._begun_at, self._is_whole = 0.0, False
@@ -131,7 +131,7 @@ class PageMaker:
         before = self._kept.get(family.name, [])
         kept: list[_Placed] = []
         crc = length = 0
-        are_same = True  # up to here
+        are_same = True  # whether all slices so far are those of the last page
         for number, part in enumerate(family.slices):
             known = before[number] if number < len(before) else None
             if known is None or known.piece.token != part.token:

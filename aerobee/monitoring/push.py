@@ -1,8 +1,8 @@
 """Metrics pushed at an interval: to an OpenTelemetry receiver, or to the log.
 
 A round reads the same families as /metrics, in steps of a millisecond with pauses: it takes at most 5 % of a
-core. It sends one request at a time, with at most `metricsExportBatchMaxDataPoints` values. If the receiver
-refuses a request, the push logs a warning and ends the round; the next round starts normally.
+core. It sends one request at a time, with at most `metricsExportBatchMaxDataPoints` values. A failed request
+causes a warning and ends the round; the next round starts normally.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aerobee.monitoring.slices import PAUSE_STEPS, SLICE_S
 log = logging.getLogger(__name__)
 numbers_log = logging.getLogger("aerobee.metrics")
 LAST_ROUND_S = 1.0  # time-out of the last push at a stop
-NOTHING = Taken(has_arrived=True)  # to be said
+NOTHING = Taken(has_arrived=True)  # a result without a problem
 
 
 class Sink(Protocol):
@@ -37,10 +37,10 @@ class Sink(Protocol):
         """Add a point. Returns the points that were sent with it, and the result of the request."""
 
     async def flush(self) -> tuple[list[Point], Taken]:
-        """The rest."""
+        """Send the remaining points; returns as add() does."""
 
     def close(self) -> None:
-        """No more."""
+        """Release the resources of the sink."""
 
 
 class Push:

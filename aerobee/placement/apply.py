@@ -1,8 +1,9 @@
 """Applies or reverts a plan, topic by topic, and continues an interrupted run.
 
-The state of a topic is read from the cluster each time; from it steps_for() derives the remaining steps. So a crash between any two steps, or
-between a step and its journal entry, changes nothing. A state that the plan does not lead through was changed by
-another client: then nothing is changed, and PlanOutgrown names the difference.
+Before each step the run reads the state of the topic from the cluster, and steps_for() derives the remaining
+steps from it. So a crash between two steps, or between a step and its journal entry, does no harm. A state
+that the plan does not lead through comes from another client: the run then changes nothing, and PlanOutgrown
+names the difference.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from aerobee.placement.steps import (
 from aerobee.words import plural
 
 FORWARD, BACK = "apply", "revert"
-FIFO = "FIFO"  # a message type of topics
-CLOCK_SKEW_MAX_MS = 300_000  # of the machine that made the plan
+FIFO = "FIFO"  # the topic type with promised order
+CLOCK_SKEW_MAX_MS = 300_000  # maximum lead of the clock of the machine that made the plan
 
 
 class PlanOutgrown(UsageError):
@@ -41,7 +42,9 @@ class PlanOutgrown(UsageError):
 
 
 class DrainTimeout(UsageError):
-    """A queue was not read to its end in time; the text says who did not. Nothing is lost: apply again, or revert."""
+    """The groups did not consume a queue to its end in time; the text names the group. Nothing is lost: apply
+    again, or revert.
+    """
 
 
 Watch = Callable[[str, Step, str], None]  # ("begin" | "wait" | "done", step, why it waits)
@@ -69,7 +72,7 @@ class Applier:
         self._gate = asyncio.Semaphore(config.parallel)
         self._next_change_s = 0.0
         self._masters: dict[str, str] = {}
-        self._had_order: dict[str, str] = {}  # by topic the order configuration that it had before
+        self._had_order: dict[str, str] = {}  # topic -> order configuration before the plan
         self._cluster: list[str] = []
         self._back = False
         self._deletes = False
@@ -77,7 +80,7 @@ class Applier:
         self._removing: dict[tuple[str, str], dict[str, Any]] = {}
 
     async def left(self, *, back: bool = False) -> list[Step]:
-        """The steps that are left, of all topics; raises PlanOutgrown. Changes nothing."""
+        """The remaining steps of all topics. Changes nothing. Raises PlanOutgrown."""
         await self._check(back)
         steps = []
         for change in self._changes(back):
@@ -89,8 +92,8 @@ class Applier:
     async def run(self, *, back: bool = False) -> int:
         """Execute the remaining steps; return their number. Raises PlanOutgrown before anything is changed.
 
-        Raises UsageError during another run on the same journal. A topic that fails does not stop the others: when they are
-        through, an ExceptionGroup has the failures.
+        Raises UsageError during another run on the same journal. A failed topic does not stop the others;
+        after the last topic an ExceptionGroup contains the failures.
         """
         with self._journal.locked():
             return await self._run(back)
@@ -153,7 +156,7 @@ class Applier:
     async def _order_of(self, change: TopicChange) -> str | None:
         return await self._admin.order_entry(change.topic) if change.keeps_keys else None
 
-    # before anything is touched
+    # before the first change
 
     async def _check(self, back: bool) -> None:
         self._back = back
@@ -178,7 +181,7 @@ class Applier:
         await self._check_cluster()
         self._masters = await self._admin.master_addresses()
         self._deletes = await self._admin.nameservers_forget()
-        # An order configuration that is there after the first begin may be ours.
+        # An order configuration that exists after the first begin may come from this plan.
         noted = next((event["ordered"] for event in events if event["event"] == "begin"), None)
         self._had_order = {} if noted is None else noted
         system = set(await self._admin.system_topics())
@@ -197,7 +200,7 @@ class Applier:
                 )
 
     async def _check_cluster(self) -> None:
-        """Raise UsageError at a cluster that has none of the brokers with which the plan was begun."""
+        """Raise UsageError for a cluster that has none of the brokers with which the plan was begun."""
         self._cluster = await self._admin.identity()
         known = self._journal.clusters()
         if not known or self._config.moved or not set(self._cluster).isdisjoint(set[str]().union(*known)):
@@ -285,23 +288,25 @@ class Applier:
                         return done
 
     async def _come_late(self, change: TopicChange, states: Mapping[str, State]) -> dict[str, State]:
-        """Brokers where a run ended while it removed queues and messages came into them at that moment, with the State that shows them."""
+        """Brokers at which an interrupted run removed queues that then got messages, each with the State that
+        makes these queues readable again.
+        """
         found = {}
-        for (topic, name), event in list(self._removing.items()):  # other topics note theirs meanwhile
+        for (topic, name), event in list(self._removing.items()):  # concurrent topics add entries
             left, shown = event["left"], State(event["read"], event["left"])
             if topic != change.topic or states.get(name) != State(left, left):
                 continue
             if shown not in self._passed(change).get(name, ()):
-                continue  # a journal that was tampered with
+                continue  # the journal was modified by hand
             if not (await self._admin.state_at(topic, self._masters[name]))[1]:
-                continue  # it was deleted: it had been read
+                continue  # the topic was deleted after every group had read it
             ends = await self._admin.ends(topic, name, range(left, shown.read))
             if any(end > event["ends"].get(str(queue_id), 0) for queue_id, end in ends.items()):
                 found[name] = shown
         return found
 
     async def _do(self, step: Step, change: TopicChange, settings: Settings) -> bool:
-        """False when the following steps must be planned again."""
+        """Execute a step; False when the remaining steps must be derived again."""
         admin, topic = self._admin, step.topic
         if step.kind in CHANGES:
             await self._turn()
@@ -332,9 +337,9 @@ class Applier:
         return True
 
     async def _wait_for_routes(self, step: Step) -> None:
-        """Return when every nameserver knows what brokers have: RocketMQ's tell it after they have answered.
+        """Return when every NameServer has the brokers' new queues: RocketMQ's brokers register after their reply.
 
-        Without its order configuration a topic would be seen in part otherwise.
+        Otherwise clients would get a partial route of a topic without an order configuration.
         """
         deadline = self._clock.monotonic() + self._config.drain_s
         while True:
@@ -359,14 +364,14 @@ class Applier:
             await self._clock.sleep(due - now)
 
     async def _drain(self, step: Step, change: TopicChange, *, grace_s: float) -> bool:
-        """Return when every group has read the queues, nothing will come into them, and that was so for the grace time.
+        """Return when, for the grace time, every group has read the queues and no further message can enter them.
 
         False when the broker has another State meanwhile.
         """
         deadline = self._clock.monotonic() + self._config.drain_s
-        since: float | None = None  # nothing is left to read
-        settled: float | None = None  # and nothing of POP may come again, either
-        ends: dict[int, int] | None = None  # at the look before
+        since: float | None = None  # time since which every group has read the queues
+        settled: float | None = None  # time since which also no POP redelivery is possible
+        ends: dict[int, int] | None = None  # end offsets at the previous check
         # While groups catch up, no producer writes at all; otherwise producers write to the remaining queues.
         expected = State(step.end, 0 if step.kind is Kind.CATCH_UP else step.first)
         while True:
@@ -376,8 +381,8 @@ class Applier:
             reason = await self._not_drained(step.topic, step.broker, _ids(step), leaves=leaves)
             unsettled = await self._unsettled(step) if leaves and not reason else ""
             if leaves and not reason and not unsettled:
-                # Messages that POP has settled since the first check appear again, in a topic that was
-                # checked then.
+                # Check again: a message that left the POP records since the first check may be in a retry
+                # topic that was empty then.
                 reason = await self._not_drained(step.topic, step.broker, _ids(step), leaves=leaves)
             now = self._clock.monotonic()
             found = await self._admin.ends(step.topic, step.broker, _ids(step))
@@ -392,7 +397,7 @@ class Applier:
                     return True
                 if now - since >= max(grace_s, self._config.pop_s):
                     return True
-            if now > deadline and not is_quiet:  # the grace time is no part of it
+            if now > deadline and not is_quiet:  # the grace time does not count against the deadline
                 raise DrainTimeout(
                     f"{step.topic} at {step.broker} is not read to its end after {self._config.drain_s:.0f} s: {reason or 'messages come'}. "
                     f"Apply again when it is, name a group that is not used any more with --ignore-group, or revert"
@@ -416,8 +421,8 @@ class Applier:
         """Number of queue ids of the broker. None if its State was not set by this run, but is an intermediate state of
         the plan.
 
-        That is the last request of a run that was cut off, which the broker carried out after this run had looked. Raises PlanOutgrown
-        for any other State.
+        Such a State comes from the last request of an interrupted run, which the broker executed after this
+        run had read the state. Raises PlanOutgrown for any other State.
         """
         state, count = await self._admin.state_at(step.topic, self._masters[step.broker])
         if state != expected and state in self._passed(change)[step.broker]:
@@ -431,7 +436,9 @@ class Applier:
         return count
 
     async def _not_drained(self, topic: str, broker: str, ids: range, *, leaves: bool) -> str:
-        """`leaves`: the broker keeps nothing of the topic, neither what POP groups get again."""
+        """The reason why the queues are not drained, "" when they are. `leaves`: the topic leaves the broker,
+        so pending POP redeliveries count too.
+        """
         admin, address, ignored = self._admin, self._masters[broker], self._config.ignored_groups
         reason = await admin.unread(topic, broker, ids, ignored)
         if not reason and leaves:
@@ -439,11 +446,11 @@ class Applier:
         return reason or await admin.arrivals(topic, broker, address, ids)
 
     async def _remove(self, step: Step, change: TopicChange, settings: Settings) -> bool:
-        """Take the queues out of sight; false when something came into them at the last moment, and they are readable again.
+        """Remove the queues. False when a message entered them at the last moment; then they are readable again.
 
-        A producer with an old route may write to a queue that is still read, whatever the number of queues to write is
-        (RocketMQ). The queues' ends are in the journal before their removal, so that a run after a crash can compare
-        them.
+        A producer with an old route may write to a queue that is still readable, whatever the number of
+        writable queues is (RocketMQ). The queues' ends are in the journal before their removal, so that a run
+        after a crash can compare them.
         """
         topic, broker, address = step.topic, step.broker, self._masters[step.broker]
         expected = State(step.end, step.state.write)
@@ -478,7 +485,9 @@ class Applier:
         return True
 
     async def _delete(self, change: TopicChange, name: str, settings: Settings) -> bool:
-        """Delete what a topic without permissions has left at a broker; false when it has something unread, which can be read again."""
+        """Delete a topic without permissions from a broker. False when it has unread messages; then it is
+        readable again.
+        """
         topic, address = change.topic, self._masters[name]
         count = (await self._admin.state_at(topic, address))[1]
         reason = await self._not_drained(topic, name, range(count), leaves=True)

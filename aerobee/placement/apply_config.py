@@ -11,12 +11,13 @@ from aerobee.errors import UsageError
 class ApplyConfig:
     """Speed and safety of applying a plan.
 
-    `parallel`: concurrent topics. `changes_per_minute`: of all topics together. `routes_s`: after it every producer has
-    refreshed its route (RocketMQ's clients refresh every 30 s), and its sends by the old route have arrived or failed.
-    `grace_s`: how long a queue that is read to its end stays readable, for readers whose offsets brokers do not know.
-    `pop_s`: longest time for which a broker that does not report POP deliveries (RocketMQ's) keeps a topic that moves
-    away: the longest invisible time of a consumer. `drain_s`: longest wait for one drain. `ignored_groups`: steps do
-    not wait for them. `moved`: the cluster may have no broker that it had when the plan was begun.
+    `parallel`: concurrent topics. `changes_per_minute`: of all topics together. `routes_s`: after it every
+    producer has refreshed its route (RocketMQ's clients refresh every 30 s), and its sends by the old route
+    have arrived or failed. `grace_s`: how long a queue that is read to its end stays readable, for consumers
+    whose offsets brokers do not know. `pop_s`: longest time for which a broker that does not report POP
+    deliveries (RocketMQ's) keeps a topic that moves away: the longest invisible time of a consumer.
+    `drain_s`: longest wait for one drain. `ignored_groups`: groups for which steps do not wait. `moved`:
+    accept a cluster without any of the brokers with which the plan was begun.
     """
 
     parallel: int = 4
@@ -34,5 +35,5 @@ class ApplyConfig:
         if self.parallel < 1 or not self.changes_per_minute > 0:
             raise UsageError("topics at a time and changes a minute must be above 0")
         times = (self.routes_s, self.grace_s, self.pop_s, self.drain_s, self.poll_s, self.plan_age_max_h)
-        if not all(each >= 0 for each in times):  # nor is NaN
+        if not all(each >= 0 for each in times):  # NaN fails this comparison too
             raise UsageError("a time is below 0, or no number")

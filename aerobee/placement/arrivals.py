@@ -1,9 +1,9 @@
 """Messages that may still enter a queue without write permission: delayed messages, open transactions, messages delivered by POP.
 
-A broker delivers them to the queue that they were sent for, whatever the topic's permission is by then. A queue that is removed
-before would hide them from every consumer. Aerobee's brokers list them; of RocketMQ's brokers, which do not, the
-topics are read in which such messages wait, as far as they are not delivered yet (SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC), and
-the timer's count of the topic stands for its queues.
+A broker delivers such messages to their queue, whatever the topic's permission is by then. If the queue was
+removed before, no consumer could read them. Aerobee's brokers list these messages. RocketMQ's brokers do not:
+this module reads the undelivered part of the topics in which they wait (SCHEDULE_TOPIC_XXXX,
+RMQ_SYS_TRANS_HALF_TOPIC), and uses the timer's count of a topic for each of its queues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from aerobee.system_names import HALF_TOPIC, REVIVE_GROUP, REVIVE_PREFIX, SCHEDU
 CHECK_POINT_TAG = "ck"
 LEVEL_KEY = "scheduleMessageOffset_"
 LEVELS = 18
-READ_MAX = 20_000  # messages that one look reads; where more wait, it says so and waits
+# maximum number of messages that one check reads; if more are pending, the drain continues to wait
+READ_MAX = 20_000
 LIST_MAX = 1_000
 
 
@@ -41,12 +42,14 @@ class ArrivalCalls(Admin):
         return sum(1 for row in rows or () if row.queue.queue_id in queue_ids)
 
     async def unsettled_pops(self, group: str, topic: str, broker: str, address: str) -> str:
-        """Pending POP records of a broker without a list of invisible messages, for all topics and groups.
+        """Number of pending POP records, as text, at a broker that does not list invisible messages; records
+        of all groups count.
 
-        "" when nothing, and where it has a list for the group and the topic: invisible_in() counts there.
+        "" when there are none, and when the broker lists invisible messages of the group and topic:
+        invisible_in() counts those.
 
-        Check points and acknowledgements wait in the timer until their messages would come again, and then in the revive log. A
-        delivered message has a check point there; so has an acknowledged one.
+        Check points and acknowledgements stay in the timer until the invisible time ends, and then in the
+        revive log. Every delivered message has a check point there, an acknowledged one too.
         """
         if await self.invisible_messages(group, topic, broker=broker) is not None:
             return ""
@@ -55,14 +58,17 @@ class ArrivalCalls(Admin):
         waiting = await self._timer_count(address, revive_log)
         for queue_id in range(int(config.get("reviveQueueNum", "8"))):
             queue = MessageQueue(revive_log, broker, queue_id)
-            # The group's offset is that of the last check point that is done with; acknowledgements behind it stay as they are.
+            # The group's offset is that of the last processed check point; acknowledgements behind it do not
+            # change it.
             done = await committed_offset(self._session, REVIVE_GROUP, queue)
             begin = max(0, await begin_offset(self._session, queue)) if done is None else done + 1
             waiting += await self._check_points(queue, begin, await end_offset(self._session, queue), topic)
         return f"{waiting} records of POP are not settled at {broker}" if waiting else ""
 
     async def _check_points(self, queue: MessageQueue, begin: int, end: int, topic: str) -> int:
-        """Check points of a topic in [begin, end) of a revive log's queue; each message counts where more than READ_MAX are there."""
+        """Check points of a topic in [begin, end) of a revive log's queue; with more than READ_MAX messages,
+        all of them count.
+        """
         if end - begin > READ_MAX:
             return end - begin
         count = 0
@@ -75,7 +81,7 @@ class ArrivalCalls(Admin):
         return count
 
     async def _timer_count(self, address: str, topic: str) -> int:
-        """Messages of a topic that wait in the timer, by the broker's own count."""
+        """Messages of a topic in the timer, as the broker counts them."""
         answer = await self._call(address, RequestCode.GET_TIMER_METRICS)
         table = json_fields.mapping(fastjson.loads_trusted(answer.body, "TimerMetrics"), "timingCount")
         entry = table.get(topic)
@@ -99,7 +105,7 @@ class ArrivalCalls(Admin):
             queue = MessageQueue(SCHEDULE_TOPIC, broker, level - 1)
             end = await end_offset(self._session, queue)
             delivered = runtime.get(f"{LEVEL_KEY}{level}", "").partition(",")[0]
-            # A level that has delivered nothing yet is not among the counters.
+            # The counters lack levels that have delivered nothing yet.
             begin = (
                 int(delivered) if delivered.isdigit() else max(0, await begin_offset(self._session, queue))
             )
@@ -126,7 +132,9 @@ class ArrivalCalls(Admin):
     async def _waiting_in(
         self, queue: MessageQueue, begin: int, end: int, topic: str, queue_ids: range, left: int
     ) -> tuple[str, int]:
-        """(reason, how many may be read after this one): whether a message of the queues is in [begin, end) of a broker's own topic."""
+        """(reason, remaining number of messages to read): the reason is set if [begin, end) of an internal
+        topic has a message for these queues.
+        """
         while begin < end:
             if left <= 0:
                 return f"more than {READ_MAX} messages wait in {queue.topic} at {queue.broker_name}", 0

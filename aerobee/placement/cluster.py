@@ -1,8 +1,9 @@
-"""Queries and changes of apply, for one topic at one broker at a time.
+"""Queries and changes that apply makes, each for one topic at one broker.
 
-A topic that goes from a broker is made neither readable nor writable there: clients pass over it. It is deleted too where nameservers have
-deleteTopicWithBrokerRegistration. The others keep a route to a topic that its broker no longer has, for ever, and every tool that asks all
-brokers of a route fails; there the topic stays as it is, without permissions, and its messages go when they are too old, as all do.
+A topic that leaves a broker loses both permissions there: clients skip it. If the NameServers have
+deleteTopicWithBrokerRegistration, apply deletes it too. Other NameServers keep the route to a topic that its
+broker no longer has for ever, and every tool that calls all brokers of a route fails. There the topic stays
+without permissions, and its messages expire as usual.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ UNSPECIFIED = "UNSPECIFIED"  # a message type
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a topic apart from its queues: the same at each broker. `attributes`, `filter_type` and `flags` are what a broker gets that has
-    nothing of it yet; others keep theirs. `perm_others`: the bits of its permission that are neither reading nor writing (PERM_INHERIT)."""
+    """The settings of a topic apart from its queues, the same at each broker. A broker that does not have the
+    topic yet gets `attributes`, `filter_type` and `flags`; others keep theirs. `perm_others`: permission bits
+    other than read and write (PERM_INHERIT).
+    """
 
     order: bool
     message_type: str
@@ -54,10 +57,10 @@ class Settings:
 
 
 class PlacementAdmin(ArrivalCalls):
-    """The calls of apply."""
+    """The calls that apply makes."""
 
     async def master_addresses(self) -> dict[str, str]:
-        """The address of each broker's master, by broker name."""
+        """Addresses of masters by broker name."""
         info = await self.cluster_info()
         return {
             name: data.broker_addrs[MASTER_ID]
@@ -70,8 +73,8 @@ class PlacementAdmin(ArrivalCalls):
     ) -> tuple[dict[str, State], Settings | None, set[str]]:
         """The state of a topic at each broker, its settings (None if no broker has it), and the brokers that have a remnant without permissions.
 
-        `needed`: brokers that have to answer, None for all. An unreachable NameServer or broker is skipped unless the
-        topic's route contains it, so that an unrelated broker does not block the plan.
+        `needed`: brokers that must reply, None for all. An unreachable NameServer or broker is skipped unless
+        the topic's route contains it, so that an unrelated broker does not block the plan.
         """
         gate = asyncio.Semaphore(CALLS_AT_ONCE)
         away: dict[str, TransportError] = {}
@@ -126,7 +129,7 @@ class PlacementAdmin(ArrivalCalls):
         return TopicConfig.decode(answer.body)
 
     async def put_state(self, topic: str, address: str, state: State, settings: Settings) -> None:
-        """Give a broker so many queues of a topic; ABSENT takes every permission and leaves the queues."""
+        """Set the queues of a topic at a broker; ABSENT removes both permissions and leaves the queues."""
         perm = (PERM_READ if state.read else 0) | (PERM_WRITE if state.write else 0)
         own = await self._config_at(topic, address)
         if state != ABSENT:
@@ -134,7 +137,7 @@ class PlacementAdmin(ArrivalCalls):
         elif own is not None:
             read, write = own.read_queue_nums, own.write_queue_nums
         else:
-            return  # it has nothing of it
+            return  # the broker does not have the topic
         perm |= settings.perm_others if own is None else _perm_others(own)
         attributes = dict(settings.attributes) if own is None else {}
         if settings.message_type != UNSPECIFIED:
@@ -160,7 +163,7 @@ class PlacementAdmin(ArrivalCalls):
     # offsets
 
     async def reading_groups(self, topic: str) -> tuple[str, ...]:
-        """Groups whose offsets brokers keep: those of brokers' own and those that consume by broadcasting left out."""
+        """Groups of the topic whose offsets brokers keep, without system groups and broadcasting groups."""
         found = []
         for group in await self.topic_groups(topic):
             if is_hidden_group(group):
@@ -168,16 +171,16 @@ class PlacementAdmin(ArrivalCalls):
             try:
                 model = (await self.consumer_connections(group)).message_model
             except (RemoteError, TransportError):
-                model = ""  # no member is online, or the broker that knows is down: its offsets count
+                model = ""  # no member is online, or the broker of its members is down: the offsets count
             if model != MessageModel.BROADCASTING.value:
                 found.append(group)
         return tuple(found)
 
     async def seed(self, topic: str, broker: str, address: str, queue_ids: range) -> None:
-        """Let every group of a topic begin with the first message of queues that are still empty.
+        """Set the offset of every group to the begin of queues that are still empty.
 
-        A consumer that finds a queue without an offset may begin at its end. Offsets beyond the end are of a topic that was deleted.
-        Makes groups that this broker does not know with the settings that another one has.
+        Without an offset a consumer may begin at a queue's end. Offsets beyond the end belong to a deleted
+        topic. Groups that this broker does not know are created with their settings at another broker.
         """
         for group in await self.reading_groups(topic):
             for queue_id in queue_ids:
@@ -196,7 +199,7 @@ class PlacementAdmin(ArrivalCalls):
     async def _copy_group(self, group: str, address: str) -> None:
         config: SubscriptionGroupConfig | None = None
         for other in (await self.master_addresses()).values():
-            with contextlib.suppress(TransportError):  # another one may know it
+            with contextlib.suppress(TransportError):  # another broker may know the group
                 config = (await self.group_table(other)).get(group)
             if config is not None:
                 break
@@ -229,7 +232,9 @@ class PlacementAdmin(ArrivalCalls):
                 committed = await committed_offset(self._session, group, queue)
                 if committed is not None and committed > end:
                     committed = (
-                        None  # of a deleted and recreated topic: the group has read nothing of this one
+                        # the offset belongs to a deleted topic of this name: the group has read nothing of
+                        # the new one
+                        None
                     )
                 left = end - max(committed or 0, begin)
                 if left > 0:
@@ -242,7 +247,8 @@ class PlacementAdmin(ArrivalCalls):
     async def waiting_again(self, topic: str, broker: str, address: str, ignored: frozenset[str]) -> str:
         """POP groups with pending redeliveries of a topic at one broker; "" when none has.
 
-        They wait in a topic of the group and the topic, which is read only where the topic is, and deleted with it.
+        They are in the retry topic of the group and the topic, which consumers read only at brokers of the
+        topic, and which is deleted with it.
         """
         for group in await self.reading_groups(topic):
             if group in ignored:
@@ -268,15 +274,15 @@ class PlacementAdmin(ArrivalCalls):
         return await self.order_config(topic)
 
     async def put_order(self, topic: str, text: str) -> None:
-        """Set it at every nameserver."""
+        """Set the topic's order configuration at every NameServer."""
         await self.kv_put(ORDER_TOPIC_NAMESPACE, topic, text)
 
     async def delete_order(self, topic: str) -> None:
-        """Take it from every nameserver."""
+        """Delete the topic's order configuration at every NameServer."""
         await self.kv_delete(ORDER_TOPIC_NAMESPACE, topic)
 
     async def routed_writes(self, topic: str) -> list[dict[str, int]]:
-        """Of each nameserver, how many queues its route has to write at each broker that has some."""
+        """For each NameServer: broker -> number of writable queues in its route, without brokers that have none."""
         found: list[dict[str, int]] = []
         for address in self._session.nameservers.addresses:
             try:
@@ -291,11 +297,11 @@ class PlacementAdmin(ArrivalCalls):
         return found
 
     async def nameservers_without_order(self) -> list[str]:
-        """Nameservers whose routes do not carry order configurations."""
+        """NameServers whose routes do not contain order configurations."""
         return await self._nameservers_without("orderMessageEnable")
 
     async def nameservers_forget(self) -> bool:
-        """True when every nameserver drops the route to a topic that a broker no longer has."""
+        """Whether every NameServer drops the route to a topic that a broker no longer has."""
         return not await self._nameservers_without("deleteTopicWithBrokerRegistration")
 
     async def _nameservers_without(self, setting: str) -> list[str]:
@@ -318,7 +324,7 @@ class PlacementAdmin(ArrivalCalls):
                     bytes_out=float(runtime.get("msgGetTotalTodayNow", "0")),
                 )
             except (AerobeeError, ValueError):
-                continue  # a broker that cannot be asked now is not measured
+                continue  # an unreachable broker is not measured
         return found
 
 

@@ -5,12 +5,12 @@ Hard goals first, in the order of Cruise Control, for queues that cannot be copi
     hard   CAPACITY     no broker above its share of bytes in, bytes out, disk
            ZONE         no topic in one zone alone, where there are several
            NOT_ALONE    no topic at one broker alone, where there are several
-    soft   DIVISIBLE    each group of consumers can share a topic's queues evenly
+    soft   DIVISIBLE    each consumer group can share a topic's queues evenly
            HOT_QUEUE no queue carries a large part of a broker's load
            NEW_BROKER   no broker with capacity stays nearly empty
            BALANCE      no broker above IMBALANCE_MAX times the mean
 
-A plan never breaks a hard goal that was kept, and makes none worse that was broken.
+A plan never violates a hard goal that was met, and never worsens a violation.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from enum import Enum
 from aerobee.placement.model import RESOURCES, Allocation, Load, Model, Topic, broker_loads
 
 IMBALANCE_MAX = 1.1
-FILLED_MIN = 0.5  # of the mean number of queues: a broker below is new
-HOT_SHARE = 0.1  # of the mean load of a broker: one queue above is hot
-CAPACITY_SHARE = Load(0.8, 0.8, 0.8)  # of what a broker can bear
+FILLED_MIN = 0.5  # share of the mean number of queues below which a broker counts as new
+HOT_SHARE = 0.1  # share of the mean load of a broker above which a queue is hot
+CAPACITY_SHARE = Load(0.8, 0.8, 0.8)  # share of a broker's capacity
 
 
 class Goal(Enum):
-    """In the order in which they are looked at."""
+    """Goals in the order of their priority."""
 
     CAPACITY = "capacity"
     ZONE = "zone"
@@ -40,13 +40,13 @@ class Goal(Enum):
 
     @property
     def is_hard(self) -> bool:
-        """True for what no plan may break."""
+        """True for goals that no plan may violate."""
         return self in (Goal.CAPACITY, Goal.ZONE, Goal.NOT_ALONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A goal that is not kept by `subject`, a topic or a broker; `amount` says by how much, for comparing."""
+    """A goal that `subject`, a topic or a broker, violates; `amount` is the size of the violation, for comparisons."""
 
     goal: Goal
     subject: str
@@ -65,7 +65,7 @@ def imbalances(model: Model, allocation: Allocation) -> dict[str, float]:
 def imbalances_of(
     model: Model, loads: Mapping[str, Load], counts: Mapping[str, int] | None = None
 ) -> dict[str, float]:
-    """The same of loads that were measured; "queues" only with `counts`."""
+    """As imbalances(), for measured loads; "queues" only with `counts`."""
     capacities = model.capacities
     found = {}
     for index, name in enumerate(RESOURCES):
@@ -105,7 +105,7 @@ def zones_of(model: Model) -> dict[str, str]:
 
 
 def violations(model: Model, allocation: Allocation) -> list[Violation]:
-    """All goals that a placement does not keep, hard ones first."""
+    """All violated goals of a placement, hard ones first."""
     loads = broker_loads(model, allocation)
     found = [*_capacity(model, loads), *_spread(model, allocation)]
     mean = _mean_load(model, loads)
@@ -117,7 +117,7 @@ def violations(model: Model, allocation: Allocation) -> list[Violation]:
 
 
 def hard_amounts(model: Model, allocation: Allocation) -> dict[tuple[Goal, str], float]:
-    """By how much each hard goal is broken, by goal and subject."""
+    """Size of each violation of a hard goal, by goal and subject."""
     found = [*_capacity(model, broker_loads(model, allocation)), *_spread(model, allocation)]
     return {(each.goal, each.subject): each.amount for each in found}
 

@@ -1,8 +1,8 @@
 """Journal of an apply: one JSON line per event, on disk before the next step begins.
 
-The cluster itself says where a topic is; the journal says in which direction it was going and since when. A last line
-that was cut off by a crash is left out. A run locks the file: two runs, one forward and one reverting, would remove
-each other's changes.
+The cluster contains the state of a topic; the journal contains the direction (apply or revert) and the start.
+Readers ignore a last line that a crash truncated. A run locks the file: two runs, one applying and one
+reverting, would undo each other's changes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ FIELDS: dict[str, dict[str, type]] = {  # required fields, which later runs read
 
 
 class Journal:
-    """The journal file next to a plan. Each call opens it, so that nothing has to be closed."""
+    """The journal file next to a plan. Each call opens and closes the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs out while it is entered, of this process and of others on this machine. Raises UsageError when one is there.
+        """Lock the journal against other runs of this machine, in this process too. Raises UsageError when
+        another run holds the lock.
 
-        Makes the file. The lock goes with the process, however that ends.
+        Creates the file. The lock ends with the process, however that ends.
         """
         try:
             descriptor = open_locked(self.path)
@@ -74,7 +75,7 @@ class Journal:
         return found
 
     def events_of(self, digest: str) -> list[dict[str, Any]]:
-        """As events(). Raises UsageError when they are of a plan with another SHA-256 than `digest`, in hex."""
+        """As events(). Raises UsageError when they belong to a plan with another SHA-256 than `digest`, in hex."""
         events = self.events()
         if any(event["plan"] != digest for event in events if event["event"] == "begin"):
             raise UsageError(
@@ -92,7 +93,7 @@ class Journal:
         ]
 
     def was_cut_off(self) -> bool:
-        """True when the last run was, or failed: a request of it may still arrive."""
+        """Whether the last run was interrupted or failed: one of its requests may still arrive."""
         events = self.events()
         return bool(events) and events[-1]["event"] != "end"
 

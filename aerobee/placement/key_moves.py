@@ -16,7 +16,7 @@ def queue_list(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def moved_share(before: Mapping[str, int], after: Mapping[str, int]) -> float:
-    """The share of evenly spread hashes, 0 to 1, whose queue is another one afterwards. Exact.
+    """The share of evenly spread hashes, 0 to 1, that move to another queue. Exact.
 
     hash % n = i and hash % m = j happen together for one hash in lcm(n, m) when i = j modulo gcd(n, m), and never otherwise.
     """

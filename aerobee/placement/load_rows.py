@@ -1,10 +1,10 @@
-"""Samples of the load of queues, and the model that they make. Core.
+"""Samples of the load of queues, and the model computed from them. Core.
 
-One look at a cluster gives a row for each queue and one for each broker (`topic` "", `queue_id` -1). Offsets and the
-log's end count up: two looks give messages and bytes a second. A queue's bytes in are its messages times the size of a
-message: of its topic at that broker as the broker counts it, else of all that the broker wrote. Bytes out are the
-broker's counts for the groups that read the topic, divided by messages; without counts, bytes in times the number of
-groups. Disk is bytes in times the retention.
+One sample of a cluster has a row for each queue and one for each broker (`topic` "", `queue_id` -1). Offsets
+and the end of the log only grow, so two samples give messages and bytes a second. A queue's bytes in are its
+messages times the mean message size: of its topic at that broker as the broker counts it, else of all
+messages that the broker wrote. Bytes out are the broker's counts for the groups that read the topic, divided
+by messages; without counts, bytes in times the number of groups. Disk is bytes in times the retention.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ CAPACITY_KEYS = ("bytes_in", "bytes_out", "disk")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSample:
-    """One row of one look. Rates are a second, sizes bytes, times ms since the epoch; None: the broker has not counted it.
+    """One row of one sample. Rates are per second, sizes in bytes, times in ms since the epoch; None: the
+    broker has no count.
 
-    `end`: the queue's end; of a broker's row the end of its log. `size`: mean size of a message of the topic there. `bytes_out`: of the topic
-    at this broker, all queues. `groups`: how many groups read it; `members`: of each, joined by commas.
+    `end`: the queue's end offset; in a broker's row the end of its log. `size`: mean message size of the
+    topic at this broker. `bytes_out`: of all queues of the topic at this broker. `groups`: number of groups
+    that read the topic; `members`: number of members of each, joined by commas.
     """
 
     at_ms: int
@@ -58,7 +60,7 @@ class QueueRate:
 
 
 def rates_between(first: Iterable[LoadSample], second: Iterable[LoadSample]) -> list[QueueRate]:
-    """The rates between two looks. Queues that were in one of them only, or whose end went back, have none: 0."""
+    """The rates between two samples; 0 for queues that are in only one of them, or whose end decreased."""
     before = {(each.broker, each.topic, each.queue_id): each for each in first}
     found = []
     for now in second:
@@ -77,9 +79,9 @@ def model_of(
     ordered: Collection[str] = (),
     growth: Mapping[str, float] | None = None,
 ) -> Model:
-    """The planner's model. `capacities`: as read_capacities() gives them. `ordered`: topics that are to be taken as such.
+    """The planner's model. `capacities`: as read_capacities() gives them. `ordered`: topics to treat as ordered.
 
-    `growth`: by topic, its load then divided by its load now; a topic that shrinks counts as it is.
+    `growth`: topic -> expected load divided by present load; a shrinking topic keeps its present load.
     """
     brokers = {rate.newest.broker: rate for rate in rates if not rate.newest.topic}
     queues = [rate for rate in rates if rate.newest.topic and rate.newest.broker in brokers]
@@ -110,7 +112,7 @@ def _mean_sizes(brokers: Mapping[str, QueueRate], queues: Iterable[QueueRate]) -
     messages: dict[str, float] = defaultdict(float)
     for rate in queues:
         messages[rate.newest.broker] += rate.messages
-    # Of a broker's row the "messages" are bytes: what its log grew by.
+    # In a broker's row the "messages" are bytes: the growth of its log.
     return {name: rate.messages / messages[name] if messages[name] else 0.0 for name, rate in brokers.items()}
 
 

@@ -1,4 +1,4 @@
-"""One look at the load of a cluster: a row for each queue and each broker, as load_rows.py describes them."""
+"""Samples the load of a cluster: a row for each queue and each broker, as load_rows.py describes them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB":
 
 
 class LoadSampler(PlacementAdmin):
-    """The calls of one look."""
+    """The calls of one sample."""
 
     async def sample(self) -> list[LoadSample]:
-        """Rows of all brokers whose master answers and of all topics that are not brokers' own."""
+        """Rows of all brokers whose master replies, and of all topics except system topics."""
         at_ms = self._session.clock.now_ms()
         masters = await self.master_addresses()
         info = await self.cluster_info()
@@ -73,7 +73,8 @@ class LoadSampler(PlacementAdmin):
             groups = await self.reading_groups(topic)
             is_static = bool((await self.topic_route(topic)).logical)
         except AerobeeError:
-            return []  # it was deleted meanwhile, or one of its brokers does not answer: nothing is known of it now
+            # the topic was deleted meanwhile, or one of its brokers does not reply: this sample lacks it
+            return []
         members = [await self._members(group) for group in groups]
         is_ordered = settings is not None and await self._is_ordered(topic, settings, groups)
         pinned = "a static topic" if is_static else _why_pinned(states)
@@ -117,7 +118,7 @@ class LoadSampler(PlacementAdmin):
         return False
 
     async def _has_sharding_key(self, stats: tuple[QueueStats, ...]) -> bool:
-        """Whether the newest message of its fullest queue was sent with a key for its queue."""
+        """Whether the newest message of the fullest queue has a sharding key."""
         newest = max(stats, key=lambda each: each.max_offset - each.min_offset, default=None)
         if newest is None or newest.max_offset <= newest.min_offset:
             return False
@@ -128,9 +129,9 @@ class LoadSampler(PlacementAdmin):
     async def _counted(
         self, topic: str, address: str, groups: tuple[str, ...]
     ) -> tuple[float | None, float | None]:
-        """(size of a message, bytes a second out) as the broker counted over the last minute."""
+        """(mean message size, bytes out per second), as the broker counted over the last minute."""
         size = None
-        with contextlib.suppress(RemoteError):  # nothing was counted yet
+        with contextlib.suppress(RemoteError):  # the broker has no counts yet
             count = (await self.broker_stats(address, "TOPIC_PUT_NUMS", topic)).minute_sum
             if count > 0:
                 size = (await self.broker_stats(address, "TOPIC_PUT_SIZE", topic)).minute_sum / count
@@ -149,7 +150,7 @@ def _why_pinned(states: dict[str, State]) -> str:
 
 
 def _bytes_of(text: str) -> float:
-    """ "Total : 98.3 GiB, Free : 60 GiB." as bytes in all; 0 for other texts."""
+    """Total bytes of a text as "Total : 98.3 GiB, Free : 60 GiB."; 0 for other texts."""
     number, _, rest = text.partition("Total :")[2].strip().partition(" ")
     unit = rest.partition(",")[0].strip()
     try:

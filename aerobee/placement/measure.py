@@ -11,9 +11,9 @@ from aerobee.placement.model import Broker, Load, Model
 async def measured_imbalance(
     admin: PlacementAdmin, *, clock: Clock, seconds: float
 ) -> dict[str, float] | None:
-    """Imbalance of bytes written and of messages handed out over some seconds; None when nothing was written.
+    """Imbalance of written bytes and of delivered messages over some seconds; None when no broker wrote any.
 
-    Over all brokers that have a master, taken as equal. A broker's internal writes count.
+    All brokers with a master count, as if their capacities were equal. A broker's internal writes count.
     """
     masters = await admin.master_addresses()
     first = await admin.counters(masters)

@@ -1,9 +1,9 @@
 """The planner's model of a cluster: brokers with their capacity, topics with the load of each queue. Core.
 
-A queue cannot be copied: it stays where it was made until it is read to its end. A plan changes the number of a topic's
-queues at each broker. A topic that producers write to in turn spreads its load evenly over its queues, so that one
-queue more here and one less there moves one queue's share. A topic whose keys choose the queue does not: its queues are
-as they are, and keys change their queue with the count.
+A queue cannot be copied: it stays at its broker until it is read to its end. A plan changes the number of a
+topic's queues at each broker. Producers that write round robin spread the load of a topic evenly over its
+queues, so one queue more at a broker and one less at another moves one queue's share. If keys choose the
+queue, each queue has its own load, and keys move to other queues when the number of queues changes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Load(NamedTuple):
         return Load(*(mine + its for mine, its in zip(self, other, strict=True)))
 
     def times(self, factor: float) -> Load:
-        """Each part so many times."""
+        """The load multiplied by a factor."""
         return Load(*(each * factor for each in self))
 
 
@@ -39,7 +39,7 @@ NOTHING = Load()
 
 
 def sum_of(loads: Iterable[Load]) -> Load:
-    """All of them together."""
+    """The sum of all loads."""
     total = [0.0] * len(NOTHING)
     for load in loads:
         for part, value in enumerate(load):
@@ -49,7 +49,7 @@ def sum_of(loads: Iterable[Load]) -> Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """One broker group. A capacity of 0 is not known: it counts as equal to the others', and as never reached.
+    """One broker group. A capacity of 0 is unknown: it counts as equal to the others', and is never reached.
 
     `base`: the load that no plan moves (retry topics, system topics, static topics).
     """
@@ -66,10 +66,11 @@ class Broker:
 
 @dataclass(frozen=True, kw_only=True)
 class Topic:
-    """One topic. `queues`: of each broker the load of each queue, by queue id.
+    """One topic. `queues`: broker -> load of each queue, by queue id.
 
-    `is_ordered`: order is promised within a queue (FIFO topics, ordered topics, orderly consumers). `is_sharded`: a key chooses the
-    queue. `group_sizes`: members of the groups that read it. `pinned`: why no plan may touch it, "" otherwise.
+    `is_ordered`: consumers rely on the order within a queue (FIFO topics, ordered topics, orderly consumers).
+    `is_sharded`: a key chooses the queue. `group_sizes`: number of members of each group that reads it.
+    `pinned`: reason why no plan may change it, or "".
     """
 
     name: str
@@ -81,7 +82,7 @@ class Topic:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        """Queues at each broker that has some."""
+        """Number of queues by broker, without brokers that have none."""
         return {name: len(loads) for name, loads in self.queues.items() if loads}
 
     @cached_property
@@ -91,7 +92,7 @@ class Topic:
 
     @cached_property
     def at_brokers(self) -> dict[str, Load]:
-        """The load of its queues at each broker."""
+        """The load of the topic at each broker."""
         return {name: sum_of(loads) for name, loads in self.queues.items()}
 
     @cached_property
@@ -101,12 +102,12 @@ class Topic:
 
     @property
     def keeps_keys(self) -> bool:
-        """True when another number of queues would send keys to other queues."""
+        """True when another number of queues would move keys to other queues."""
         return self.is_ordered or self.is_sharded or self.is_skewed
 
     @cached_property
     def is_skewed(self) -> bool:
-        """True when its queues differ by more than writing in turn explains."""
+        """True when the loads of its queues differ more than round-robin writes explain."""
         each = [load.bytes_in for loads in self.queues.values() for load in loads]
         return len(each) > 1 and max(each) > SKEW_MAX * sum(each) / len(each) > 0
 

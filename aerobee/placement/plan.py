@@ -1,6 +1,6 @@
-"""A plan as a document: what changes, why, what is expected of it, and what to be careful about. Core.
+"""A plan as a document: its changes, their reasons, the forecast and the warnings. Core.
 
-JSON, so that people read and keep it; parse_plan() trusts nothing in it.
+A plan is JSON, so that people can read and keep it; parse_plan() validates every value.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from aerobee.placement.planner import planned
 from aerobee.placement.steps import State, Step, steps_for
 
 VERSION = 1
-QUEUES_MAX = 65_536  # of one topic at one broker
+QUEUES_MAX = 65_536  # maximum number of queues of one topic at one broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChange:
-    """Queues of one topic at each broker, before and after. `moved_keys`: share of keys whose queue is another one afterwards, 0 to 1."""
+    """Queues of one topic at each broker, before and after. `moved_keys`: share of keys that move to another
+    queue, 0 to 1.
+    """
 
     topic: str
     before: Mapping[str, int]
@@ -36,7 +38,7 @@ class TopicChange:
 
     @property
     def steps(self) -> list[Step]:
-        """All of them, from the beginning."""
+        """All steps, from the beginning."""
         state = {name: State(count, count) for name, count in self.before.items()}
         return steps_for(self.topic, state, self.after, keeps_keys=self.keeps_keys)
 
@@ -53,7 +55,7 @@ class TopicChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Imbalances by resource (1 is even), and how many goals of each kind are not kept."""
+    """Imbalances by resource (1 is even), and the number of violated goals of each kind."""
 
     imbalance: Mapping[str, float]
     broken_goals: Mapping[str, int]

@@ -3,7 +3,7 @@
     1  topics at one broker or in one zone alone are spread
     2  queues are added where consumers cannot share them evenly, and where one queue carries most of what a broker does
     3  queues move until brokers are even
-    4  where that is not enough, the topics with the largest queues at the fullest broker get more of them, and 3 again
+    4  where that is not enough, the topics with the largest queues at the fullest broker get more queues, and step 3 repeats
 
 Topics whose keys choose the queue take part only with `move_ordered`, and only where the others were not enough. The
 result is never worse than the current placement: no met hard goal becomes violated, no violation of one grows, and the
@@ -22,13 +22,14 @@ from aerobee.placement.search import Search
 
 SPLITS_MAX = 12  # rounds of step 4
 QUEUES_PER_BROKER_MAX = 64  # of one topic that is split
-DIVISIBLE_FACTOR_MAX = 2  # a topic gets at most so many times its queues for its consumers' sake
-HOT_ALWAYS = 0.5  # of a broker's mean load in one queue: split without need
+DIVISIBLE_FACTOR_MAX = 2  # maximum factor by which a topic gets more queues for its consumers
+# share of a broker's mean load in one queue above which the topic is split, even if the brokers are even
+HOT_ALWAYS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A placement, and which topics were left out because keys would change their queue."""
+    """A placement, and the topics that were left out because keys would move to other queues."""
 
     allocation: dict[str, dict[str, int]]
     left_out: tuple[str, ...]
@@ -71,7 +72,7 @@ def _searched(
             grown.add_queues(name, count)
         grown.spread()
         grown.balance()
-        # Wished for: taken although a placement with fewer queues may be a little more even, but never an uneven one.
+        # Preferred even if a placement with fewer queues is slightly more even, but never if it is uneven.
         candidate = {**start, **grown.allocation()}
         if _is_fine(model, best, candidate, slack=max(IMBALANCE_MAX, imbalance(model, best))):
             search, best = grown, candidate
@@ -95,7 +96,7 @@ def _searched(
 
 
 def _wanted_counts(model: Model, allocation: Allocation, topics: list[Topic]) -> dict[str, int]:
-    """Number of queues to add to a topic, for its consumers and for a queue that is too large."""
+    """Number of queues to add to a topic, for its consumers or because a queue is too large."""
     loads = broker_loads(model, allocation)
     mean = [sum(each) / len(model.brokers) for each in zip(*loads.values(), strict=True)]
     wanted = {}
@@ -134,7 +135,9 @@ def _is_fine(model: Model, before: Allocation, after: Allocation, *, slack: floa
 def _better(
     model: Model, one: dict[str, dict[str, int]], other: dict[str, dict[str, int]]
 ) -> dict[str, dict[str, int]]:
-    """The second where it breaks no hard goal more, and is more even or breaks fewer; else the first."""
+    """The second placement if it worsens no hard goal, and is more even or violates fewer hard goals; else
+    the first.
+    """
     if not _is_fine(model, one, other, slack=imbalance(model, one)):
         return one
     broken, still = sum(hard_amounts(model, one).values()), sum(hard_amounts(model, other).values())
@@ -143,7 +146,7 @@ def _better(
 
 
 def _fills(model: Model, one: Allocation, other: Allocation) -> bool:
-    """True when the second has its fullest broker no fuller and its emptiest less empty: a new broker is filled."""
+    """True when the second placement fills the emptiest broker and does not fill the fullest one further."""
     return _emptiest(model, other) > _emptiest(model, one) + 1e-9
 
 

@@ -1,4 +1,4 @@
-"""Looks for a better placement: one queue from one broker to another at a time, as long as that evens the load out. Core.
+"""Searches for a better placement: it moves one queue at a time to another broker while the load gets more even. Core.
 
 Each broker has a fill: for bytes in, bytes out, disk and number of queues, its utilization divided by the mean of all,
 so that 1 is balanced. A step takes the broker that is farthest from 1 and the move that lowers the sum of squares most;
@@ -17,12 +17,12 @@ from aerobee.placement.goals import CAPACITY_SHARE, zones_of
 from aerobee.placement.model import RESOURCES, Allocation, Load, Model, Topic, broker_loads
 
 EVEN = 0.04  # tolerated distance of a broker from the mean
-QUEUES_WEIGHT = 0.3  # weight of the number of queues compared with bytes, while there is any load
+QUEUES_WEIGHT = 0.3  # weight of the number of queues compared with bytes, if there is load
 COUNT = len(RESOURCES)  # index of the number of queues, after the parts of a load
 TARGETS = 4  # brokers that are tried for one queue: the emptiest, by the worst resource and by all
 CHOSEN = 24  # topics of a full broker that are tried with every target
 EXCHANGES = 12  # queues of each side that are tried for an exchange
-COUNT_SLACK = 0.05  # so much more than the load the number of queues may differ
+COUNT_SLACK = 0.05  # additional tolerance for the number of queues, compared with the load
 STEPS_PER_QUEUE = 4
 GAIN_MIN = 1e-9
 
@@ -85,7 +85,7 @@ class Search:
         }
 
     def spread(self) -> None:
-        """Put a queue of each topic that is at one broker or in one zone alone elsewhere, where that is allowed."""
+        """Move a queue of each topic that has one broker or one zone to another broker or zone, if that is allowed."""
         for number, counts in enumerate(self._counts):
             if not counts or self._is_spread(counts):
                 continue
@@ -93,7 +93,7 @@ class Search:
                 self.add_queues(self._topics[number].name, 1)
                 continue
             source = max(counts, key=lambda broker: (counts[broker], -broker))
-            if counts[source] < 2:  # several brokers of one zone: one of them gives its queue away
+            if counts[source] < 2:  # several brokers of one zone: one of them gives a queue
                 source = max(counts, key=lambda broker: (self._distance(broker), -broker))
             targets = [
                 target for target in range(len(self._names))
@@ -124,7 +124,7 @@ class Search:
         self._measure()
 
     def balance(self) -> None:
-        """Even out until every broker is near the mean, or nothing helps any more."""
+        """Balance until every broker is near the mean, or no move helps."""
         stuck: set[int] = set()
         total = sum(sum(counts.values()) for counts in self._counts)
         for _ in range(STEPS_PER_QUEUE * total + 16):
@@ -237,7 +237,7 @@ class Search:
             1 + EVEN, *(self._fill[each][which] for each in range(len(self._names)) for which in self._judged)
         )
         best: _Step | None = None
-        chosen: list[int] = []  # the queues that the first partner showed to be the best ones to give
+        chosen: list[int] = []  # the best queues to give, as found with the first partner
         for number, partner in enumerate(partners):
             source, target = (worst, partner) if is_full else (partner, worst)
             topics: Collection[int] = self._at[source]

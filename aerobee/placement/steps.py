@@ -1,7 +1,8 @@
-"""The steps from where a topic's queues are to where they shall be, such that no message is lost and order is kept. Core.
+"""The steps that move a topic's queues without losing messages and with their order kept. Core.
 
-A topic at a broker has a State: how many queues are read and how many written; (0, 0) is a broker without the topic, write 0 one where it
-can only be read. Queues come and go at the end: the last ones of a broker are the newest.
+A topic at a broker has a State: the numbers of readable and of writable queues. (0, 0) is a broker without
+the topic; with 0 writable queues it is read-only. Queues are added and removed at the end: the last queues of
+a broker are the newest.
 
     topics without keys  GROW read queues at the target      consumers find them before anything is in them
                          SEED offsets of all groups          no group starts behind the first message
@@ -27,7 +28,7 @@ can only be read. Queues come and go at the end: the last ones of a broker are t
                          ROUTES, UNPUBLISH                   the route says the same again without it
                          DRAIN, REMOVE
 
-steps_for() works from any state that it leads through: an interrupted apply continues from the state that it reads.
+steps_for() accepts every intermediate state: an interrupted apply continues from the state that it reads.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from typing import NamedTuple
 
 
 class State(NamedTuple):
-    """Queues that are read, and queues that are written, of one topic at one broker."""
+    """Numbers of readable and of writable queues of one topic at one broker."""
 
     read: int
     write: int
@@ -63,12 +64,13 @@ class Kind(Enum):
     REMOVE = "remove"
 
 
-CHANGES = (Kind.GROW, Kind.ALLOW, Kind.TAKE, Kind.REMOVE)  # steps that give a broker another State
+CHANGES = (Kind.GROW, Kind.ALLOW, Kind.TAKE, Kind.REMOVE)  # kinds of steps that change the State of a broker
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `state`: what the broker has afterwards, of CHANGES. `first`, `end`: the queue ids that SEED, CATCH_UP, DRAIN and REMOVE are about.
+    """One step. `state`: the State after a step of CHANGES. `first`, `end`: range of queue ids of SEED,
+    CATCH_UP, DRAIN and REMOVE.
 
     `order`: the order configuration that PUBLISH sets.
     """
@@ -111,11 +113,12 @@ def steps_for(
     order: str | None = None,
     final: str | None = None,
 ) -> list[Step]:
-    """The steps to `wanted` queues at each broker; none when all is as it shall be.
+    """The steps to `wanted` queues at each broker; none when every broker has them.
 
-    `current` has every broker of `wanted` and those that have the topic now. `keeps_keys`: by the second way. `had_order`: it had an order
-    configuration before, which stays, with the final queues. `order`: the one that it has now. `final`: the one for the final queues, where it
-    is not the usual one.
+    `current` has every broker of `wanted` and those that have the topic now. `keeps_keys`: use the second
+    sequence above. `had_order`: the topic had an order configuration before the plan; it stays, with the
+    final queues. `order`: the present order configuration. `final`: the one for the final queues, if it
+    differs from order_text().
     """
     goal = {name: wanted.get(name, 0) for name in sorted(set(current) | set(wanted))}
     now = {name: current.get(name, ABSENT) for name in goal}
@@ -201,11 +204,13 @@ def _removals(topic: str, goal: Mapping[str, int], read: Mapping[str, int]) -> l
 def trajectory(
     before: Mapping[str, int], after: Mapping[str, int], *, keeps_keys: bool
 ) -> dict[str, set[State]]:
-    """Every State that a broker may have between `before` and `after`, in either direction, also when one was given up for the other."""
+    """Every State that a broker may have between `before` and `after`, in both directions, also after a
+    change of direction.
+    """
     passed = {}
     for name in set(before) | set(after):
         ends = {before.get(name, 0), after.get(name, 0)}
-        # Without keys only a broker that loses the topic loses all writes.
+        # Without keys a broker loses all writable queues only if the topic leaves it.
         writes = ends | {0} if keeps_keys else ends
         passed[name] = {State(read, write) for read in ends for write in writes if write <= read}
     return passed
@@ -217,7 +222,7 @@ def order_text(counts: Mapping[str, int]) -> str:
 
 
 def order_counts(text: str) -> dict[str, int]:
-    """The queues of each broker that an order configuration names; {} for a text that is none."""
+    """Number of queues by broker in an order configuration; {} for another text."""
     found = {}
     for part in filter(None, text.split(";")):
         name, _, count = part.partition(":")
