@@ -1,7 +1,7 @@
 """Size of one micro-batch of a stream. Core.
 
-`maxOffsetsPerTrigger` is shared out in proportion to what waits in each queue; `minOffsetsPerTrigger` lets a batch wait until
-so much is there, but not longer than `maxTriggerDelay` after the last one.
+`maxOffsetsPerTrigger` is divided in proportion to the lag of each queue. `minOffsetsPerTrigger` delays a
+batch until the lag reaches it, but not longer than `maxTriggerDelay` after the last batch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ def limited(begin: Mapping[MessageQueue, int], end: Offsets, count_max: int) -> 
     to_share, total = count_max - len(shares), sum(rest.values())
     for queue, size in rest.items():
         shares[queue] += size * to_share // max(1, total)
-    # Rounding leaves less than one offset per queue; the longest queues, which come first, get it.
+    # Rounding leaves less than one offset per queue; the queues with the highest lag, which come first, get
+    # it.
     for queue in busy[: count_max - sum(shares.values())]:
         shares[queue] += 1
     return {queue: end[queue] - waiting[queue] + shares.get(queue, 0) for queue in end}
 
 
 class Admission:
-    """Decides when a batch has enough. One for the life of a query; times are monotonic seconds."""
+    """Decides when a batch starts. One object per query; times are monotonic seconds."""
 
     def __init__(self, *, count_min: int | None, delay_max_ms: int) -> None:
         self._count_min = count_min
@@ -42,7 +43,7 @@ class Admission:
         self._batch_at: float | None = None
 
     def waits(self, waiting_count: int, now_s: float, *, count_min: int | None = None) -> bool:
-        """Whether the next batch is put off. `count_min`: instead of the option, when Spark names one."""
+        """Whether the next batch is delayed. `count_min` overrides the option when Spark passes a minimum."""
         least = self._count_min if count_min is None else count_min
         if self._batch_at is None:
             self._batch_at = now_s  # the delay counts from the start of the query

@@ -1,7 +1,7 @@
 """Begin and end of a read in each queue: the options, limited to the queues' actual ranges. Core.
 
-The order is that of Kafka's source: timestamp for all, timestamps by queue, offsets. Times have to be looked up at the
-brokers, so that this asks for them first:
+The order is that of Kafka's source: timestamp for all, timestamps by queue, offsets. The caller looks up
+times at the brokers first:
 
     for queue, ms in wanted_times(queues, edge).items(): found[queue] = (the first offset stored at `ms` or after)
     begin = begin_offsets(bounds, edge, found, at_no_message="error")
@@ -22,7 +22,8 @@ from aerobee.spark.options import Edge
 class Bounds:
     """The offset range of a queue: `begin` <= offset < `end`.
 
-    `is_masters`: reported by its master. A slave, which is used while there is no master, may have less.
+    `is_masters`: the master reported the range. A slave, which replies while there is no master, may have
+    fewer messages.
     """
 
     begin: int
@@ -34,7 +35,9 @@ BoundsOf = Mapping[MessageQueue, Bounds]
 
 
 def wanted_times(queues: Collection[MessageQueue], edge: Edge) -> dict[MessageQueue, int]:
-    """The times, ms since the epoch, whose offsets are needed. Raises ConfigError when a queue has none of them."""
+    """Queue -> time (ms since the epoch) whose offset is needed. Raises ConfigError when the option lacks a
+    queue, or names another one.
+    """
     if edge.timestamp_ms is not None:
         return dict.fromkeys(queues, edge.timestamp_ms)
     if edge.by_timestamp is None:
@@ -46,9 +49,10 @@ def wanted_times(queues: Collection[MessageQueue], edge: Edge) -> dict[MessageQu
 def begin_offsets(bounds: BoundsOf, edge: Edge, found: Offsets, *, at_no_message: str) -> Offsets:
     """The first offset to read of each queue.
 
-    `found`: the first offset stored at or after the wanted time; a queue's end when there is none, where `at_no_message`
-    says whether that is an error or the end. Offsets that are given are taken as they are, though the queue may have lost
-    them: what is lost is judged when it is read. Raises ConfigError, UsageError for a time without a message.
+    `found`: the first offset stored at or after the requested time, or the queue's end without such a
+    message; `at_no_message` selects an error or the end for that case. Offsets of the option stay unchanged
+    even if the queue has deleted them: the read detects lost messages. Raises ConfigError, UsageError for a
+    time without a message.
     """
     if found:
         nothing = [queue for queue in bounds if found[queue] >= bounds[queue].end]
@@ -62,7 +66,7 @@ def begin_offsets(bounds: BoundsOf, edge: Edge, found: Offsets, *, at_no_message
 
 
 def end_offsets(bounds: BoundsOf, edge: Edge, found: Offsets) -> Offsets:
-    """The offset of each queue before which to stop; a time beyond the last message is the end."""
+    """The end offset (exclusive) of each queue; for a time beyond the last message the queue's end."""
     if found:
         return {queue: min(found[queue], bounds[queue].end) for queue in bounds}
     return _given(bounds, edge, "endingOffsets")

@@ -1,7 +1,7 @@
 """A driver's requests to a cluster: topics, queues, their offset ranges, offsets by time; and its progress reports.
 
-Calls block; they run in a background thread with its event loop, so that a driver may have one itself. A view may be created
-anywhere, connects with its first call, and is not pickled.
+Calls block; they run in a background thread with a separate event loop, so the driver may run one too. A view
+can be created anywhere, connects at its first call, and cannot be pickled.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from aerobee.spark.options import SourceOptions
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-CALLS_AT_ONCE = 64  # of one view; a cluster of 10,000 queues takes 160 rounds
+CALLS_AT_ONCE = 64  # concurrent calls of one view; a cluster of 10,000 queues takes 160 rounds
 
 
 class QueueAdmin(Admin):
-    """An admin client that also asks for queues one by one."""
+    """An admin client with calls for single queues."""
 
     async def bounds(self, queue: MessageQueue) -> Bounds:
-        """Present range of a queue."""
+        """The offset range of a queue now."""
         routes = self._session.routes
         begin = await begin_offset(self._session, queue)
         end = max(begin, await end_offset(self._session, queue))
         return Bounds(begin, end, is_masters=routes.address_of(routes.leader_of(queue)) is not None)
 
     async def refresh_route(self, topic: str) -> None:
-        """Refresh the routes; unknown topics are dropped, and their queues are missing."""
+        """Refresh the routes; drop unknown topics and their queues."""
         try:
             await self._session.routes.refresh(topic)
         except AerobeeError as error:
             log.info("route of topic %s: %s", topic, error)
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after a time; the end when there is none."""
+        """The first offset stored at or after a time; the queue's end without such a message."""
         return await offset_for_time(self._session, queue, timestamp_ms)
 
     async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
@@ -90,10 +90,10 @@ class ClusterView:
                 thread.stop()
 
     def queues(self, known: Collection[str] | None = ()) -> tuple[MessageQueue, ...]:
-        """The queues that the options name, as the nameserver has them now, sorted.
+        """The queues that the options select in the present routes, sorted.
 
-        Queues of a broker that is not registered are not among them. Raises UsageError when a subscribed topic does not
-        exist, or an assigned queue, where its topic has brokers. Topics among `known` were there before, and may have no
+        Queues of unregistered brokers are missing. Raises UsageError for an unknown subscribed topic, and for
+        an unknown assigned queue of a topic with brokers. Topics in `known` existed before and may have no
         broker now; None: all topics may.
         """
 
@@ -103,11 +103,11 @@ class ClusterView:
         return self._run(ask)
 
     def bounds(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, Bounds]:
-        """Present range of each queue. Raises TransportError when a broker gives no answer after all retries."""
+        """The offset range of each queue now. Raises TransportError when a broker does not reply after all retries."""
         return self._each(queues, lambda admin, queue: admin.bounds(queue))
 
     def queue_bounds(self, known: Collection[str] | None = ()) -> dict[MessageQueue, Bounds]:
-        """queues() and their bounds() in one: a broker that goes away in between is not among them."""
+        """The bounds() of queues(), without brokers that unregister between the two calls."""
 
         async def ask(admin: QueueAdmin) -> dict[MessageQueue, Bounds]:
             return await _each_of(
@@ -121,7 +121,9 @@ class ClusterView:
         return self._each(times_ms, lambda admin, queue: admin.offset_at(queue, times_ms[queue]))
 
     def missing_cause(self, queue: MessageQueue) -> str:
-        """Reason why a queue that was read is missing in queues(): NO_QUEUE, or "" while its broker is not there."""
+        """Reason why a queue of an earlier read is missing in queues(): NO_QUEUE, or "" while its broker is
+        unregistered.
+        """
 
         async def ask(admin: QueueAdmin) -> str:
             info = await admin.cluster_info()
@@ -130,14 +132,16 @@ class ClusterView:
         return self._run(ask)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Report the group's progress. A failure is logged: it is for people to look at, Spark has its own offsets."""
+        """Report the group's progress. A failure is only logged: operators use the committed offsets, Spark
+        reads those of its checkpoint.
+        """
         group = self._options.group
 
         async def report(admin: QueueAdmin, queue: MessageQueue) -> None:
             try:
                 try:
                     await admin.commit(group, queue, offsets[queue])
-                except SubscriptionGroupNotExist:  # a broker that the group has read nothing of yet
+                except SubscriptionGroupNotExist:  # a broker from which the group has read nothing yet
                     await admin.create_group(group, broker=queue.broker_name)
                     await admin.commit(group, queue, offsets[queue])
             except AerobeeError as error:
@@ -145,7 +149,7 @@ class ClusterView:
 
         self._each(offsets, report)
 
-    # inside the other thread
+    # -- calls of the background thread
 
     def _run(self, work: Callable[[QueueAdmin], Awaitable[T]], topics: Collection[str] = ()) -> T:
         """Run this in the background thread; retry it after a connection failure, as often as the options allow.
@@ -221,7 +225,7 @@ async def _each_of(
     queues: Collection[MessageQueue],
     ask: Callable[[QueueAdmin, MessageQueue], Awaitable[T]],
 ) -> dict[MessageQueue, T]:
-    """The answer for each queue, CALLS_AT_ONCE at a time."""
+    """The reply for each queue, with CALLS_AT_ONCE concurrent calls."""
     gate = asyncio.Semaphore(CALLS_AT_ONCE)
 
     async def one(queue: MessageQueue) -> T:

@@ -1,7 +1,7 @@
-"""Requested messages that no longer exist: which, and why. No I/O.
+"""Requested messages that no longer exist, with the cause. No I/O.
 
-Only the offset range of a queue is visible. A topic that was recreated and has as many messages as before
-looks unchanged.
+Only the offset range of a queue is visible. So a recreated topic with as many messages as before looks
+unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_QUEUE = "the topic has no such queue any more: its queues were reduced, or it
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Offsets of a queue from `begin` to before `end` that are gone, and why."""
+    """Offsets of a queue from `begin` to before `end` that no longer exist, and the cause."""
 
     queue: MessageQueue
     begin: int
@@ -43,11 +43,11 @@ class Loss:
 
 
 class DataLost(AerobeeError):
-    """Messages are gone that the read was to return, and failOnDataLoss is true."""
+    """Messages that the read must return no longer exist, and failOnDataLoss is true."""
 
 
 def losses(start: Offsets, bounds: dict[MessageQueue, Bounds]) -> list[Loss]:
-    """Lost messages of queues that must be read from `start` on. Queues without bounds are not judged."""
+    """Lost messages of queues to read from `start` on. Queues without bounds are skipped."""
     found = []
     for queue in sorted(start):
         has, begin = bounds.get(queue), start[queue]

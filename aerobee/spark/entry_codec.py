@@ -25,8 +25,8 @@ try:
 except ImportError:
     native = None
 
-ALONE = ("deliver_at", "message_group", "dedup_key")  # columns whose rows do not travel in batches
-REFERENCE_ROWS = 64  # rows for the reference implementation from an ineligible row on
+ALONE = ("deliver_at", "message_group", "dedup_key")  # columns that exclude a row from batches
+REFERENCE_ROWS = 64  # rows that the reference implementation encodes from an ineligible row on
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class BatchLayout:
         """Whether these rows may be laid out at all."""
         batch = part.batch
         names = set(batch.schema.names)
-        if batch.num_rows == 1:  # on its own it may be compressed
+        if batch.num_rows == 1:  # a separate message may be compressed
             return False
         if self._entries is None or not _is_eligible_topic(part.topic) or "value" not in names:
             return False
@@ -100,7 +100,7 @@ class BatchLayout:
         return known and ("properties" not in names or _is_text_map(batch.column("properties").type))
 
     def lay_out(self, part: TopicRows) -> Iterator[LaidOutBatch | OtherRows]:
-        """All rows that takes() said yes to."""
+        """Lay out rows that takes() accepts."""
         count, numbers, entries = part.batch.num_rows, part.numbers, self._entries
         columns = _columns(part.batch) if count else ()
         row = begin = 0
@@ -132,7 +132,7 @@ def _is_text_map(kind: Any) -> bool:
 
 
 def _columns(batch: Any) -> tuple[Any, Any, Any, Any]:
-    """value, key, tags and properties as BatchEntries.take() has them; None for a column that is not there."""
+    """value, key, tags and properties as BatchEntries.take() reads them; None for a missing column."""
     names = set(batch.schema.names)
     value, key, tags = (
         _texts(batch.column(name)) if name in names else None for name in ("value", "key", "tags")
@@ -154,5 +154,5 @@ def _pairs(array: Any) -> tuple[Any, ...]:
 
 
 def _view(buffer: Any) -> memoryview:
-    """The bytes of a pyarrow buffer; None: of an empty column."""
+    """The bytes of a pyarrow buffer; None for an empty column."""
     return memoryview(b"" if buffer is None else buffer).cast("B")

@@ -52,9 +52,9 @@ LAG_SCHEMA = (
     "drain_s double, retention_s double"
 )
 KEYS = ("group", "topic", "broker", "queue_id")
-BUCKETS = 256  # queues are judged by so many calls: Spark spends milliseconds on each
-WINDOWS_READ = 3  # samples older than so many windows are not looked at
-KNOWN_MS = 24 * 3_600_000  # a queue that was not sampled for so long is forgotten
+BUCKETS = 256  # number of calls that evaluate all queues: Spark spends milliseconds on each call
+WINDOWS_READ = 3  # samples older than this number of windows are ignored
+KNOWN_MS = 24 * 3_600_000  # time without a sample after which a queue is dropped
 ROWS_SHOWN = 40
 _ARROW = {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32(), "double": pa.float64()}
 _LAG_ARROW = pa.schema(
@@ -72,13 +72,13 @@ class History:
     schema: str = SAMPLE_SCHEMA
 
     def append(self, spark: Any, rows: Sequence[dict[str, Any]]) -> None:
-        """Add samples of one look."""
+        """Append the samples of one round."""
         frame = spark.createDataFrame([tuple(row.values()) for row in rows], self.schema).coalesce(1)
         writer = frame.write.format(self.format).options(**self.options).mode("append")
         writer.save(self.path) if self.path else writer.save()
 
     def read(self, spark: Any) -> Any:
-        """All samples, with nothing read yet."""
+        """A DataFrame of all samples, not read yet."""
         reader = spark.read.format(self.format).options(**self.options)
         if self.format in ("parquet", "json", "orc"):
             reader = reader.schema(self.schema)
@@ -86,7 +86,8 @@ class History:
 
 
 def forget(history: History, before_ms: int) -> int:
-    """Delete older samples from a Parquet history of this machine; return the number of files. Raises ConfigError.
+    """Delete older samples from a Parquet history on this machine; return the number of deleted files. Raises
+    ConfigError.
 
     Each sample is a separate file (append()), so a file is as old as its sample. Two jobs may share a history; a reader of a file that
     is being deleted fails.
@@ -99,7 +100,7 @@ def forget(history: History, before_ms: int) -> int:
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
             path.unlink()
         except FileNotFoundError:
-            continue  # another job was here
+            continue  # another job has deleted the file
         except OSError as error:
             raise ConfigError(
                 f"old samples in {history.path} (--keep) cannot be deleted: {error.strerror}"
@@ -124,7 +125,7 @@ def evaluation(history: Any, now_ms: int, *, window_ms: int = WINDOW_MS) -> Any:
 
 
 def known_queues(history: Any, now_ms: int) -> list[tuple[str, MessageQueue]]:
-    """The queues of groups that were sampled lately: as many as a sample has rows."""
+    """The (group, queue) pairs that were sampled lately: as many as one sample has rows."""
     rows = history.where(F.col("at_ms") > now_ms - KNOWN_MS).select(*KEYS).distinct()
     return [
         (row["group"], MessageQueue(row["topic"], row["broker"], row["queue_id"]))
@@ -133,12 +134,12 @@ def known_queues(history: Any, now_ms: int) -> list[tuple[str, MessageQueue]]:
 
 
 def look(spark: Any, nameservers: str, history: History, *, client: ClientConfig | None = None) -> int:
-    """Take one sample of everything into the history; returns its time, ms."""
+    """Append one sample of all queues to the history; returns its time in ms."""
     now_ms = time.time_ns() // 1_000_000
     try:
         known = known_queues(history.read(spark), now_ms)
     except AnalysisException:
-        known = []  # there is no history yet
+        known = []  # the history does not exist yet
     samples = sample_cluster(nameservers, known=known, client=client)
     if samples:
         history.append(spark, [as_row(each) for each in samples])
@@ -172,7 +173,7 @@ def groups_of(result: Any) -> Any:
 
 
 def send_alerts(result: Any, nameservers: str, topic: str) -> None:
-    """A message in JSON for each queue that is not OK; key: the group."""
+    """Send one JSON message for each queue that is not OK; its key is the group."""
     rows = result.where("state <> 'OK'").select(
         F.col("group").alias("key"),
         F.col("state").alias("tags"),
@@ -182,7 +183,7 @@ def send_alerts(result: Any, nameservers: str, topic: str) -> None:
 
 
 def report(result: Any, console: Console) -> None:
-    """The worst groups as a table, at most ROWS_SHOWN of them."""
+    """A table of the worst groups, at most ROWS_SHOWN."""
     table = Table(box=None, header_style="bold")
     columns = (
         "group",
@@ -212,7 +213,7 @@ def report(result: Any, console: Console) -> None:
 def write_page(result: Any, history: Any, path: str, now_ms: int, *, hours: float) -> None:
     """The worst groups and their lag over the last hours as an HTML page. Raises ConfigError when it cannot be written.
 
-    Of the history at most GROUPS_MAX x COLUMNS numbers come to the driver.
+    The driver receives at most GROUPS_MAX x COLUMNS values of the history.
     """
     groups = groups_of(result)
     rank = F.array_position(F.array(*(F.lit(state.value) for state in SEVERITY)), F.col("state"))
@@ -230,7 +231,9 @@ def write_page(result: Any, history: Any, path: str, now_ms: int, *, hours: floa
 
 
 def write_metrics(result: Any, path: str, now_ms: int) -> None:
-    """The worst groups for Prometheus, as one whole file or not at all. Raises ConfigError when it cannot be written."""
+    """Write the worst groups for Prometheus; the file is replaced atomically. Raises ConfigError when it
+    cannot be written.
+    """
     rank = F.array_position(F.array(*(F.lit(state.value) for state in SEVERITY)), F.col("state"))
     ordered = groups_of(result).orderBy(rank, F.desc("lag")).limit(METRIC_GROUPS_MAX)
     text = metrics_text([row.asDict() for row in ordered.toLocalIterator()], now_ms)

@@ -1,6 +1,7 @@
 """Results of the lag job for Prometheus: a file in its text format for node_exporter's textfile collector. Core.
 
-One line a number and group, with the labels `cluster` and `consumer_group`. Unknown values have no line, never a 0.
+One line per metric and group, with the labels `cluster` and `consumer_group`. Unknown values have no line;
+they are never 0.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-GROUPS_MAX = 5_000  # the worst; of more a scrape would be slow
+GROUPS_MAX = 5_000  # maximum number of groups, the worst first; more would make scrapes slow
 # Column of lag_job.groups_of() -> name of the series, help text, factor.
 _GAUGES: Mapping[str, tuple[str, str, float]] = {
     "lag": ("messages", "Lag of the group in messages.", 1),

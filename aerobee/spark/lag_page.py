@@ -1,7 +1,7 @@
-"""The lag of groups as an HTML page that needs nothing else: a table, a heat map of all groups, a chart of each. Core.
+"""The lag of groups as a self-contained HTML page: a table, a heat map of all groups, a chart of each group. Core.
 
-The page is small for any history: at most GROUPS_MAX groups, each with at most COLUMNS points, the largest lag of an
-interval. A stretch in which nothing was sampled, or no broker answered, is left empty, never 0.
+The page is small for any history: at most GROUPS_MAX groups, each with at most COLUMNS points; a point is the
+highest lag of an interval. Intervals without a sample or a reply stay empty, never 0.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ text{font:11px system-ui,sans-serif;fill:#5b6675}
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time that a page is about, ms since the epoch, `begin_ms` before `end_ms`."""
+    """Time range of a page in ms since the epoch, from `begin_ms` to `end_ms`."""
 
     begin_ms: int
     end_ms: int
@@ -54,11 +54,11 @@ class Span:
         return max(1.0, (self.end_ms - self.begin_ms) / COLUMNS)
 
 
-Lags = Mapping[str, Mapping[int, int]]  # group -> column -> the largest lag in it
+Lags = Mapping[str, Mapping[int, int]]  # group -> column -> highest lag in it
 
 
 def page(groups: Sequence[Mapping[str, Any]], lags: Lags, span: Span) -> str:
-    """The page. `groups`: rows of lag_job.groups_of(), the worst first; what is more than GROUPS_MAX is counted only."""
+    """The page. `groups`: rows of lag_job.groups_of(), the worst first; groups beyond GROUPS_MAX are only counted."""
     shown = list(groups[:GROUPS_MAX])
     begin, end = _moment(span.begin_ms), _moment(span.end_ms)
     title = f"Lag of {plural(len(groups), 'group')}"
@@ -104,7 +104,7 @@ def _heat_map(rows: Sequence[Mapping[str, Any]], lags: Lags) -> str:
         name = escape(str(row["group"]))
         cells.append(f'<text x="0" y="{number * ROW_PX + 12}">{name}</text>')
         for column, lag in sorted(lags.get(row["group"], {}).items()):
-            # The square root: a tenth of the largest lag is to be seen, too.
+            # The square root keeps a tenth of the highest lag visible.
             share = (lag / most) ** 0.5 if most else 0.0
             cells.append(
                 f'<rect x="{left + column * CELL_PX}" y="{number * ROW_PX}" width="{CELL_PX - 1}" height="{ROW_PX - 2}" '

@@ -1,9 +1,10 @@
 """Rows of the lag job: samples, and the evaluation of a history of samples. Core.
 
-A sample is one look at one queue of one group. A history may come late, out of order and twice: evaluate() puts it in order and takes
-of equal times the last. A broker that gave no answer leaves a sample with `error`, and where that is the newest one the state is
-UNKNOWN and every number null, never 0. Clocks: sample times are the sampler's, store times the broker's; a store time that lies
-behind the sample counts as now.
+A sample describes one queue of one group at one time. The history may be late, unordered and contain
+duplicates: evaluate() sorts it and uses the last of several samples with equal times. For a broker without a
+reply there is a sample with `error`; if that is the newest sample, the state is UNKNOWN and every value null,
+never 0. Sample times come from the sampler's clock, store times from the broker's; a store time after the
+sample's counts as now.
 
 Retry and dead-letter topics count for the group that owns them: `kind` is "topic", "retry" or "dead".
 """
@@ -31,11 +32,12 @@ TOPIC, RETRY, DEAD = "topic", "retry", "dead"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagSample:
-    """One look. Offsets count messages, times are ms since the epoch.
+    """One sample. Offsets count messages, times are ms since the epoch.
 
-    `oldest_ms`: store time of the first message that the group has not consumed. `filtered_lag`: how many of the lag the group's
-    filter takes. `retention_ms`: for how long its broker keeps messages. `lock_held_ms`: for how long the same member has had the ordered
-    queue for itself; RocketMQ's brokers do not tell. None: not known, or nothing waits.
+    `oldest_ms`: store time of the first message that the group has not consumed. `filtered_lag`: part of the
+    lag that matches the group's filter. `retention_ms`: retention time of the broker. `lock_held_ms`:
+    duration for which the same member has locked the ordered queue; RocketMQ's brokers do not report it.
+    None: unknown, or no lag.
     """
 
     at_ms: int
@@ -58,7 +60,7 @@ class LagSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLag:
-    """Evaluation of one queue of a group. Rates are messages a second over the window; None: not known.
+    """Evaluation of one queue of a group. Rates are messages a second over the window; None: unknown.
 
     `retention_s`: seconds until the first unread message may be deleted; below 0: it may be already.
     """
@@ -99,7 +101,7 @@ def evaluate(history: Iterable[Mapping[str, Any]], *, window_ms: int = WINDOW_MS
     now = samples[-1]
     said: dict[str, Any] = {
         "at_ms": now.at_ms,
-        # The cluster of a broker that is not registered now is the one that it was in.
+        # An unregistered broker counts for the cluster of its earlier samples.
         "cluster": next((each.cluster for each in reversed(samples) if each.cluster), ""),
         "group": now.group,
         "topic": now.topic,
@@ -142,7 +144,7 @@ def evaluate(history: Iterable[Mapping[str, Any]], *, window_ms: int = WINDOW_MS
 
 
 def _window(samples: Sequence[LagSample], window_ms: int) -> Window:
-    """The samples that were answered, as the rules take them."""
+    """The samples with a reply, in the form that the rules read."""
     window: Window = ()
     for each in samples:
         if not each.error:
@@ -160,7 +162,9 @@ def _dead(now: LagSample, said: dict[str, Any]) -> QueueLag:
 
 
 def _rates(window: Window, window_ms: int) -> tuple[float | None, float | None]:
-    """(consumed, produced) messages a second since the first sample of the window; None for what went back."""
+    """(consumed, produced) messages a second since the first sample of the window; None for an offset that
+    decreased.
+    """
     now = window[-1]
     before = [sample for sample in window[:-1] if sample.at_ms >= now.at_ms - window_ms] or list(window[:1])
     first = before[0]

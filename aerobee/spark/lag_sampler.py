@@ -1,7 +1,8 @@
 """Reads one sample of each queue of each group from a cluster, for the history of the lag job.
 
-It asks with admin calls, a few groups at a time, and never commits. Groups that consume by broadcasting keep their offsets themselves and
-are left out. A broker that gives no answer leaves samples that say so, for the queues that earlier samples knew.
+The sampler uses admin calls, for a few groups at a time, and never commits. It omits broadcasting groups,
+whose offsets are not at brokers. For a broker without a reply it adds samples with the error, one for each
+queue that earlier samples know.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ LAGS_AT_ONCE = 16  # queues whose first unread message is looked up at a time
 
 Wanted = dict[
     str, tuple[str, tuple[str, ...] | str]
-]  # by topic: the kind of expression, and its tags or its text
-Known = Iterable[tuple[str, MessageQueue]]  # (group, queue) of earlier samples
+]  # topic -> (kind of expression, its tags or its text)
+Known = Iterable[tuple[str, MessageQueue]]  # (group, queue) pairs of earlier samples
 
 
 def sample_cluster(
@@ -39,7 +40,7 @@ def sample_cluster(
     groups: Collection[str] = (),
     client: ClientConfig | None = None,
 ) -> list[LagSample]:
-    """One look at all groups, or at `groups`. Blocks; of `known` queues that cannot be seen now samples say so.
+    """Sample all groups, or `groups`. Blocks. `known` queues without a reply get a sample with the error.
 
     Raises TransportError when no nameserver answers.
     """
@@ -70,7 +71,7 @@ def wanted_of(subscriptions: Iterable[SubscriptionData]) -> Wanted:
 
 
 class ClusterSampler(Admin):
-    """The calls of one look."""
+    """The calls of one sample."""
 
     async def sample(
         self, known: tuple[tuple[str, MessageQueue], ...], groups: Collection[str]
@@ -86,7 +87,8 @@ class ClusterSampler(Admin):
         self._wanted: dict[str, dict[str, Wanted]] = {}
         self._retention_ms: dict[str, int] = {}
         self._bounds_of: dict[str, dict[MessageQueue, tuple[int, int]]] = {}
-        self._asked = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by topic: its bounds are requested once
+        # topic -> lock: the bounds of a topic are requested once
+        self._asked = defaultdict[str, asyncio.Lock](asyncio.Lock)
         found = set(groups)
         for name, data in info.broker_addr_table.items():
             address = data.broker_addrs.get(MASTER_ID)
@@ -113,7 +115,7 @@ class ClusterSampler(Admin):
     def _unseen(
         self, known: tuple[tuple[str, MessageQueue], ...], samples: list[LagSample]
     ) -> list[LagSample]:
-        """Samples that say why, of queues that were there before and whose broker gave no answer now."""
+        """Samples with the error, for known queues whose broker did not reply."""
         seen = {(each.group, each.topic, each.broker, each.queue_id) for each in samples}
         unseen = []
         for group, queue in known:
@@ -153,9 +155,9 @@ class ClusterSampler(Admin):
         try:
             progress = (await self.consumer_progress(group)).queues
         except RemoteError:
-            progress = ()  # it has consumed nothing yet
+            progress = ()  # the group has consumed nothing yet
         except AerobeeError:
-            return []  # its brokers are among the errors: _unseen() speaks for its queues
+            return []  # its brokers are in the errors: _unseen() adds samples for its queues
         # RocketMQ's brokers store the subscription of one member only; each member reports its own with its running info.
         subscribed = list(self._wanted.pop(group, {}).values())
         differ = differ or any(each != subscribed[0] for each in subscribed)
@@ -171,7 +173,9 @@ class ClusterSampler(Admin):
         return info
 
     async def _bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
-        """Bounds of all queues of these topics. A topic is requested once per sample, for the first of its groups."""
+        """Offset ranges of all queues of these topics. The ranges of a topic are requested once per sample,
+        for its first group.
+        """
         found = {}
         for topic in topics:
             async with self._asked[topic]:
@@ -189,7 +193,7 @@ class ClusterSampler(Admin):
         return {each.queue: (max(0, each.min_offset), max(0, each.max_offset)) for each in stats}
 
     async def _held_ms(self, group: str) -> dict[MessageQueue, int]:
-        """For how long its queues have been locked by the same member; {} of brokers that do not tell."""
+        """Queue -> duration for which the same member has locked it; {} for brokers that do not report it."""
         try:
             locks = await self.queue_locks(group)
         except AerobeeError as error:

@@ -2,7 +2,8 @@
 
     {"orders": {"broker-a:0": 23, "broker-a:1": 7}, "returns": {"broker-b:0": -2}}
 
-A queue is "broker:id", for the id alone is not unique over brokers. In options -2 is the earliest and -1 the latest offset.
+A queue is "broker:id", because ids are unique only within a broker. In options -2 is the earliest and -1 the
+latest offset.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def parse_queue(topic: str, text: str) -> MessageQueue:
 
 
 def to_table(offsets: Mapping[MessageQueue, int]) -> OffsetTable:
-    """Offsets as Spark keeps them, sorted, so that equal offsets have equal text."""
+    """Offsets in the form of Spark's checkpoint, sorted, so that equal offsets have equal text."""
     table: OffsetTable = {}
     for queue in sorted(offsets):
         table.setdefault(queue.topic, {})[queue_name(queue)] = offsets[queue]
@@ -80,7 +81,7 @@ def parse_assignment(text: str) -> tuple[MessageQueue, ...]:
 
 
 def named(queues: Iterable[MessageQueue]) -> str:
-    """Queues in a text for people, at most eight of them."""
+    """At most eight of the queues, as text for messages."""
     every = [f"{queue.topic} {queue_name(queue)}" for queue in sorted(queues)]
     return ", ".join(every[:8]) + (f" and {len(every) - 8} more" if len(every) > 8 else "")
 

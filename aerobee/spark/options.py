@@ -1,6 +1,7 @@
-"""The options of the source, checked. Core. docs/spark.md lists them, with what each does.
+"""The options of the source, validated. Core. docs/spark.md describes each option.
 
-The words are those of Spark's Kafka source where that has the thing. Spark hands option names over in lower case.
+Option names are those of Spark's Kafka source where it has an equivalent. Spark passes option names in lower
+case.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from aerobee.spark.ranges import TASKS_MAX
 
 T = TypeVar("T")
 
-READ_GROUP = "aerobee-spark-source"  # without the option `group`: brokers keep each group's name for ever, so it is one
+# the group without the option `group`: one fixed name, because brokers never delete group names
+READ_GROUP = "aerobee-spark-source"
 PASS_THROUGH = "rocketmq."
 DELAY_MS = 15 * 60 * 1000
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -30,7 +32,8 @@ _STRATEGIES = ("error", "latest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Begin or end of a range, from the options. The first that is set counts: the order is Kafka's.
+    """Begin or end of a range, from the options. The first field that is set counts, in the order of Spark's
+    Kafka source.
 
     `timestamp_ms`: all queues. `by_timestamp`: ms of each queue. `offsets`: EARLIEST, LATEST, or an offset of each queue.
     """
@@ -42,7 +45,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a reader. Counts are of offsets, which are messages unless a filter takes some."""
+    """Options of a reader. Counts are in offsets; with a filter there are fewer messages."""
 
     nameservers: str
     topics: tuple[str, ...] = ()  # subscribe
@@ -67,7 +70,7 @@ class SourceOptions:
     pulls_in_flight: int = 8
     batch_bytes: int = 8 * 1024 * 1024
     poll_timeout_ms: int = 30_000
-    retry_count: int = 10  # with the interval: longer than a controller takes to make a slave the master
+    retry_count: int = 10  # times the interval: longer than a controller needs to elect a slave as master
     retry_interval_ms: int = 1000
     client: ClientConfig = field(default_factory=ClientConfig)
 
@@ -84,12 +87,12 @@ class OptionReader:
         self.left = {name.lower(): value for name, value in options.items()}
 
     def text(self, name: str) -> str | None:
-        """The value, without blanks around it; None when the option is not given."""
+        """The value without surrounding blanks; None without the option."""
         value = self.left.pop(name.lower(), None)
         return value.strip() if value is not None else None
 
     def take(self, name: str, read: Callable[[str, str], T], otherwise: T) -> T:
-        """The result of `read(name, value)`; `otherwise` when the option is not given."""
+        """The result of `read(name, value)`; `otherwise` without the option."""
         value = self.text(name)
         return otherwise if value is None else read(name, value)
 
@@ -209,9 +212,9 @@ def refuse_unknown(reader: OptionReader) -> None:
 
 
 def pass_through(reader: OptionReader, kind: type[T]) -> T:
-    """A configuration of the client out of the options `rocketmq.*`: its fields, in any spelling of case and underscores.
+    """A client configuration from the options `rocketmq.*`: field names in any case, with or without underscores.
 
-    Raises ConfigError, also for two spellings of one.
+    Raises ConfigError, also for two spellings of one field.
     """
     wanted: dict[str, Any] = {}
     for each in fields(kind):  # type: ignore[arg-type]
@@ -254,7 +257,7 @@ def _checked_group(group: str) -> str:
 
 
 def _wanted(reader: OptionReader) -> tuple[tuple[str, ...], str, tuple[MessageQueue, ...]]:
-    """Exactly one of subscribe, subscribePattern and assign."""
+    """The value of subscribe, subscribePattern or assign, of which exactly one must be set."""
     subscribe, pattern, assign = (reader.text(name) for name in ("subscribe", "subscribePattern", "assign"))
     if sum(value is not None for value in (subscribe, pattern, assign)) != 1:
         raise ConfigError("give exactly one of the options subscribe, subscribePattern and assign")
@@ -286,7 +289,7 @@ def _expression(reader: OptionReader) -> tuple[str, str]:
 
 
 def _edge(reader: OptionReader, word: str, otherwise: int) -> Edge:
-    """The three ways to say where `word` ("starting", "ending") is."""
+    """The three options for the position `word` ("starting", "ending")."""
     by_timestamp = reader.text(f"{word}OffsetsByTimestamp")
     text = reader.text(f"{word}Offsets")
     offsets: int | Offsets = otherwise

@@ -1,12 +1,12 @@
-"""The placement job: samples of the load of queues into a history, and a plan out of the history.
+"""The placement job: writes samples of the load of queues to a history, and creates a plan from the history.
 
     aerobee spark placement --history /data/load --sample 60 --every 60 --plan plan.json
     spark-submit $(python -c 'import aerobee.spark.placement_job as m; print(m.__file__)') --nameservers 127.0.0.1:9876 ...
 
-The plan is based on the busiest hour of the week of the whole cluster: rates() takes each queue's mean at that hour
-over all weeks of the history, and growth() how a topic's last week compares with the one before. Both aggregate in two
-steps, by hour and by queue, without a join; the driver receives one row per queue. At least two looks an hour are
-needed: what counts is the difference within an hour.
+The plan is based on the busiest hour of the week of the whole cluster: rates() takes each queue's mean at
+that hour over all weeks of the history, and growth() how a topic's last week compares with the one before.
+Both aggregate in two steps, by hour and by queue, without a join; the driver receives one row per queue. It
+needs at least two samples an hour: rates are differences within an hour.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def hourly(history: Any) -> Any:
             F.avg("bytes_out").alias("bytes_out"),
         )
         .where("end_ms > begin_ms")
-        # A queue whose end decreased was recreated: of that hour only is known that its rate was at least 0.
+        # A queue whose end decreased was recreated: its rate in that hour is unknown, and counts as 0.
         .withColumn("messages", F.expr("greatest(0, last - first) * 1000.0 / (end_ms - begin_ms)"))
     )
 
@@ -81,7 +81,7 @@ def busiest_slot(hours: Any) -> int | None:
 
 
 def rates(hours: Any, slot: int) -> Any:
-    """A row for each queue: its means at that hour of the week, or over all hours where it has none."""
+    """A row for each queue: its means at that hour of the week, or over all hours if it has no samples of that hour."""
     is_slot = F.col("hour") % HOURS_PER_WEEK == slot
 
     def at_slot(name: str) -> Any:
@@ -91,7 +91,9 @@ def rates(hours: Any, slot: int) -> Any:
 
 
 def growth(hours: Any, newest_hour: int, days: float) -> Any:
-    """`topic`, `factor`: its load in so many days divided by its load now, for topics that two whole weeks are known of."""
+    """`topic`, `factor`: its expected load in this number of days divided by its present load, for topics
+    with two whole weeks of samples.
+    """
     is_last = F.col("hour") > newest_hour - HOURS_PER_WEEK
     is_before = ~is_last & (F.col("hour") > newest_hour - 2 * HOURS_PER_WEEK)
     by_hour = hours.where("topic <> ''").groupBy("topic", "hour").agg(F.sum("messages").alias("messages"))
@@ -109,7 +111,9 @@ def growth(hours: Any, newest_hour: int, days: float) -> Any:
 def load_model(
     history: Any, *, capacities: dict[str, dict[str, object]], ordered: Sequence[str], days: float
 ) -> tuple[Model, int]:
-    """The model, and the time of the newest look, ms since the epoch. Raises UsageError when the history holds too little."""
+    """The model, and the time of the newest sample in ms since the epoch. Raises UsageError when the history
+    has too few samples.
+    """
     newest_ms = history.agg(F.max("at_ms")).collect()[0][0]
     if newest_ms is None:
         raise UsageError("the history is empty: --sample takes looks at the cluster")
@@ -159,7 +163,7 @@ def take_samples(spark: Any, nameservers: str, history: History, count: int, eve
 
 
 def report(plan: Plan, console: Console) -> None:
-    """The forecast, and what to be careful about."""
+    """The forecast and the warnings."""
     table = Table(box=None, header_style="bold")
     for name in ("imbalance of", "now", "then"):
         table.add_column(name)

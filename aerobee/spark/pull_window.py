@@ -1,9 +1,10 @@
 """The pulls of a range that are in flight, and the order in which their replies are passed on. No I/O.
 
-Both ends of the range are known, so that several pulls can be concurrent: the range is divided into cells, each of which is
-pulled sequentially to its end, because a broker may reply with fewer messages than requested. Messages of a later
-cell waits until the earlier ones are through; while more than `waiting_bytes_max` waits only the first cell is pulled.
-With a filter the broker decides how far a pull gets, so that the range is one cell.
+Both ends of the range are known, so that several pulls can be concurrent: the range is divided into cells,
+each of which is pulled sequentially to its end, because a broker may reply with fewer messages than
+requested. Replies of a later cell wait until the earlier cells are complete; while more than
+`waiting_bytes_max` wait, only the first cell is pulled. With a filter the broker decides where a pull ends,
+so the range is one cell.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Cell:
-    """Offsets from `next_offset` to before `end` are still to come. `bodies`: answers that are not handed on yet."""
+    """Offsets from `next_offset` to before `end` are not pulled yet. `bodies`: replies that are not passed on yet."""
 
     end: int
     next_offset: int
@@ -42,7 +43,7 @@ class PullWindow:
         return not self._cells and self._planned >= self.end
 
     def asks(self) -> list[Cell]:
-        """The cells to be pulled now, from their `next_offset` on. Each has to be followed by answered()."""
+        """The cells to pull now, from their `next_offset` on. The caller must call answered() for each."""
         while len(self._cells) < self._in_flight_max and self._planned < self.end:
             end = min(self.end, self._planned + self._cell_size)
             self._cells.append(Cell(end, self._planned))
@@ -56,7 +57,9 @@ class PullWindow:
         return asks
 
     def answered(self, cell: Cell, next_offset: int, body: bytes = b"", offset_delta: int = 0) -> None:
-        """The cell continues at `next_offset`. `offset_delta`: what is added to the offsets in the records of `body`."""
+        """Add a reply; the cell continues at `next_offset`. `offset_delta` is added to the offsets in the
+        records of `body`.
+        """
         cell.is_asked = False
         cell.next_offset = min(max(cell.next_offset, next_offset), cell.end)
         if body:
@@ -64,7 +67,7 @@ class PullWindow:
             self._waiting_bytes += len(body)
 
     def take(self) -> list[tuple[bytes, int]]:
-        """Answers whose turn it is, in the order of offsets, each with its offset_delta."""
+        """Replies that can be passed on now, in the order of offsets, each with its offset_delta."""
         taken: list[tuple[bytes, int]] = []
         while self._cells:
             first = self._cells[0]

@@ -1,7 +1,8 @@
-"""Conditions of a query that a read can use: which queues, which offsets, which times, which tags. Core.
+"""Conditions of a query that a read can apply: on queues, offsets, times and tags. Core.
 
-Spark hands over conditions that are joined by AND. Those on topic, broker, queue_id, queue_offset and tags are applied here
-in full. One on store_ts narrows the offsets by the broker's index of time, which has milliseconds, and Spark applies it again.
+Spark passes conditions joined by AND. Conditions on topic, broker, queue_id, queue_offset and tags are
+applied here completely. A condition on store_ts narrows the offsets with a precision of milliseconds, and
+Spark applies it again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _EQUALS = ("EqualTo", "EqualNullSafe")
 
 @dataclass(slots=True)
 class Pushed:
-    """The remaining conditions. `offset_min` counts, `offset_end` does not; times are ms, both ends may hold a match."""
+    """The applied conditions. `offset_min` is inclusive, `offset_end` exclusive; times are in ms, both inclusive."""
 
     queue_tests: list[Callable[[MessageQueue], bool]] = field(default_factory=list)
     offset_min: int | None = None
@@ -59,13 +60,13 @@ class Pushed:
     descriptions: list[str] = field(default_factory=list)
 
     def wants(self, queue: MessageQueue) -> bool:
-        """False for a queue that no condition leaves a row of."""
+        """Whether the queue can have a row that meets the conditions."""
         return all(test(queue) for test in self.queue_tests)
 
     def push(self, condition: Condition, *, may_filter_tags: bool) -> bool:
-        """Take a condition; True when Spark need not apply it again.
+        """Add a condition; True when Spark need not apply it again.
 
-        `may_filter_tags`: no expression is set by the options already, for a broker takes one.
+        `may_filter_tags`: the options set no expression; a broker accepts only one.
         """
         name, negated = type(condition).__name__, False
         if name == "Not":
@@ -136,14 +137,14 @@ class Pushed:
             self.time_max_ms = most if self.time_max_ms is None else min(self.time_max_ms, most)
 
     def offsets_within(self, begin: int, end: int) -> tuple[int, int]:
-        """A range cut to what the conditions on offsets leave."""
+        """A range restricted by the conditions on offsets."""
         begin = begin if self.offset_min is None else max(begin, self.offset_min)
         end = end if self.offset_end is None else min(end, self.offset_end)
         return begin, max(begin, end)
 
 
 def push_all(conditions: Iterable[Condition], *, may_filter_tags: bool) -> tuple[Pushed, list[Condition]]:
-    """Return what could be used and the conditions that Spark has to apply."""
+    """Return the applied conditions, and the conditions that Spark must apply."""
     pushed = Pushed()
     left = [each for each in conditions if not pushed.push(each, may_filter_tags=may_filter_tags)]
     return pushed, left

@@ -1,8 +1,9 @@
-"""Reads one range of a queue, batch by batch, by the client's pulls. The code that an executor runs.
+"""Reads one range of a queue, batch by batch, with the client's pulls. Runs in an executor.
 
-The result depends only on queue, begin and end, while the messages are stored. Pulls carry the subscription and commit
-nothing. A pull that gets no answer is repeated, at the master; ranges that are not in the master's memory are read
-where it suggests. Between two batches nothing runs here, but pulls are on their way.
+While the messages are stored, the result depends only on queue, begin and end. Pulls carry the subscription
+and commit nothing. A pull without a reply is repeated at the master; ranges that are not in the master's
+memory are read from the broker that it suggests. Between two batches no code runs here, but pulls are in
+flight.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 X = TypeVar("X")
 
-BATCH_ROWS_MAX = 65_536  # rows of one batch, however small they are
+BATCH_ROWS_MAX = 65_536  # maximum number of rows of one batch
 BUSY_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The parameters of a task in addition to its range. `tags`: pushed down; None: the options' expression counts."""
+    """The parameters of a task in addition to its range. `tags`: pushed-down tags; None: use the options'
+    expression.
+    """
 
     options: SourceOptions
     columns: tuple[str, ...]
@@ -45,7 +48,7 @@ class ReadPlan:
 
     @property
     def expression(self) -> str:
-        """The expression as subscribe() takes it."""
+        """The expression in the form of subscribe()."""
         if self.tags is not None:
             return " || ".join(sorted(self.tags))
         is_sql = self.options.expression_type != "TAG"
@@ -55,8 +58,8 @@ class ReadPlan:
 def read_range(plan: ReadPlan, wanted: QueueRange) -> Iterator[LaidOut]:
     """The rows of a range in the order of their offsets, in batches of `batch_bytes` or BATCH_ROWS_MAX rows.
 
-    Raises DataLost when messages are gone and the options say to fail, TransportError when brokers stay away for
-    `pollTimeoutMs`, RemoteError when they refuse.
+    Raises DataLost for lost messages if failOnDataLoss is true, TransportError when brokers are unreachable
+    for `pollTimeoutMs`, RemoteError when they refuse.
     """
     with asyncio.Runner() as runner:
         reader = RangeReader(plan, wanted)
@@ -89,7 +92,7 @@ class RangeReader:
         )
         self._broker_id = MASTER_ID
         self._pulls: dict[asyncio.Task[None], Cell] = {}
-        self._bodies: deque[tuple[bytes, int]] = deque()  # taken from the window, not yet laid out
+        self._bodies: deque[tuple[bytes, int]] = deque()  # replies taken from the window, not laid out yet
         self._has_answer = asyncio.Event()
 
     async def start(self) -> None:
@@ -98,14 +101,14 @@ class RangeReader:
         await self._retried(self._session.routes.refresh, self._queue.topic)
 
     async def close(self) -> None:
-        """End the pulls that are on their way, and leave."""
+        """Cancel the pulls in flight, and disconnect."""
         for task in self._pulls:
             task.cancel()
         await asyncio.gather(*self._pulls, return_exceptions=True)
         await self._session.close()
 
     async def next_batch(self) -> LaidOut | None:
-        """The next rows; None when all are assigned."""
+        """The next rows; None at the end of the range."""
         rows, options = self._rows, self._options
         while self._bodies or not self._window.is_done:
             self._has_answer.clear()
@@ -186,7 +189,7 @@ class RangeReader:
         return await self._pull_at(master, cell)
 
     async def _pull_at(self, address: str, cell: Cell) -> RemotingCommand:
-        """One pull there. Raises TransportError and RemoteError for codes that are no outcome of a pull."""
+        """One pull at this broker. Raises TransportError; RemoteError for codes that are no outcome of a pull."""
         queue, options = self._queue, self._options
         fields = {
             "consumerGroup": options.group,
@@ -227,7 +230,7 @@ class RangeReader:
         return address
 
     async def _retried(self, call: Callable[[X], Awaitable[T]], argument: X) -> T:
-        """`call(argument)`, repeated for `pollTimeoutMs` while brokers cannot be reached or ask for patience."""
+        """`call(argument)`, repeated for up to `pollTimeoutMs` while brokers are unreachable or busy."""
         clock = self._session.clock
         deadline = clock.monotonic() + self._options.poll_timeout_ms / 1000
         while True:

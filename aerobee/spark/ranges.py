@@ -1,7 +1,7 @@
-"""Ranges of offsets, and how they are shared out to tasks. Core.
+"""Ranges of offsets, and their division into tasks. Core.
 
-A queue's range is one task, unless `minPartitions` asks for more, which large ranges are split for in proportion, or
-`maxRecordsPerPartition` for smaller ones. Tasks of one queue stay in the order of its offsets.
+A queue's range is one task. `minPartitions` requires more tasks: large ranges are split in proportion.
+`maxRecordsPerPartition` requires smaller tasks. Tasks of one queue stay in the order of its offsets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from aerobee.message import MessageQueue
 from aerobee.spark.offsets import Offsets
 from aerobee.words import plural
 
-# A task costs Spark's driver a kilobyte and a millisecond: so many are a plan of minutes, more are a mistake.
+# A task costs Spark's driver a kilobyte and a millisecond: planning this number takes minutes, and more are a
+# mistake.
 TASKS_MAX = 100_000
 
 
@@ -33,7 +34,7 @@ class QueueRange:
 
 
 def ranges_between(begin: Mapping[MessageQueue, int], end: Offsets) -> list[QueueRange]:
-    """The ranges that hold anything, sorted by queue. A queue without a begin has nothing to read."""
+    """The non-empty ranges, sorted by queue. A queue without a begin is skipped."""
     return [
         QueueRange(queue, begin[queue], end[queue])
         for queue in sorted(end)
@@ -60,7 +61,7 @@ def split_ranges(
         parts = [part for each in parts for part in _cut(each, -(-each.size // records_max))]
     if partitions_min is None or len(parts) >= partitions_min:
         return parts
-    # As many more as are missing, each where a part is largest for its share.
+    # Add the missing tasks, each to the range whose parts are largest.
     total = sum(part.size for part in parts)
     wanted = [max(1, round(part.size / total * partitions_min)) for part in parts]
     return [piece for part, count in zip(parts, wanted, strict=True) for piece in _cut(part, count)]

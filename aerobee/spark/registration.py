@@ -10,12 +10,14 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: Any, *, push_filters: bool = False) -> None:
-    """Make spark.read, readStream, write and writeStream know the format "rocketmq". Once a session; again does no harm.
+    """Make spark.read, readStream, write and writeStream know the format "rocketmq". Call it once a session;
+    a second call has no effect.
 
-    `push_filters` turns on Spark's setting by which Python sources see conditions (spark.sql.python.filterPushdown.enabled),
-    which reads with the option pushFilters=true need; other Python sources of the session see theirs too, then. Off
-    by default: Spark (4.2, 4.3) keeps one plan of a Python source for a DataFrame, conditions included, so that a
-    DataFrame that is used with two conditions, or with one and without, returns rows of the wrong one.
+    `push_filters` enables Spark's setting that passes conditions to Python sources
+    (spark.sql.python.filterPushdown.enabled). Reads with the option pushFilters=true need it; it affects all
+    Python sources of the session. Off by default: Spark (4.2, 4.3) caches one plan of a Python source per
+    DataFrame, including conditions. A DataFrame that is used with two conditions, or with and without one,
+    returns rows of the wrong one.
     """
     if push_filters:
         spark.conf.set(PUSHDOWN, "true")

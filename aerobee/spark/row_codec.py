@@ -1,6 +1,6 @@
 """Selects the backend that encodes rows: native or Python. AEROBEE_CLIENT_CODEC chooses, as for the client's codec.
 
-The native package may be older than this file: without ArrowRows, Python's is taken.
+The native package may be older than this file: without ArrowRows, the Python backend is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ except ImportError:
 def choose_rows(
     queue: MessageQueue, columns: Iterable[str], tags: frozenset[str], wanted: str | None = None
 ) -> Rows:
-    """Rows of the backend to use; `wanted` is AEROBEE_CLIENT_CODEC unless given. Raises ConfigError when it is not there."""
+    """Rows of the backend to use; `wanted` is AEROBEE_CLIENT_CODEC unless given. Raises ConfigError when it
+    is not available.
+    """
     wanted = os.environ.get(VARIABLE, "") if wanted is None else wanted
     arrow_rows = getattr(native, "ArrowRows", None)
     if wanted == NATIVE and arrow_rows is None:

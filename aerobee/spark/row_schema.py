@@ -1,4 +1,4 @@
-"""The rows of the source: Spark's types, Arrow's types, and a batch out of laid out columns.
+"""The rows of the source: Spark's types, Arrow's types, and record batches from laid-out columns.
 
 key string            KEYS: the keys, a blank between two; null without
 value binary          the body, decompressed

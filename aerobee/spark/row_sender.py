@@ -14,26 +14,26 @@ from aerobee.spark.entry_codec import BatchLayout, LaidOutBatch
 from aerobee.spark.sink_options import SinkOptions
 from aerobee.spark.sink_rows import OutgoingRow, SinkError
 
-BATCH_ROWS_MAX = 1024  # rows of one request
+BATCH_ROWS_MAX = 1024  # maximum number of rows of one request
 BATCH_BYTES_MAX = 512 * 1024
-WAITING_BYTES_MAX = 16 * 1024 * 1024  # of laid out requests that wait for an answer
+WAITING_BYTES_MAX = 16 * 1024 * 1024  # bound on the bytes of laid-out requests without a reply
 PAUSE_S = 0.2
 
 
 @dataclass(slots=True)
 class Sent:
-    """Result of a task. `duplicate_count`: rows that a broker knew already."""
+    """Result of a task. `duplicate_count`: rows whose key a broker had already."""
 
     row_count: int = 0
     duplicate_count: int = 0
 
 
 class RowSender:
-    """Use inside `async with`. At most `in_flight_max` requests wait for an answer, and of laid out ones WAITING_BYTES_MAX
-    and one; add() and add_laid_out() wait for one then.
+    """Use inside `async with`. At most `in_flight_max` requests are in flight, and laid-out requests up to
+    WAITING_BYTES_MAX plus one; above that add() and add_laid_out() wait for a reply.
     """
 
-    layout: BatchLayout  # once it is entered
+    layout: BatchLayout  # set on entry
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -56,7 +56,8 @@ class RowSender:
             producer.now_ms,
             rows_max=BATCH_ROWS_MAX,
             bytes_max=min(BATCH_BYTES_MAX, config.batch_bytes_max),
-            # Larger ones travel alone as messages: so a broker's maxMessageSize is theirs, and they may be compressed.
+            # Larger rows are sent as single messages: the broker's maxMessageSize applies to each, and they
+            # may be compressed.
             body_bytes_max=min(BATCH_BYTES_MAX, config.body_bytes_max),
         )
         return self
@@ -68,7 +69,7 @@ class RowSender:
         await self._producer.close()
 
     async def add(self, rows: Iterable[OutgoingRow]) -> None:
-        """Send rows, or put them into a request that is not full yet. Raises SinkError for any row before."""
+        """Send rows, or add them to a request that is not full yet. Raises SinkError for any earlier row."""
         for row in rows:
             if not row.is_plain or len(row.message.body) >= BATCH_BYTES_MAX:
                 await self._begin([row])
@@ -82,7 +83,7 @@ class RowSender:
                 del self._batch_bytes[topic]
 
     async def add_laid_out(self, rows: LaidOutBatch) -> None:
-        """Send rows in one request. Raises SinkError for any row before."""
+        """Send rows in one request. Raises SinkError for any earlier row."""
         while self._waiting_bytes >= WAITING_BYTES_MAX and self._requests:
             await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
         self._waiting_bytes += len(rows.body)
@@ -133,7 +134,7 @@ class RowSender:
                 self._waiting_bytes -= len(rows.body)
 
     async def _stored(self, topic: str, first: int, last: int, call: Callable[[], Awaitable[None]]) -> None:
-        """Returns when `call` was through once. Raises SinkError when it fails for good, or for all its time."""
+        """Retry `call` until it succeeds. Raises SinkError when it fails permanently, or at the time-out."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.send_timeout_ms / 1000
         while True:
@@ -157,7 +158,7 @@ class RowSender:
         if row.message_group:
             result = await self._producer.send(row.message, message_group=row.message_group)
         elif row.dedup_key:
-            # The same broker as before: only it knows the key.
+            # The same broker as in the first try: only this broker has the key.
             result = await self._producer.send(
                 row.message, selector=by_message_group, message_group=row.dedup_key
             )

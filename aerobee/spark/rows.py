@@ -1,4 +1,5 @@
-"""Messages as the buffers of Arrow columns. No I/O. PythonRows is the reference implementation, NativeRows fills most columns in native code.
+"""Messages as the buffers of Arrow columns. No I/O. PythonRows is the reference implementation, NativeRows
+fills most columns in native code.
 
     fixed     queue_offset, born_ts, store_ts int64 (times in microseconds); reconsume_times int32; little-endian
     variable  offsets int32 little-endian, one more than rows; the bytes one behind the other; a bit a row that is 1
@@ -20,7 +21,8 @@ from aerobee.client.base.received import ReceivedMessage, decode_messages
 from aerobee.errors import MalformedRecord
 from aerobee.message import MessageQueue
 
-# The columns that rows lay out, as bits of the native backend's mask; the others are constant over a range.
+# The columns that Rows fills, as bits of the native backend's mask; the other columns are constant within a
+# range.
 LAID_OUT = (
     "value",
     "key",
@@ -38,7 +40,7 @@ _US_PER_MS = 1000
 _MS_MAX = (2**63 - 1) // _US_PER_MS
 _RECORD_SIZE = struct.Struct(">I")
 
-Variable = tuple[bytes, bytes, bytes | None]  # offsets, bytes, validity
+Variable = tuple[bytes, bytes, bytes | None]  # (offsets, bytes, validity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class LaidOut:
     """Columns of `count` rows by name: bytes for fixed ones, Variable, or (offsets, Variable, Variable) for the map."""
 
     count: int
-    # Not in the text of it: asyncio.Runner.run makes one of a task's result with each call, megabytes a batch.
+    # Excluded from repr(): asyncio.Runner.run formats the result of a task with each call, megabytes a batch.
     columns: dict[str, Any] = field(repr=False)
 
 
@@ -62,13 +64,14 @@ class Rows(Protocol):
         """Bytes of bodies and properties since finish()."""
 
     def take(self, data: bytes, begin: int, end: int, offset_delta: int = 0) -> None:
-        """Add the messages of a pull answer whose offsets are from `begin` to before `end` and whose tag is wanted.
+        """Add the messages of a pull reply with offsets from `begin` to before `end` and a matching tag.
 
-        Raises MalformedRecord for anything that is not whole records, MessageDamaged for a body that does not match its CRC.
+        Raises MalformedRecord for bytes that are not whole records, MessageDamaged for a body that does not
+        match its CRC.
         """
 
     def finish(self) -> LaidOut:
-        """The columns; there are no rows then."""
+        """Return the columns, and start again without rows."""
 
 
 class _Texts:
@@ -177,7 +180,7 @@ class Cells:
 
 
 def cells_of(message: ReceivedMessage, offset: int) -> Cells:
-    """A message as cells. Raises MalformedRecord, MessageDamaged for what cannot be one."""
+    """The cells of one message. Raises MalformedRecord, MessageDamaged for an invalid record."""
     properties = message.properties
     key, tag = properties.get("KEYS"), properties.get("TAGS")
     born_ms, store_ms = message.born_timestamp, message.store_timestamp
@@ -200,7 +203,7 @@ def cells_of(message: ReceivedMessage, offset: int) -> Cells:
 
 
 class NativeRows:
-    """PythonRows in native code (aerobee_native.ArrowRows), which hands back each record that is not ordinary."""
+    """PythonRows in native code (aerobee_native.ArrowRows), which returns other records (see above) to Python."""
 
     def __init__(
         self,

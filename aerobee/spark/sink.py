@@ -1,7 +1,7 @@
 """df.write and df.writeStream: Arrow batches in, messages out. docs/spark.md states the guarantees.
 
-At least once: a task that Spark runs again sends its rows again. With dedup=true each row has a key, and a broker with
-a window (dedupWindowMillis) stores a key once. Messages that a failed batch sent stay.
+At least once: a task that Spark runs again sends its rows again. With dedup=true each row has a key, and a
+broker with a window (dedupWindowMillis) stores a key once. Messages of a failed batch stay stored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ QUERY_ID, BATCH_ID = (
     "streaming.sql.batchId",
 )  # local properties that Spark gives its tasks
 
-ROWS_AT_ONCE = 1024  # rows converted to messages at a time: many live objects cost the garbage collector more than their creation
+# rows that are converted to messages at a time: many live objects cost the garbage collector more than their
+# creation
+ROWS_AT_ONCE = 1024
 
 
 class TaskSent(WriterCommitMessage):
@@ -43,7 +45,9 @@ class TaskSent(WriterCommitMessage):
 
 
 def check_write(schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
-    """Raise ConfigError for rows that cannot be sent, and for dedup at brokers that do not remember keys."""
+    """Raise ConfigError for columns that cannot be sent, and for dedup=true at brokers without a
+    deduplication window.
+    """
     check_columns([(each.name, each.dataType.simpleString()) for each in schema.fields], options)
     if overwrite:
         raise ConfigError('a topic is never overwritten: use .mode("append")')
@@ -83,7 +87,7 @@ class _Writing:
             return TaskSent(await sender.finish())
 
     async def _send(self, sender: RowSender, part: TopicRows, prefix: str | None) -> None:
-        """Rows laid out by native code where that may be, else as messages, some at a time."""
+        """Send rows laid out by native code if eligible, else as messages, some at a time."""
         if prefix is None and sender.layout.takes(part):
             for rows in sender.layout.lay_out(part):
                 if isinstance(rows, LaidOutBatch):
@@ -104,7 +108,7 @@ class _Writing:
         await sender.add(outgoing_rows(columns, numbers, topic=self._options.topic, dedup_prefix=prefix))
 
     def _dedup_prefix(self) -> str:
-        """(query id, batch id, partition) of this task, the same when it is run again."""
+        """(query id, batch id, partition) of this task; a repeated task has the same values."""
         context = TaskContext.get()
         if context is None:
             raise ConfigError("the sink runs in Spark's tasks only")
@@ -114,7 +118,7 @@ class _Writing:
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
-    """df.write. `scope` names this write, in the dedup keys of tasks that are tried again."""
+    """df.write. `scope` identifies this write in the dedup keys, so that repeated tasks produce equal keys."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -146,13 +150,13 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
 
 def log_sent(messages: list[WriterCommitMessage | None], what: str) -> None:
-    """Say how many rows were sent and how many of them brokers knew already."""
+    """Log the number of sent rows, and how many of them were duplicates."""
     done = [message for message in messages if isinstance(message, TaskSent)]
     rows, known = sum(each.row_count for each in done), sum(each.duplicate_count for each in done)
     log.info("%s: %d rows are stored, %d of them were before", what, rows, known)
 
 
 def log_aborted(messages: list[WriterCommitMessage | None], what: str) -> None:
-    """Say that rows were sent though the write failed."""
+    """Log that rows were sent although the write failed."""
     rows = sum(message.row_count for message in messages if isinstance(message, TaskSent))
     log.warning("%s failed; %d rows of its finished tasks are stored and stay", what, rows)

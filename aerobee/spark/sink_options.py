@@ -1,4 +1,4 @@
-"""The options of the sink, checked. Core. docs/spark.md lists them."""
+"""The options of the sink, validated. Core. docs/spark.md describes each option."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A row of a DataFrame as a message, and the key by which a broker knows it again. Core."""
+"""A row of a DataFrame as a message, and its deduplication key. Core."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OutgoingRow:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it may travel in one request with others."""
+        """Whether the row may be in one request with other rows."""
         message = self.message
         return not self.message_group and not self.dedup_key and message.deliver_at is None
 
@@ -41,10 +41,10 @@ def outgoing_rows(
     topic: str,
     dedup_prefix: str | None = None,
 ) -> Iterator[OutgoingRow]:
-    """The rows of columns, all as long as their `numbers`; else as outgoing_row()."""
+    """The rows of columns, each as long as `numbers`; otherwise as outgoing_row()."""
     if topic and dedup_prefix is None and columns.keys() == {"value"}:
         for number, value in zip(numbers, columns["value"], strict=True):
-            if type(value) is bytes:  # nothing to look at: the quick way of the most common rows
+            if type(value) is bytes:  # nothing to check: the fast path of the most common rows
                 yield OutgoingRow(number, Message(topic, value), "", "")
             else:
                 yield outgoing_row(number, {"value": value}, topic=topic)
@@ -91,7 +91,9 @@ def outgoing_row(
 
 
 def _digest(topic: str, body: bytes, row: Mapping[str, Any]) -> str:
-    """Sixteen hex digits of what is sent: rows in another order after a re-run are sent again rather than lost."""
+    """Sixteen hex digits of the content: if a repeated task has its rows in another order, they are sent
+    again rather than lost.
+    """
     content = hashlib.blake2b(body, digest_size=8)
     rest = (
         topic,

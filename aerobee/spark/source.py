@@ -1,7 +1,7 @@
 """The format "rocketmq" for Spark: `spark.read`, `spark.readStream`, `df.write`, `df.writeStream`. docs/spark.md.
 
-Drivers plan here, by the cores of this package; executors run read_range(). Readers are pickled, so they open nothing before
-they are used. Offsets live in Spark's checkpoint, in the form of offsets.py.
+The driver plans here; executors run read_range(). Readers are pickled, so they open nothing before their
+first use. Spark's checkpoint stores the offsets, in the form of offsets.py.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class RangePartition(InputPartition):
 
 
 def _read(options: SourceOptions, columns: tuple[str, ...], partition: Any) -> Iterator[Any]:
-    """The record batches of a task. A partition of Spark's own is that of a read without any range."""
+    """The record batches of a task. Spark passes a partition of its own class for a read without a range."""
     if not isinstance(partition, RangePartition):
         return
     maker = BatchMaker(partition.wanted.queue, columns)
@@ -139,7 +139,7 @@ class BatchReader(DataSourceReader):
     def _narrowed(
         self, view: ClusterView, bounds: Mapping[MessageQueue, Bounds], begin: Offsets, end: Offsets
     ) -> tuple[Offsets, Offsets]:
-        """Ranges cut to what the pushed conditions leave."""
+        """Ranges restricted by the pushed-down conditions."""
         pushed = self._pushed
         if pushed.time_min_ms is not None:
             earliest = view.offsets_at(dict.fromkeys(bounds, max(0, pushed.time_min_ms)))
@@ -168,24 +168,24 @@ def _beyond(begin: Offsets, end: Offsets, bounds: Mapping[MessageQueue, Bounds])
 
 
 class FilteringBatchReader(BatchReader):
-    """The same, where Spark hands conditions over (spark.sql.python.filterPushdown.enabled)."""
+    """A BatchReader to which Spark passes conditions (spark.sql.python.filterPushdown.enabled)."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Take what can be used; returns the conditions that Spark has to apply itself."""
+        """Add conditions; returns the ones that Spark must apply itself."""
         has_expression = self._options.expression != "*"
         self._pushed, left = push_all(filters, may_filter_tags=not has_expression)
         return left
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """spark.readStream. One object on the driver for the life of a query; executors get copies that only read."""
+    """spark.readStream. The driver has one object per query; executors get copies that only read."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
         self._view: ClusterView | None = None
         self._admission: Admission | None = None
-        self._last: Offsets | None = None  # with Trigger.AvailableNow: where the query ends
+        self._last: Offsets | None = None  # with Trigger.AvailableNow: end offsets of the query
         self._bounds: dict[MessageQueue, Bounds] = {}
         self._reported: Offsets = {}
 
@@ -202,7 +202,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return initial_table(begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that Spark passes to latestOffset: that of the options. The minimum applies in addition to a maximum."""
+        """The limit that Spark passes to latestOffset: the options' limit. A minimum applies in addition to a
+        maximum.
+        """
         options = self._options
         if options.offsets_per_trigger_max is not None:
             return ReadMaxRows(options.offsets_per_trigger_max)
@@ -211,9 +213,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """End of the next batch: `start` when there is nothing, or too little, to read.
+        """End offsets of the next batch: `start` if there are no messages, or too few.
 
-        Queues that are new begin at their first offset; those whose broker is not there stay where they are. Raises
+        New queues begin at their first offset; queues of an unregistered broker keep their offset. Raises
         DataLost.
         """
         begin = offsets_of(start)
@@ -238,16 +240,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_table({queue: has.end for queue, has in self._bounds.items()}) if self._bounds else None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where the query is to end: what is stored from now on is not read."""
+        """Record the end offsets of the query: it does not read messages stored from now on."""
         view = self._cluster()
         # Messages of a checkpoint may be lost by now; for a new query initialOffset() checks that they exist.
         self._last = {queue: has.end for queue, has in view.queue_bounds(None).items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a batch; the same ones when it is planned again. Raises DataLost."""
+        """The tasks of a batch; planning the same batch again gives the same tasks. Raises DataLost."""
         options = self._options
         begin, ends = begin_of(start, end), offsets_of(end)
-        # A queue that is new in this batch is read from 0: what it has lost since is judged by the read.
+        # A new queue is read from 0: the read detects messages that it has lost since.
         first = {queue: begin.get(queue, 0) for queue in ends}
         first = {queue: 0 if offset > ends[queue] else offset for queue, offset in first.items()}
         known = {
@@ -269,7 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self._options, self._columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Report the progress under `group`, when that is set: for consoles and lag, not for the query."""
+        """Commit the offsets of `group`, if it is set: for the console and lag metrics; the query does not use them."""
         self._report_progress(offsets_of(end))
 
     def _report_progress(self, done: Offsets) -> None:
@@ -291,7 +293,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._view
 
     def _ends(self, start: Offsets) -> Offsets:
-        """Present end of each queue, or its previous end. Raises DataLost for lost messages."""
+        """The end offset of each queue now; for unregistered brokers the previous one. Raises DataLost for
+        lost messages.
+        """
         options, view = self._options, self._cluster()
         self._bounds = bounds = view.queue_bounds({queue.topic for queue in start})
         # Offsets reported by a slave only prove no loss: the next master may have the messages.

@@ -1,11 +1,11 @@
-"""Offsets of a stream as its checkpoint has them: the table of offsets.py, with the begin of the first micro-batch. Core.
+"""Offsets of a stream in its checkpoint: the table of offsets.py, with the begin of the first micro-batch. Core.
 
     {"orders": {"broker-a:0": 23}, "@begin": {"orders": {"broker-a:0": 7}}}
 
-Spark keeps where a micro-batch ends, and takes the end of the one before for its begin. The first has none before: a
-query that was killed in it calls initialOffset() again, when "latest" is another offset, and "earliest" too after an
-expiration. So the end of the first non-empty micro-batch contains its begin; until then "@new" marks that nothing was
-read.
+Spark stores the end of each micro-batch, and uses the end of the previous micro-batch as the begin of the
+next. The first micro-batch has no predecessor: if a query is killed during it, Spark calls initialOffset()
+again, and "latest" (after a deletion also "earliest") is then another offset. So the end of the first
+non-empty micro-batch contains its begin; until then "@new" marks that nothing was read.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ def initial_table(offsets: Offsets) -> dict[str, Any]:
 
 
 def offsets_of(table: Mapping[str, Any]) -> Offsets:
-    """The offsets of a begin or an end. Raises ConfigError for what no checkpoint of this source holds."""
+    """The offsets of a begin or an end. Raises ConfigError for a value that this source does not write into a
+    checkpoint.
+    """
     plain = {name: queues for name, queues in table.items() if name not in (BEGIN, NEW)}
     return from_table(plain, what=CHECKPOINT)
 
 
 def next_table(start: dict[str, Any], ends: Offsets) -> dict[str, Any]:
-    """The end of a micro-batch that begins at `start`: that very table when there is nothing to read."""
+    """The end of a micro-batch that begins at `start`; `start` itself when there is nothing to read."""
     if offsets_of(start) == ends:
         return start
     table: dict[str, Any] = dict(to_table(ends))

@@ -1,4 +1,4 @@
-"""Record batches cut by topic, for the sink. Core; needs pyarrow."""
+"""Splits record batches by topic, for the sink. Core; needs pyarrow."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pyarrow.compute as compute
 
 from aerobee.spark.entry_codec import TopicRows
 
-TOPICS_MAX = 64  # of one record batch that is cut by topic
+TOPICS_MAX = 64  # maximum number of topics of a record batch that is split
 
 
 def by_topic(batch: Any, first: int, topic: str) -> list[TopicRows]:
-    """A record batch, whose first row has the number `first`, cut by topic: that of the options, or that of the column.
+    """Split a record batch by topic, from the options or from the column. `first`: number of its first row.
 
     Rows of a topic stay in their order. Rows without a topic, or with more than TOPICS_MAX topics, are not split.
     """

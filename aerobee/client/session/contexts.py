@@ -77,7 +77,7 @@ class Context:
     secret_key: str | None = None
 
     def over(self, other: Context) -> Context:
-        """These settings, completed by the other's."""
+        """These settings, with the settings of `other` where they are None."""
         merged = Context(
             **{
                 each.name: getattr(other if getattr(self, each.name) is None else self, each.name)
