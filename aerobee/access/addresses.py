@@ -42,7 +42,7 @@ def network_of(text: str) -> Matches:
 
 
 def pattern_of(text: str) -> Matches:
-    """Read a pattern of ACL 1.0. Raises ConfigError for what it does not know."""
+    """Parse a pattern of ACL 1.0. Raises ConfigError for an invalid pattern."""
     text = text.strip()
     if text in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
         return lambda host: True

@@ -23,7 +23,8 @@ from aerobee.remoting.codes import request_name
 log = logging.getLogger(__name__)
 WAITING_MAX = 10_000
 TEXT_CHARS_MAX = 300
-UNKNOWN_NAME_CHARS_MAX, UNKNOWN_RESULT_CHARS_MAX = 80, 200  # an unauthenticated client chooses these texts
+# maximum length of texts that unauthenticated clients choose
+UNKNOWN_NAME_CHARS_MAX, UNKNOWN_RESULT_CHARS_MAX = 80, 200
 
 
 class AuditLog:
@@ -66,7 +67,7 @@ class AuditLog:
         self._put(now_ms, who=who, request=request_name(code), what=what, host=host, result=result)
 
     def close(self) -> None:
-        """Everything that was noted is in the file on return."""
+        """Write all queued lines; they are in the file on return."""
         self._say_left_out(self._now_ms(), is_last=True)
         self._lines.put(None)
         self._thread.join()
@@ -120,7 +121,7 @@ class AuditLog:
             target.write(line)
 
     def _make_room(self) -> bool:
-        """Rename the full file and those before it. False when that failed: no line is lost for it."""
+        """Rotate the full file and the older ones. False when that failed; lines are then appended to the full file."""
         try:
             for number in range(self._files_max, 0, -1):
                 older = self._path if number == 1 else f"{self._path}.{number - 1}"

@@ -41,7 +41,7 @@ def user_keeper(
 def account_keeper(
     config: AccessConfig, *, settings_path: str | None, cluster: Callable[[], str]
 ) -> tuple[AccountKeeper, Callable[[], None]]:
-    """ACL 1.0: the keeper, and what looks at its files again, for a thread. Raises ConfigError."""
+    """ACL 1.0: the keeper, and a function that rereads its files, for a thread. Raises ConfigError."""
     files = _AccountFiles(_account_paths(config, settings_path))
     accounts = AccountKeeper(files.read(), cluster)
 

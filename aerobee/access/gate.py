@@ -37,7 +37,7 @@ class Grant:
         try:
             self.authorize()
         except AerobeeError:
-            return False  # or it cannot be decided: the handlers reply with the error
+            return False  # undecidable: the handler replies with the error
         return True
 
 
@@ -60,7 +60,7 @@ class Keeper(Protocol):
 
 
 def is_of_this_machine(peer: Peer, request: RemotingCommand) -> bool:
-    """Whether it comes over a loopback address."""
+    """Whether the peer has a loopback address."""
     return is_loopback(peer.host_port[0])
 
 
@@ -90,7 +90,7 @@ class Gate:
 
     @property
     def is_closed(self) -> bool:
-        """Whether each request must be authenticated: then none may be served that has not passed check()."""
+        """Whether each request must be authenticated: serve only requests that check() accepted."""
         return self._keeper is not None
 
     def guard(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -169,8 +169,10 @@ class Gate:
             return None
 
     def signing_key(self, request: RemotingCommand, peer: Peer) -> str | None:
-        """The key of the user that `request` names, for a caller that has another proof of the user than a signed request; None
-        where check() needs none. Raises RemoteError as check(), which notes it, for a user that is not there."""
+        """The key of the user that `request` names, for a caller that verifies another proof than the
+        signature; None if check() needs no signature. Raises RemoteError and logs it as check() does, for an
+        unknown user.
+        """
         assert self._keeper is not None
         try:
             return self._keeper.grant(request, peer.host_port[0]).signing_key

@@ -26,7 +26,7 @@ from aerobee.remoting.command import RemotingCommand
 from aerobee.remoting.signature import ACCESS_KEY, is_signed_with
 
 REMEMBERED_MAX = 10_000
-SHOWN_CHARS_MAX = NAME_CHARS_MAX + 80  # a whole name of the longest, with what it takes
+SHOWN_CHARS_MAX = NAME_CHARS_MAX + 80  # the longest names fit
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class UserKeeper:
         decision = acl.decide(need.resource, need.actions, host)
         if (
             len(need.resource.name) <= NAME_CHARS_MAX
-        ):  # a longer one names nothing, and takes what memory a client likes
+        ):  # a longer name names no resource, and would occupy memory
             self._remembered[key] = decision
         return decision
 
@@ -122,7 +122,7 @@ class AccountKeeper:
     _on_change: list[Callable[[], None]] = field(default_factory=list, init=False)
 
     def replace_rules(self, rules: PlainAcl) -> None:
-        """The files have changed."""
+        """Use the rules of changed files."""
         self.rules = rules
         for callback in self._on_change:
             callback()
@@ -154,7 +154,7 @@ class AccountKeeper:
         return Grant(account.access_key, account.secret_key, lambda: self._authorize(account, request, host))
 
     def _account_of(self, request: RemotingCommand, host: str) -> tuple[Account | None, bool]:
-        """Whose request it is, None for a white address, and whether he has to have signed it."""
+        """(account of the request, None for a whitelisted address; whether it must be signed)."""
         rules = self.rules
         if rules.is_white(host):
             return None, False
@@ -207,7 +207,7 @@ def _grant_hint(user: str, need: Need) -> str:
 
 
 def _shown(text: str) -> str:
-    """Untrusted text, truncated: a name may have as many bytes as a frame."""
+    """Untrusted text, truncated: a name may be as long as a frame."""
     shown = text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}… ({len(text)} characters)"
     return shown if shown.isprintable() else repr(shown)
 

@@ -89,7 +89,7 @@ def _fields(
     split: str = "",
     retry: frozenset[Action] | None = None,
 ) -> Rule:
-    """Each field that is there; when none is, the cluster as a whole."""
+    """The needs for each present field; without any, for the whole cluster."""
 
     def rule(request: RemotingCommand, cluster_name: str) -> Iterator[Need]:
         named = False
@@ -110,8 +110,8 @@ def _fields(
 
 
 def _sends_to(field_name: str, properties_name: str = "") -> Rule:
-    """The field that the handler reads, and no other: a request may carry both. Also the LMQs that a message enters;
-    the fast path, which checks only the topic, serves no message with LMQs.
+    """The topic that the handler reads, and no other: a request may contain both fields. Also the LMQs of a
+    message; the fast path, which checks only the topic, serves no message with LMQs.
 
     A consumer that sends to its retry topic names the topic the message came from. Operators send dead letters back there, so the consumer
     must be one of that topic.
@@ -240,7 +240,7 @@ def _dicts(fields: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _names(entries: list[dict[str, Any]], key: str) -> dict[str, None]:
-    """Each name once, in the order in which they come: a body may repeat one some ten thousand times."""
+    """Each name once, in order: a body may repeat one some ten thousand times."""
     return dict.fromkeys(str(each.get(key, "")) for each in entries)
 
 
@@ -277,7 +277,8 @@ RULES: dict[int, Rule] = {
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _body_names("", "groupName", group, CREATE),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _body_names("groupConfigList", "groupName", group, CREATE),
     R.DELETE_SUBSCRIPTIONGROUP: _fields(DELETE, groups=("groupName",)),
-    R.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(SUB_OR_GET, groups=_group),  # consumers read how often to try
+    # consumers read the maximum number of retries
+    R.GET_SUBSCRIPTIONGROUP_CONFIG: _fields(SUB_OR_GET, groups=_group),
     R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _on_every(ResourceType.GROUP, LIST | GET),
     R.GET_CONSUMER_CONNECTION_LIST: _fields(GET, groups=_both),
     R.GET_CONSUMER_RUNNING_INFO: _fields(GET, groups=_both),
@@ -331,7 +332,7 @@ RULES: dict[int, Rule] = {
     **dict.fromkeys((R.AUTH_GET_USER, R.AUTH_LIST_USER, R.AUTH_GET_ACL, R.AUTH_LIST_ACL), _READ_CLUSTER),
 }  # fmt: skip
 
-# At RocketMQ 5.5.0 every user who proves who he is may make these (measured with a user without any policy).
+# In RocketMQ 5.5.0 every authenticated user may make these requests (tested with a user without any policy).
 STRICTER = frozenset(
     {
         R.GET_ALL_TOPIC_CONFIG, R.UPDATE_BROKER_CONFIG, R.GET_BROKER_CONFIG, R.GET_BROKER_RUNTIME_INFO,

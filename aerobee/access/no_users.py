@@ -1,4 +1,6 @@
-"""Requests 3001 to 3010 at a server without users: refused, in RocketMQ's words and with what turns them on."""
+"""Requests 3001 to 3010 at a server without users: refuses them with RocketMQ's text and the settings that
+enable them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CODES = (
 
 
 class NoUsers:
-    """Stands where AccessCalls does when users are kept."""
+    """Replaces AccessCalls at a server without users."""
 
     def handlers(self) -> Mapping[int, Handler]:
         """By request code."""

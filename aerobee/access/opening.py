@@ -1,4 +1,5 @@
-"""Create a gate from settings: open the users' tables or read the account files, and log at the start what is open.
+"""Creates a gate from settings: opens the tables of users or reads the account files, and logs unprotected
+access at start.
 
 open_access(config, …) -> Access     the gate, the handlers of requests about users, and the periodic reload
 """
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from aerobee.access.users import Table, Users
 
 log = logging.getLogger(__name__)
-RELOAD_S = 5.0  # between looks at the account files, as RocketMQ's
+RELOAD_S = 5.0  # interval of the checks of the account files, as RocketMQ's
 
 
 class Calls(Protocol):
@@ -37,7 +38,7 @@ class Access:
     gate: Gate
     calls: Calls
     users: Users | None = None
-    reload: Callable[[], None] | None = None  # to be called each RELOAD_S, in a thread
+    reload: Callable[[], None] | None = None  # call it every RELOAD_S, in a thread
 
     def close(self) -> None:
         """Close the files."""
@@ -59,7 +60,7 @@ def open_access(
     """`directory` is where users are kept (RocketMQ: `config` below the store), in RocksDB unless `open_table` says otherwise;
     account files are next to `settings_path`.
 
-    Reads and makes files. Raises ConfigError, StoreError.
+    Reads and creates files. Raises ConfigError, StoreError.
     """
     audit = _audit_log(config, now_ms) if config.audit_log_path else None
     if not config.is_closed:

@@ -1,9 +1,10 @@
 """Users' permissions by ACL 2.0: policies, their order, the decision. No I/O.
 
-Source: Acl, Policy, PolicyEntry, DefaultAuthorizationProvider's chain (RocketMQ 5.5.0). The entries of the Custom policy that
-match resource, action and source decide; without one, those of the Default policy; without one again, the request is
-denied. Of several entries the most specific one decides: a kind before `*`, a name before a prefix before all, a longer prefix
-first; at an exact tie one that allows.
+Source: Acl, Policy, PolicyEntry, DefaultAuthorizationProvider's chain (RocketMQ 5.5.0). The entries of the
+Custom policy that match resource, action and source decide; without one, those of the Default policy; without
+one again, the request is denied. Of several entries the most specific one decides: a resource kind before
+`*`; a name before a prefix before all; a longer prefix before a shorter one. At a tie an allowing entry
+decides.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aerobee.access.addresses import network_of
 from aerobee.access.resource import Action, Pattern, Resource, ResourceType, parse_action, parse_resource
 from aerobee.errors import ConfigError, UsageError
 
-ENTRIES_MAX = 10_000  # of one subject
+ENTRIES_MAX = 10_000  # maximum number of entries of one subject
 SUBJECT_PREFIX = "User:"
 _NEAREST_PATTERN = {Pattern.LITERAL: 0, Pattern.PREFIXED: 1, Pattern.ANY: 2}
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 
 WINDOW_MS = 60_000
-LINES_OF_AN_ADDRESS = 5  # in a window
-LINES_MAX = 30  # of all addresses together
-COUNTED_ADDRESSES_MAX = 60  # whose further refusals are counted apart
+LINES_OF_AN_ADDRESS = 5  # lines of one address in a window
+LINES_MAX = 30  # lines of all addresses together
+COUNTED_ADDRESSES_MAX = 60  # addresses with a separate count of omitted refusals
 OTHERS = "other addresses"
 
 
@@ -24,7 +24,7 @@ class Refusals:
         self._left_out: Counter[str] = Counter()
 
     def admit(self, host: str, now_ms: int) -> bool:
-        """Whether this one is a line. Ask left_out() before, at this time."""
+        """Whether to log this refusal. Call left_out() with the same time before."""
         window = now_ms // WINDOW_MS
         if window != self._window:  # also when the wall clock was set back
             self._window, self._line_count = window, 0

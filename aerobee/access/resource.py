@@ -35,7 +35,7 @@ class ResourceType(IntEnum):
 
 
 class Pattern(IntEnum):
-    """ANY: each name. LITERAL: this one. PREFIXED: each that begins so."""
+    """ANY: every name. LITERAL: this name. PREFIXED: every name with this prefix."""
 
     ANY = 1
     LITERAL = 2
@@ -49,7 +49,7 @@ NAME_CHARS_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One thing, or a pattern of things. `name` is empty where the pattern is ANY."""
+    """One resource, or a pattern of resources. `name` is empty for the pattern ANY."""
 
     kind: ResourceType
     name: str = ""
@@ -64,7 +64,7 @@ class Resource:
         if self.pattern is Pattern.ANY:
             return True
         if wanted.pattern is not Pattern.LITERAL:
-            return False  # all of a kind is more than some of them
+            return False  # the request concerns several resources, the policy only some of them
         if self.pattern is Pattern.LITERAL:
             return self.name == wanted.name
         return wanted.name.startswith(self.name)
@@ -89,7 +89,7 @@ def cluster(name: str) -> Resource:
 
 
 def every(kind: ResourceType) -> Resource:
-    """All of a kind."""
+    """All resources of a kind."""
     return Resource(kind, "", Pattern.ANY)
 
 

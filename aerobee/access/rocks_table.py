@@ -17,7 +17,7 @@ class RocksTable:
     """One database. Belongs to one process at a time."""
 
     def __init__(self, path: str) -> None:
-        """Opens it, made when it is not there. Raises ConfigError without the library, StoreError."""
+        """Opens the database, or creates it. Raises ConfigError without the library, StoreError."""
         try:
             rocksdict: Any = importlib.import_module("rocksdict")
         except ImportError:
@@ -32,10 +32,10 @@ class RocksTable:
         options.set_keep_log_file_num(5)
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            Path(path).mkdir(mode=0o700, exist_ok=True)  # the library's files are for all to read
-            Path(path).chmod(0o700)  # one that was there, too
+            Path(path).mkdir(mode=0o700, exist_ok=True)  # the library creates files that every user can read
+            Path(path).chmod(0o700)  # an existing directory, too
             self._rows: Any = rocksdict.Rdict(path, options)
-        except Exception as error:  # the library has one for everything
+        except Exception as error:  # the library raises one class for all errors
             raise StoreError(f"{path} cannot be opened: {error}", path=path) from error
 
     def items(self) -> Iterable[tuple[str, bytes]]:

@@ -1,7 +1,8 @@
 """Users and permissions of ACL 2.0, stored in RocketMQ's location and format.
 
-Source: User, LocalAuthenticationMetadataProvider, LocalAuthorizationMetadataProvider (RocketMQ 5.5.0): two RocksDB databases,
-`config/users` (key: the name) and `config/acls` (key: `User:name`), values JSON. A change is durable before it counts.
+Source: User, LocalAuthenticationMetadataProvider, LocalAuthorizationMetadataProvider (RocketMQ 5.5.0): two
+RocksDB databases, `config/users` (key: the name) and `config/acls` (key: `User:name`), values JSON. A change
+is durable before it takes effect.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Users:
         self.acls: dict[str, Acl] = dict(_load(acls, "permission", _acl_of))
 
     def put(self, user: User) -> None:
-        """Raises UsageError when there are too many, StoreError."""
+        """Add or replace a user. Raises UsageError for too many users, StoreError."""
         if user.name not in self.users and len(self.users) >= USERS_MAX:
             raise UsageError(f"there are {USERS_MAX} users, more are not kept")
         self._user_table.put(user.name, _dump(user.to_document()))
@@ -152,7 +153,7 @@ class Users:
         self._changed()
 
     def put_acl(self, acl: Acl) -> None:
-        """Raises UsageError when there is no such user, StoreError."""
+        """Replace the permissions of a user. Raises UsageError for an unknown user, StoreError."""
         if acl.subject.removeprefix(SUBJECT_PREFIX) not in self.users:
             raise UsageError(f"{acl.subject} does not exist; create the user first")
         self._acl_table.put(acl.subject, _dump(acl.to_document()))

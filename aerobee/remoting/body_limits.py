@@ -18,8 +18,8 @@ from aerobee.remoting.peer import Handler, Peer, Reply
 
 KIB = 1024
 MIB = 1024 * KIB
-BODY_BYTES_MAX = 64 * KIB  # of every request that is not named here
-UNLIMITED = 2**31 - 1  # the handler, or the frame, has a separate limit
+BODY_BYTES_MAX = 64 * KIB  # maximum body of requests that are not in this table
+UNLIMITED = 2**31 - 1  # limited by the handler or by the frame size
 BROKER_BODIES: Mapping[int, int] = {
     RequestCode.SEND_MESSAGE: UNLIMITED,  # maxMessageSize
     RequestCode.SEND_MESSAGE_V2: UNLIMITED,
@@ -35,14 +35,14 @@ BROKER_BODIES: Mapping[int, int] = {
     RequestCode.BATCH_ACK_MESSAGE: MIB,
 }
 NAMESERVER_BODIES: Mapping[int, int] = {
-    RequestCode.REGISTER_BROKER: UNLIMITED,  # a whole table of topics, of brokers only
+    RequestCode.REGISTER_BROKER: UNLIMITED,  # a whole topic table, sent only by brokers
     RequestCode.UPDATE_NAMESRV_CONFIG: 256 * KIB,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class MovingLimit:
-    """A limit that is a setting, which may change at run time."""
+    """A limit from a setting, which may change at run time."""
 
     key: str
     value: Callable[[], int]
@@ -78,7 +78,7 @@ def _limited(handler: Handler, limit: MovingLimit) -> Handler:
 
 
 def body_too_large(request: RemotingCommand, limit: int, key: str = "") -> RemoteError:
-    """The refusal; `key` is the setting that moves the limit."""
+    """The refusal of a large body; `key` is the setting of the limit."""
     named = f" ({key})" if key else ""
     return RemoteError(
         ResponseCode.INVALID_PARAMETER,

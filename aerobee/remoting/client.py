@@ -33,10 +33,12 @@ _LOG = logging.getLogger("aerobee.remoting")
 
 
 class RemotingClient:
-    """`handlers` serve the requests that peers send over our connections (a broker notifies its consumers so).
+    """`handlers` serve requests that peers send over the client's connections (a broker notifies its
+    consumers this way).
 
-    A connection on which nothing came while a call waited in vain is closed, and the next call opens another: a way that is
-    dead is unknown to the system for minutes (the Java client closes on each time-out, clientCloseSocketIfTimeout).
+    If a call times out and its connection received no byte meanwhile, the client closes the connection, and
+    the next call opens another: the operating system may not notice a dead network path for minutes (the Java
+    client closes on each time-out, clientCloseSocketIfTimeout).
 
     `on_connect` is called with each new connection, `connections` holds all that are open, `by_address` those that new
     calls use. `burst` takes responses out of each read (connection.py).
@@ -55,7 +57,7 @@ class RemotingClient:
         burst: Burst | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """`credentials` sign every request that is made of a RemotingCommand."""
+        """`credentials` sign every request that is passed as a RemotingCommand."""
         limits = limits or ConnectionLimits(header_bytes_max=ANSWER_HEADER_BYTES_MAX)
         self._set = ConnectionSet(clock, limits)
         self.connections = self._set.connections
@@ -63,7 +65,7 @@ class RemotingClient:
         self._tls = tls
         self._on_connect = on_connect
         self._endpoint = Endpoint(
-            {} if handlers is None else handlers,  # the caller may fill an empty one later
+            {} if handlers is None else handlers,  # the caller may fill an empty dict later
             default,
             burst,
             limits,
@@ -86,8 +88,8 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Send a request and return its response, whatever its code (see checked()). `timeout_s` covers connecting.
 
-        A response GO_AWAY makes us repeat the request once, over a new connection.
-        Raises ConnectFailed, ConnectionLost, RequestTimeout.
+        After a GO_AWAY response the client repeats the request once, over a new connection. Raises
+        ConnectFailed, ConnectionLost, RequestTimeout.
         """
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -104,7 +106,7 @@ class RemotingClient:
         return await connection.invoke(command, timeout_s=timeout_s - (loop.time() - started))
 
     async def invoke_oneway(self, address: str, command: RemotingCommand, *, timeout_s: float = 3.0) -> None:
-        """Hand a request that gets no response to the connection; waits while the peer takes no bytes.
+        """Send a oneway request; waits while the peer reads nothing.
 
         Raises ConnectFailed, ConnectionLost, RequestTimeout.
         """
@@ -236,9 +238,7 @@ def checked(response: RemotingCommand, *, address: str, request: str) -> Remotin
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(
-            error.errno
-        )  # asyncio replaces the text, "Connection refused" and the like, by its own
+        return os.strerror(error.errno)  # asyncio replaces the system's text, such as "Connection refused"
     if isinstance(error, OSError) and error.strerror:  # an unknown host name has a negative number
         return error.strerror
     return str(error) or type(error).__name__

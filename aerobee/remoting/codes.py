@@ -1,8 +1,8 @@
 """The numbers of the remoting protocol: request codes, response codes, language codes.
 
-Source: RequestCode, ResponseCode (and RemotingSysResponseCode), LanguageCode of RocketMQ 5.5.0. Every code that a
-peer may send is named here, so that a log line or an error can name it; which of them we serve is decided by the
-handler tables of nameserver and broker, and any other one is answered with REQUEST_CODE_NOT_SUPPORTED.
+Source: RequestCode, ResponseCode (and RemotingSysResponseCode), LanguageCode of RocketMQ 5.5.0. Every code
+that a peer may send has a name here, for logs and errors. The handler tables of NameServer, broker and
+controller decide which codes are served; the reply to any other code is REQUEST_CODE_NOT_SUPPORTED.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """In what language a peer is written: a name in JSON headers, a byte in binary ones."""
+    """Programming language of a peer: a name in JSON headers, a byte in binary headers."""
 
     JAVA = 0
     CPP = 1
@@ -292,10 +292,10 @@ RESPONSE_NAMES: dict[int, str] = {code.value: code.name for code in ResponseCode
 
 
 def request_name(code: int) -> str:
-    """Return how a request is called in logs and errors, `SEND_MESSAGE_V2 (310)`."""
+    """Return the name of a request for logs and errors, `SEND_MESSAGE_V2 (310)`."""
     return f"{REQUEST_NAMES.get(code, 'request')} ({code})"
 
 
 def response_name(code: int) -> str:
-    """Return how a response code is called in logs and errors, `TOPIC_NOT_EXIST (17)`."""
+    """Return the name of a response code for logs and errors, `TOPIC_NOT_EXIST (17)`."""
     return f"{RESPONSE_NAMES.get(code, 'code')} ({code})"

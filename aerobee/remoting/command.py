@@ -16,7 +16,7 @@ from aerobee.remoting.codes import LanguageCode, request_name
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 REMARK_CHARS_MAX = 8_192  # of a response
-VERSION = 513  # MQVersion ordinal of 5.5.0, the release whose behaviour we show
+VERSION = 513  # MQVersion ordinal of 5.5.0, the release whose behaviour Aerobee implements
 TRUE_TEXT = "true"
 FALSE_TEXT = "false"
 
@@ -32,8 +32,8 @@ class SerializeType(IntEnum):
 class RemotingCommand:
     """A request (flag bit 0 clear) or a response (set).
 
-    `opaque` correlates: a response repeats its request's; Connection.invoke chooses it for requests. `language` is
-    a LanguageCode number, `version` the sender's MQVersion ordinal.
+    `opaque` is the correlation id: a response repeats its request's; Connection.invoke assigns it to
+    requests. `language` is a LanguageCode number, `version` the sender's MQVersion ordinal.
     """
 
     code: int
@@ -52,7 +52,7 @@ class RemotingCommand:
 
     @property
     def is_oneway(self) -> bool:
-        """No reply is wanted, not even on error."""
+        """Whether the sender expects no reply, not even an error."""
         return self.flag & FLAG_ONEWAY != 0
 
     def reply(
@@ -126,5 +126,5 @@ class RemotingCommand:
 
 
 def boolean_text(value: bool) -> str:
-    """Return how a boolean is written in ext fields."""
+    """Return the text of a boolean in ext fields."""
     return TRUE_TEXT if value else FALSE_TEXT

@@ -3,12 +3,13 @@
 An asyncio.Protocol, not a stream: a read of many frames costs one wake-up, its replies leave in one write, and a
 handler that is a plain function costs no task and no future. Follows NettyRemotingAbstract (RocketMQ).
 
-Invariants: - A oneway request is never answered. A response completes at most one call. A closed connection fails each
-pending
-  call once, with ConnectionLost.
-- Nothing is read while the peer does not take its replies (`write_high_bytes`) or while handlers that wait hold too
-  much (served_requests.py). Requests that were read already wait in the decoder.
-- Bytes that break the protocol close this connection and disturb nothing else.
+Invariants:
+
+- A oneway request gets no reply. A response completes at most one call. A closed connection fails each pending call
+  once, with ConnectionLost.
+- The connection reads nothing while the peer does not read its replies (`write_high_bytes`), or while pending handlers
+  exceed their bounds (served_requests.py). Requests that were read already stay in the decoder.
+- Bytes that break the protocol close this connection and affect no other.
 """
 
 from __future__ import annotations
@@ -61,35 +62,36 @@ class Endpoint:
     tls: ServerTls | None = None
     going_away: bool = False
     leaves_unresponsive_peers: bool = (
-        False  # a peer that was silent while a call waited is left: see pending_calls.py
+        False  # called for a peer that was silent during a pending call: see pending_calls.py
     )
     credentials: Credentials | None = None  # credentials that sign requests
     watch: LoopWatch = field(default_factory=LoopWatch)
     stats: RequestStats = field(default_factory=RequestStats)
-    http2: Callable[[Connection], OtherProtocol] | None = None  # takes connections that begin as HTTP/2's
+    # serves connections that begin with HTTP/2's preface
+    http2: Callable[[Connection], OtherProtocol] | None = None
     on_made: Callable[[Connection], None] | None = None
     on_lost: Callable[[Connection], None] | None = None
 
 
 @runtime_checkable
 class BurstReader(Protocol):
-    """A transport that gives reads to the burst hook itself, while the connection `takes_bursts`.
+    """A transport that passes reads directly to the burst hook while the connection `takes_bursts`.
 
-    A protocol, because direct.py, whose transport does it, lies above.
+    A protocol, because direct.py, which implements it, is in a higher layer.
     """
 
     def stop_serving(self) -> None:
-        """Give everything that arrives to the connection, from the next byte on."""
+        """Pass all bytes to the connection from now on."""
 
     def hand_back(self) -> None:
-        """The same, only where the beginning of a frame is kept."""
+        """As stop_serving(), but only if the transport buffers the beginning of a frame."""
 
 
 class Connection(asyncio.Protocol):
     """One open connection, of a server or of a client: a Peer (peer.py). Belongs to its event loop.
 
-    `address` is "ip:port", `listener` the name of the listener it came in through. `burst_note` is a slot where the
-    burst hook keeps what it knows of this connection.
+    `address` is "ip:port", `listener` the name of the listener it came in through. `burst_note` is a slot for
+    data of the burst hook about this connection.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self.burst_note: Any = None
         self.proofs: RequestProofs | None = None  # prover of requests, after prove() was called
-        self.proofs_are_known = False  # it is known whether the peer takes proofs
+        self.proofs_are_known = False  # whether the client knows if the peer accepts proofs
         self._moved = False  # a byte moved since take_moved()
         self._ready: asyncio.Future[None] | None = None  # of a client that waits for the TLS handshake
         self._reader: BurstReader | None = None
@@ -120,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder(endpoint.limits.frame_bytes_max, endpoint.limits.header_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._tls = tls
-        self._is_remoting = not server_side  # the first byte has told
+        self._is_remoting = not server_side  # the first byte has decided the protocol
         self._tls_is_chosen = not server_side
         self._other: OtherProtocol | None = None
         self._server_side = server_side
@@ -152,12 +154,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def congested(self) -> bool:
-        """True while the peer takes its replies slower than they are made: serve nothing more now."""
+        """True while the peer reads its replies too slowly: serve no further request now."""
         return self._write_paused or self._out_bytes > self._limits.write_high_bytes
 
     @property
     def takes_bursts(self) -> bool:
-        """Whether what arrives next may go to the burst hook without passing here: nothing waits before it."""
+        """Whether arriving bytes may bypass this object and go to the burst hook: no earlier bytes are pending."""
         endpoint = self._endpoint
         return (
             self.is_open
@@ -211,7 +213,7 @@ class Connection(asyncio.Protocol):
             self._check_unsent()
 
     def write_now(self, data: bytes) -> None:
-        """As write(), but nothing waits for the end of this loop pass. For many replies to as many connections."""
+        """As write(), but without delay to the end of this loop iteration. For single replies to many connections."""
         if not self.is_open:
             return
         self._out.append(data)
@@ -255,7 +257,8 @@ class Connection(asyncio.Protocol):
     def try_call(
         self, frame: bytes, opaque: int, now: float, deadline: float, request: str, note: Any
     ) -> asyncio.Future[Any] | None:
-        """As call(), for a caller who knows the loop's time; None, and nothing done, when that would fail or wait.
+        """As call(), for a caller that has the loop's time; returns None without effect when the call would
+        fail or wait.
 
         `note` is for the burst hook: it may remove the call from `pending` when it reads the response, and complete the
         future with its own result instead of the RemotingCommand.
@@ -350,12 +353,12 @@ class Connection(asyncio.Protocol):
         self._fail_pending(None)
 
     def end_bursts(self) -> None:
-        """From now on every read comes here, where the transport has given some to the burst hook itself."""
+        """Pass every read to this object from now on, even if the transport has passed reads to the burst hook."""
         if self._reader is not None:
             self._reader.stop_serving()
 
     def go_away(self) -> None:
-        """The server is about to stop. Peers of remoting learn that from the reply to their next request."""
+        """Prepare for the stop of the server. Remoting peers get GO_AWAY as the reply to their next request."""
         self.end_bursts()
         if self._other is not None:
             self._other.go_away()
@@ -379,14 +382,14 @@ class Connection(asyncio.Protocol):
         return self._tls is not None and not self._tls.is_ready
 
     def frame_begun(self) -> tuple[tuple[int, int], int] | None:
-        """A mark of the frame that has begun to arrive, and how long it says it is; None when none has."""
+        """(token of the incomplete frame, its stated length); None without an incomplete frame."""
         if self._reader is not None and self.takes_bursts:
             self._reader.hand_back()
         begun = None if self._reading_paused else self._decoder.beginning()
         return None if begun is None else (begun, self._decoder.announced_bytes())
 
     def close_when_answered(self, wait_s: float) -> None:
-        """Close as soon as no call of ours waits for an answer, after `wait_s` in any case."""
+        """Close when no outgoing call is pending, at the latest after `wait_s`."""
         now = self._loop.time()
         self._leave_at = now + wait_s
         if now < self._calls.sweep_at:
@@ -601,7 +604,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _refuse(self, error: WireError) -> None:
-        # Whoever called the peer gets this as the error of the call.
+        # The callers of pending calls get this error.
         level = logging.WARNING if self._server_side else logging.INFO
         _LOG.log(level, "%s broke the protocol and is disconnected: %s", self._name, error)
         self.close(f"the peer broke the protocol: {error}")

@@ -1,4 +1,4 @@
-"""The open connections of one server or client: closing those on which nothing moves, and closing all.
+"""The open connections of one server or client. Closes idle connections, and all connections at the end.
 
 One sweep serves them all, no timer for each. A connection is closed between `idle_close_s` and a quarter more after its
 last byte in either direction; a connection that does not react to the close is aborted by the next sweep. Another sweep
@@ -19,20 +19,20 @@ from aerobee.remoting.limits import ConnectionLimits
 
 _LOG = logging.getLogger("aerobee.remoting")
 SWEEPS_PER_IDLE_TIME = 4
-LOOK_S_MAX = 5.0  # between looks for slow peers
-LOOKED_AT_ONCE = 2_000  # connections in one piece of the event loop
+LOOK_S_MAX = 5.0  # interval of the check for slow peers
+LOOKED_AT_ONCE = 2_000  # connections that a check visits without yielding to the event loop
 CLOSE_WAIT_S = 0.5  # time for connections to close before they are aborted
 
 
 class Progress:
-    """What was seen of one connection, which is looked at every few seconds."""
+    """Progress of one connection between two checks, a few seconds apart."""
 
     __slots__ = ("_begun", "_idle_since", "_made_at", "_seen_at")
 
     def __init__(self, made_at: float) -> None:
         self._made_at = self._idle_since = made_at
-        self._begun: tuple[int, int] | None = None  # the frame that was under way at the last look
-        self._seen_at = 0.0  # the first look that found it so
+        self._begun: tuple[int, int] | None = None  # the incomplete frame at the last check
+        self._seen_at = 0.0  # time of the first check that found it incomplete
 
     def idle_s(self, now: float, *, moved: bool) -> float:
         """Seconds without progress; `moved`: there was progress since the last call."""
@@ -41,7 +41,7 @@ class Progress:
         return now - self._idle_since
 
     def look(self, connection: Connection, limits: ConnectionLimits, now: float) -> str:
-        """Return why the peer is too slow, or ""."""
+        """Return the reason why the peer is too slow, or ""."""
         if connection.shakes_hands:
             late = now - self._made_at > limits.handshake_s
             return f"no TLS handshake in {limits.handshake_s:.0f} s" if late else ""
@@ -131,7 +131,9 @@ class ConnectionSet:
         self.start_sweeping()
 
     def _look(self, left: list[Connection]) -> None:
-        """Close peers that are too slow; a few thousand connections at a time, `left` of those of this round."""
+        """Close peers that are too slow, some thousand connections at a time; `left`: remaining connections
+        of this round.
+        """
         now = self._clock.monotonic()
         left = left or list(self.connections)
         for connection in left[-LOOKED_AT_ONCE:]:

@@ -29,7 +29,7 @@ from aerobee.remoting.native_loop import NativeEventLoop, NativeSockets, Wait
 _LOG = logging.getLogger("aerobee.remoting")
 _BACKLOG = 1024
 _ACCEPTED_AT_ONCE_MAX = 100
-_ACCEPT_AGAIN_S = 1.0  # after the process had no descriptor for another connection
+_ACCEPT_AGAIN_S = 1.0  # pause after the process ran out of descriptors
 _HIGH_BYTES = 64 * 1024
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH})
@@ -40,26 +40,29 @@ _TURNS_MAX = 4
 _SENT_AT_ONCE_MAX = 1 << 20
 
 Event = tuple["DirectTransport", int, Any]
-# After how many turns of connections, (descriptor, mask) of others that have something, and what is for the transports.
+# (number of iterations, (descriptor, mask) of other ready descriptors, events for the transports).
 Received = tuple[int, list[tuple[int, int]], list[Event]]
-Receive = Callable[[NativeSockets, Wait, int], Received]  # the number is that of the turns at most
+Receive = Callable[[NativeSockets, Wait, int], Received]  # the number is the maximum of iterations
 
 
 class DirectNetwork(AsyncioNetwork):
-    """A network whose servers' connections are read by native code, and served by the fast path from serve() on."""
+    """A network with native reads: native code reads the servers' connections, and the fast path serves them
+    from serve() on.
+    """
 
     def __init__(self, make_sockets: Callable[[], NativeSockets]) -> None:
         self._receive: Receive = _give_all
         self.host_of: Callable[[Connection], str | None] = lambda connection: None
         self._make_sockets = make_sockets
         self._sockets: NativeSockets | None = None
-        self._users = 0  # listeners and transports: the last one leaving gives the sockets back
+        self._users = 0  # number of listeners and transports; the last one to close returns the sockets
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lender: NativeEventLoop | None = None  # None: the sockets have a separate epoll
 
     def serve(self, receive: Receive, host_of: Callable[[Connection], str | None]) -> None:
-        """Let `receive` serve what arrives from now on (FastPath.receive); before, everything goes to the connections.
-        `host_of` returns the host that the guard checks for a connection (FastPath.host_of)."""
+        """Pass arriving bytes to `receive` (FastPath.receive) from now on; before, connections get all bytes.
+        `host_of` returns the host that the guard checks for a connection (FastPath.host_of).
+        """
         self._receive = receive
         self.host_of = host_of
 
@@ -67,7 +70,7 @@ class DirectNetwork(AsyncioNetwork):
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> NetworkServer:
         loop = asyncio.get_running_loop()
-        # Bound by the event loop, which knows about names, families and ports; accepting is done here.
+        # The event loop resolves names and binds the sockets; this class accepts connections.
         server = await loop.create_server(
             asyncio.Protocol, host or None, port, reuse_address=True, backlog=_BACKLOG, start_serving=False
         )
@@ -78,7 +81,7 @@ class DirectNetwork(AsyncioNetwork):
         return DirectServer(self, loop, listeners, cast(Callable[[], Connection], factory))
 
     def enter(self, loop: asyncio.AbstractEventLoop) -> NativeSockets:
-        """One more listener or transport."""
+        """Count a further listener or transport."""
         self._users += 1
         if self._sockets is None:
             self._loop = loop
@@ -143,7 +146,7 @@ def _duplicate(listener: Any) -> socket.socket:
 
 
 class DirectServer:
-    """A listening address. Connections that were accepted stay open when it is closed."""
+    """A listening address. Accepted connections stay open when it closes."""
 
     def __init__(
         self,
@@ -188,7 +191,7 @@ class DirectServer:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 peer = accepted.getpeername()
             except OSError:
-                accepted.close()  # it has gone again
+                accepted.close()  # the client has disconnected again
                 continue
             DirectTransport(self._network, self._loop, accepted, peer, self._factory())
 
@@ -238,7 +241,7 @@ class DirectTransport(asyncio.Transport):
         connection.connection_made(self)
 
     def on_event(self, kind: int, what: Any) -> None:
-        """Something happened at the socket: see the kinds above."""
+        """Handle an event of the socket, of one of the kinds above."""
         if self._is_finished:
             return
         if kind == _DATA:
@@ -259,7 +262,7 @@ class DirectTransport(asyncio.Transport):
         self._connection.failed(error)
 
     def serve(self) -> None:
-        """Let the fast path have what arrives next, when the connection allows it."""
+        """Let the fast path serve arriving bytes if the connection allows it."""
         connection = self._connection
         if connection.takes_bursts and not self._is_closing:
             self._sockets.serve(
@@ -267,19 +270,19 @@ class DirectTransport(asyncio.Transport):
             )
 
     def stop_serving(self) -> None:
-        """Give everything that arrives to the connection, from the next byte on."""
+        """Pass all bytes to the connection from now on."""
         if not self._is_finished:
             kept = self._sockets.stop_serving(self._token)
             if kept:
                 self._connection.data_received(kept)
 
     def hand_back(self) -> None:
-        """Give the connection the beginning of a frame, if one is kept; the next read goes there, too."""
+        """Pass the buffered beginning of a frame, if any, and the next read to the connection."""
         if not self._is_finished and self._sockets.keeps(self._token):
             self.stop_serving()
 
     def on_unsent(self, rest: bytes | int) -> None:
-        """Replies that the peer did not take, or why it never will (errno)."""
+        """Handle replies that the peer did not accept, or the errno of a broken connection."""
         if isinstance(rest, int):
             self._fail(OSError(rest, os.strerror(rest)))
         elif not self._is_finished:
@@ -323,7 +326,7 @@ class DirectTransport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """Read nothing more; close when the peer has taken what is unsent."""
+        """Stop reading; close when all unsent bytes are sent."""
         if self._is_closing:
             return
         self._is_closing = True

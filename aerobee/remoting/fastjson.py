@@ -19,7 +19,7 @@ import orjson
 from aerobee.errors import MalformedFrame
 from aerobee.message import MessageQueue
 
-DEPTH_MAX = 64  # nesting of what no peer nests deeper than 8; bounds the recursion of the reader
+DEPTH_MAX = 64  # maximum nesting (known peers nest up to 8); bounds the recursion of the reader
 # Of what is not standard JSON, unless the caller says that it trusts the writer: all known clients write standard JSON in requests.
 REQUEST_DIALECT_BYTES_MAX = 32 * 1024
 TRUSTED_BYTES_MAX = 16 * 1024 * 1024  # of answers and files; no body is longer than a frame
@@ -70,8 +70,9 @@ def loads_trusted(data: bytes | bytearray | memoryview, what: str) -> dict[str, 
 
 
 def mend_text(data: bytes) -> str:
-    """Text with what is not UTF-8 replaced, as loads() reads it, and control characters escaped, but for those that JSON allows
-    between its tokens. At the speed of C: what was wrong with the text alone is standard JSON then."""
+    """Replace invalid UTF-8, as loads() does, and escape control characters except those that JSON allows
+    between tokens. Runs at the speed of C; a text whose only faults were these becomes standard JSON.
+    """
     return data.decode("utf-8", "replace").translate(_ESCAPED_CONTROLS)
 
 

@@ -1,4 +1,4 @@
-"""Frames: cutting a byte stream into commands, and writing commands as bytes. No IO.
+"""Frames: decodes a byte stream into commands, and encodes commands as bytes. No I/O.
 
 Big-endian layout, source RemotingCommand.encode and NettyDecoder (RocketMQ):
 
@@ -71,12 +71,12 @@ class FrameDecoder:
         self.position = 0
 
     def drop_used(self) -> None:
-        """Everything was used: begin with an empty buffer."""
+        """Drop the buffer: all bytes are used."""
         self.buffer, self.position = _EMPTY, 0
         self.passed += 1
 
     def beginning(self) -> tuple[int, int] | None:
-        """A mark of the frame that has begun and is not whole, None when there is none. While it stays, no frame ended."""
+        """A token of the incomplete frame, None without one. While it is equal, no frame was completed."""
         return (self.passed, self.position) if self.position < len(self.buffer) else None
 
     def announced_bytes(self) -> int:
@@ -124,7 +124,7 @@ class FrameDecoder:
 
 
 def _too_large(first: bytes, frame_bytes_max: int) -> str:
-    """Peers with another protocol do not begin with a length; two protocols are recognized by their first bytes."""
+    """The error for a too large frame. It recognizes TLS and text protocols by the first bytes."""
     if first.isascii() and first.decode("ascii").isprintable():
         return f"it begins with {first.decode()!r}, which another protocol does, not RocketMQ's remoting"
     if first[:2] in (b"\x15\x03", b"\x16\x03"):  # an alert or a handshake of any TLS version

@@ -1,4 +1,4 @@
-"""The JSON header: reading what every client writes, writing what every client reads.
+"""The JSON header: decodes the dialects of all clients, and encodes what all of them read.
 
 Source: RemotingCommand and RemotingSerializable (RocketMQ). Keys in alphabetical order, as fastjson writes them:
 
@@ -26,7 +26,8 @@ _OTHER = LanguageCode.OTHER.value
 _JSON = SerializeType.JSON.value
 _ONLY_TEXT = frozenset((str,))
 FIELDS_MAX = 1_024  # of extFields; the longest request of RocketMQ 5.5.0 has 25
-# What is neither JSON nor made so by mend_text() is read in Python, up to a microsecond a byte, for every peer that can connect.
+# Maximum size of a header that remains no JSON after mend_text(): Python parses it, up to a microsecond a
+# byte, for any connected peer.
 DIALECT_BYTES_MAX = 8 * 1024
 
 
@@ -99,7 +100,7 @@ def _int32(fields: dict[str, Any], name: str) -> int:
 
 
 def _language(value: object) -> int:
-    """Read an ordinal; what is unknown is OTHER."""
+    """Read an ordinal; unknown values become OTHER."""
     return value if type(value) is int and value in LANGUAGE_NAMES else _OTHER
 
 

@@ -37,7 +37,7 @@ class LoopWatch:
         self._throttle = LogThrottle(_LOG, monotonic)
 
     def note(self, code: int, address: str, held_s: float) -> None:
-        """A request was handled for `held_s` without a pause; nothing is noted below HELD_LIMIT_S."""
+        """Note that a request blocked the event loop for `held_s`; ignored below HELD_LIMIT_S."""
         if held_s < HELD_LIMIT_S:
             return
         if code not in SENDS:
@@ -45,12 +45,16 @@ class LoopWatch:
         self._held(request_name(code), address, held_s)
 
     def note_burst(self, data: bytes | bytearray, position: int, address: str, held_s: float) -> None:
-        """The fast path served the frames of one read, from `position` of `data` on, in `held_s`, HELD_LIMIT_S or more."""
+        """Note that the fast path blocked the loop for `held_s` (at least HELD_LIMIT_S) with the frames of
+        one read, from `position` of `data` on.
+        """
         self._held(f"a burst that begins with {_first_request(data, position)}", address, held_s)
 
     def note_turn(self, what: str, address: str, held_s: float) -> None:
-        """The fast path served what had arrived at many connections in `held_s`; `what` and `address` name the largest."""
-        self._held(what, address, held_s, kind="a turn")  # `what` counts, and differs each time
+        """Note that the fast path blocked the loop for `held_s` with the frames of many connections; `what`
+        and `address` name the largest batch.
+        """
+        self._held(what, address, held_s, kind="a turn")  # `what` contains a count, so it differs each time
 
     def _held(self, what: str, address: str, held_s: float, *, kind: str = "") -> None:
         self.held_count += 1

@@ -1,8 +1,9 @@
 """An asyncio event loop that waits in native code, together with the sockets that native code serves.
 
-asyncio's own loop with another selector: one epoll holds what asyncio watches and the connections of one DirectNetwork.
-When only connections have events, they are served and the wait continues, without an event loop iteration: a nested
-epoll (direct.py, on any other loop) costs a fifth of a single message.
+asyncio's loop with another selector: one epoll contains the descriptors that asyncio watches and the
+connections of one DirectNetwork. When only connections have events, they are served and the wait continues,
+without an event loop iteration: a nested epoll (direct.py, on any other loop) costs a fifth of a single
+message.
 
 Connections are served in native code only, until there is work for the loop: a callback, a new or due timer, another
 descriptor.
@@ -24,26 +25,28 @@ log = logging.getLogger("aerobee.native_loop")
 
 FOREVER = -1.0
 
-# What NativeEventLoop reads of asyncio's BaseEventLoop, which documents none of it: the handles that are ready to run, the
-# timers as a heap, whether the loop is to stop. CPython 3.11 to 3.14 have these; native code takes these types.
+# Undocumented attributes of asyncio's BaseEventLoop that NativeEventLoop reads: the ready handles, the heap
+# of timers, and whether the loop must stop. CPython 3.11 to 3.14 have these; native code takes these types.
 PRIVATE_ATTRIBUTES: Mapping[str, type] = {"_ready": deque, "_scheduled": list, "_stopping": bool}
 
-# For how many seconds to wait, below 0 for ever; what the loop is to run; its timers.
+# Arguments of a wait: seconds (negative: no time-out), the loop's ready handles, its timers.
 Wait = tuple[float, Sized | None, list[Any] | None]
 Work = tuple[Sized | None, list[Any] | None]
-# Serves connections for at most that long; returns after how many turns, and (descriptor, mask) of others.
+# Serves connections for at most the given time; returns the number of iterations, and (descriptor, mask) of
+# other descriptors.
 Run = Callable[[Wait], tuple[int, list[tuple[int, int]]]]
 
 
 class SocketTurns(Protocol):
-    """Results of a run for Python. A connection is what was given to serve(), an owner or transport what to add().
+    """Results of a run for Python. A connection is the object passed to serve(), an owner or transport the
+    object passed to add().
 
     A protocol, because native code implements it.
     """
 
     @property
     def others(self) -> list[tuple[int, int]]:
-        """(descriptor, selectors' mask) of those that are not ours to read."""
+        """(descriptor, selectors' mask) of descriptors that asyncio watches."""
         ...
 
     @property
@@ -53,17 +56,17 @@ class SocketTurns(Protocol):
 
     @property
     def stored_count(self) -> int:
-        """How many requests have stored something, of all turns together (fastpath/seam.py: BurstResult)."""
+        """Number of requests that stored something, over all iterations (fastpath/seam.py: BurstResult)."""
         ...
 
     @property
     def pulled(self) -> list[tuple[Any, list[Any]]]:
-        """(connection, PullResults); pulls of one consumer in a row are one."""
+        """(connection, PullResults); consecutive pulls of one consumer are combined."""
         ...
 
     @property
     def held(self) -> list[tuple[Any, bytes, Answers]]:
-        """(connection, frames that wait for the disk or for replicas, which answers those are)."""
+        """(connection, replies deferred until disk or replicas have the messages, their request codes and numbers)."""
         ...
 
     @property
@@ -91,7 +94,9 @@ class NativeSockets(Protocol):
     def fileno(self) -> int: ...
 
     def wait(self, timeout_s: float) -> tuple[int, list[tuple[int, int]]]:
-        """Wait; below 0 for ever. Returns how many sockets have something, and (descriptor, selectors' mask) of others."""
+        """Wait for events, without a time-out if `timeout_s` is negative. Returns the number of these sockets
+        with events, and (descriptor, selectors' mask) of each other descriptor with events.
+        """
         ...
 
     def run(
@@ -118,7 +123,7 @@ class NativeSockets(Protocol):
     def watch(self, token: int, reads: bool, writes: bool) -> None: ...
 
     def watch_other(self, descriptor: int, mask: int) -> None:
-        """Have wait() tell of a descriptor that is not a socket of these; mask 0: no longer. Raises OSError."""
+        """Let wait() also report another descriptor; mask 0 stops that. Raises OSError."""
         ...
 
     def serve(self, token: int, connection: object, born_host: bytes, host: str | None = None) -> None: ...
@@ -132,9 +137,9 @@ class NativeSockets(Protocol):
 def new_event_loop(
     make_sockets: Callable[[], NativeSockets], make_usual: Callable[[], asyncio.AbstractEventLoop]
 ) -> asyncio.AbstractEventLoop:
-    """A NativeEventLoop; on a Python whose loop lacks PRIVATE_ATTRIBUTES one of `make_usual`, which a warning says.
+    """A NativeEventLoop. On a Python whose loop lacks PRIVATE_ATTRIBUTES, `make_usual()` and a warning.
 
-    The sockets work there as well, with a separate epoll below the loop's.
+    The native sockets work there too, with a separate epoll nested in the loop's.
     """
     loop = NativeEventLoop(make_sockets())
     unknown = _unknown_attributes(loop)
@@ -157,7 +162,7 @@ def _unknown_attributes(loop: NativeEventLoop) -> list[str]:
 
 
 class NativeEventLoop(asyncio.SelectorEventLoop):
-    """Use it as any event loop. One DirectNetwork at a time may have its sockets. new_event_loop() makes it."""
+    """An asyncio event loop. One DirectNetwork at a time may use its native sockets. Created by new_event_loop()."""
 
     # PRIVATE_ATTRIBUTES
     _ready: deque[asyncio.Handle]
@@ -169,7 +174,7 @@ class NativeEventLoop(asyncio.SelectorEventLoop):
         super().__init__(self._native_selector)
 
     def lend(self, run: Run) -> NativeSockets | None:
-        """Lend the sockets to one network, whose `run` serves them; None while another one has them."""
+        """Lend the sockets to one network, whose `run` serves them; None while another network uses them."""
         selector = self._native_selector
         if selector.run is not None:
             return None
@@ -256,7 +261,7 @@ class _NativeSelector(selectors.BaseSelector):
         descriptor = _descriptor(fileobj)
         if descriptor in self._keys:
             return descriptor
-        # An object that is closed has no descriptor any more, but is to be found as well.
+        # A closed object has no descriptor any more, but unregister() must still find it.
         for key in self._keys.values():
             if key.fileobj is fileobj:
                 return key.fd

@@ -1,7 +1,7 @@
 """The peer of a request, as handlers, pending requests and deferred replies see it: a Caller that speaks remoting.
 
-`Connection` (connection.py) implements it; so do substitutes in tests and simulations. Whoever works on a Peer never
-learns which. Services take a Caller, which may speak another protocol.
+`Connection` (connection.py) implements it; so do substitutes in tests and simulations. Handlers work with
+either. Services take a Caller, which may use another protocol.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aerobee.remoting.command import RemotingCommand
 
 
 class Peer(Caller, Protocol):
-    """One client, tool or broker that is connected by remoting. A protocol, because Connection lies above."""
+    """One client, tool or broker that is connected by remoting. A protocol, because Connection is in a higher layer."""
 
     def send(self, command: RemotingCommand) -> None:
         """Queue a reply or a request. Dropped when the peer is gone."""
@@ -25,7 +25,7 @@ class Peer(Caller, Protocol):
         ...
 
     def write_now(self, data: bytes) -> None:
-        """As write(), but nothing waits for the end of this loop pass. For many replies to as many peers."""
+        """As write(), but without delay to the end of this loop iteration. For single replies to many peers."""
         ...
 
     async def invoke(self, command: RemotingCommand, *, timeout_s: float) -> RemotingCommand:

@@ -1,7 +1,8 @@
 """The calls of one connection that wait for their responses. Follows the responseTable of NettyRemotingAbstract.
 
-Deadlines cost a call no timer: one sweep a connection looks through the table, CALL_SWEEP_S apart while calls wait. A call
-that its caller has given up is dropped by the next sweep. Whoever takes an entry out of `table` sees to its future.
+Calls need no timers for their deadlines: each connection sweeps its table every CALL_SWEEP_S while calls are
+pending. The next sweep drops a call that its caller has cancelled. Code that removes an entry from `table`
+must complete its future.
 
 A peer that sent nothing at all while a call waited until its time-out is unresponsive: the network path may be broken without the
 operating system noticing for minutes. The owner of the connection is notified and may replace it.
@@ -16,7 +17,7 @@ from typing import Any
 from aerobee.errors import RequestTimeout
 
 CALL_SWEEP_S = 0.1  # maximum delay of a time-out
-UNRESPONSIVE_S = 1.0  # a call that waited for less proves nothing
+UNRESPONSIVE_S = 1.0  # a shorter time-out does not prove that the peer is unresponsive
 NEVER = float("inf")
 
 # (future, started, deadline, request, note), by the loop's time. A tuple, for one is made with each message that is sent.
@@ -27,7 +28,7 @@ Call = tuple["asyncio.Future[Any]", float, float, str, Any]
 class PendingCalls:
     """`table` holds the calls by opaque; it stays the same dict. `sweep_at` is the time of the next sweep.
 
-    `peer` names the other side in errors. `heard` is to be set whenever bytes of the peer arrive.
+    `peer` names the other side in errors. Set `heard` whenever bytes of the peer arrive.
     """
 
     __slots__ = (
@@ -63,13 +64,13 @@ class PendingCalls:
         """Note a call; returns the future of its response."""
         future: asyncio.Future[Any] = self._loop.create_future()
         self.table[opaque] = (future, now, deadline, request, note)
-        # The sweep that is armed comes soon enough for all but the shortest time-outs.
+        # The scheduled sweep is early enough except for very short time-outs.
         if deadline < self.sweep_at:
             self.sweep_by(min(deadline, now + CALL_SWEEP_S))
         return future
 
     def sweep_by(self, due: float) -> None:
-        """Have the next sweep at `due`, which is before the one that is armed."""
+        """Schedule the next sweep at `due`, before the scheduled one."""
         if self._timer is not None:
             self._timer.cancel()
         self.sweep_at = due
@@ -117,7 +118,7 @@ class PendingCalls:
                 future.set_exception(error)
 
     def stop_sweeping(self) -> None:
-        """The connection is gone."""
+        """Stop sweeping: the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer, self.sweep_at = None, NEVER

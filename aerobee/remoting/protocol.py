@@ -1,4 +1,4 @@
-"""Ids, flags, bounds and names that clients, brokers, NameServers and controllers must give the same value. Core.
+"""Ids, flags, bounds and names that clients, brokers, NameServers and controllers share. Core.
 
 Constants used by one file stay there; a test refuses a second definition of the same constant.
 """

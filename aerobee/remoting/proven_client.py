@@ -10,9 +10,9 @@ from aerobee.remoting.request_proof import CHALLENGE_BYTES, CHALLENGE_FIELD, Req
 
 
 async def prove(client: RemotingClient, address: str, timeout_s: float) -> None:
-    """Have the requests on the connection to `address` carry proofs from now on, where client and server know them.
+    """Add proofs to the requests on the connection to `address` from now on, if client and server support them.
 
-    RocketMQ's servers do not: their requests are signed as before. Raises what a call raises.
+    RocketMQ's servers do not support proofs: requests to them stay signed. Raises the errors of a call.
     """
     credentials = client.credentials
     if credentials is None:
@@ -21,7 +21,7 @@ async def prove(client: RemotingClient, address: str, timeout_s: float) -> None:
     if connection.proofs_are_known:
         return
     answer = await connection.invoke(RemotingCommand(RequestCode.AEROBEE_CHALLENGE), timeout_s=timeout_s)
-    if connection.proofs_are_known:  # another task has asked meanwhile
+    if connection.proofs_are_known:  # another task has requested the challenge meanwhile
         return
     connection.proofs_are_known = True
     if answer.code == ResponseCode.SUCCESS:

@@ -1,7 +1,7 @@
 """The handle by which a timer message is recalled: URL-safe base64 of `v1 topic brokerName timestamp uniqueKey`. Core.
 
-Follows RecallMessageHandle.HandleV1 of RocketMQ. The timestamp is TIMER_OUT_MS + 1, so that what is put at that
-moment falls into the slot of the message.
+Follows RecallMessageHandle.HandleV1 of RocketMQ. The timestamp is TIMER_OUT_MS + 1, so that the recall
+message falls into the timer slot of the message.
 """
 
 from __future__ import annotations

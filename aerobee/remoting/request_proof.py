@@ -32,7 +32,7 @@ _SIZE = struct.Struct(">I")
 def proof_of(
     secret_key: str, challenge: bytes, number: int, code: int, ext: Mapping[str, str], body: bytes
 ) -> str:
-    """The proof of a request with these fields; one that is among them does not count."""
+    """The proof of a request with these fields; an existing proof field is ignored."""
     import hmac  # imported here: it loads OpenSSL's hashes, needed only with keys
 
     names = sorted(name for name in ext if name != PROOF)
@@ -47,7 +47,7 @@ def proof_of(
 
 
 class RequestProofs:
-    """The side that asks: proofs for one connection, in the order in which its requests are written."""
+    """The client side: proofs for one connection, in the order in which its requests are written."""
 
     def __init__(self, credentials: Credentials, challenge: bytes) -> None:
         self._credentials = credentials
@@ -55,7 +55,7 @@ class RequestProofs:
         self._number = 0
 
     def sign(self, request: RemotingCommand) -> None:
-        """Put number and proof into a request that is written next."""
+        """Add number and proof to the next request that is written."""
         self._number += 1
         ext = {name: text for name, text in (request.ext or {}).items() if name not in (SIGNATURE, PROOF)}
         ext[ACCESS_KEY], ext[NUMBER] = self._credentials.access_key, str(self._number)

@@ -1,8 +1,8 @@
 """Durations of requests by code and outcome, and the number of requests in progress. Core.
 
-Source: RemotingMetricsManager (RocketMQ), which counts milliseconds under the same names. A row is an array of native 64-bit
-numbers: how many requests ended within each of ENDS_S and beyond, then the sum of their times in ns. Those of the fast path
-lie one behind the other in `fast_rows`, where native code counts, too:
+Source: RemotingMetricsManager (RocketMQ), which counts milliseconds under the same names. A row is an array
+of native 64-bit numbers: the number of requests within each bound of ENDS_S and above, then the sum of their
+durations in ns. `fast_rows` contains the rows of the fast path, which native code updates, too:
 
     row 2 * n        code FAST_CODES[n], answered with success
     row 2 * n + 1    the same, sent oneway
@@ -33,27 +33,27 @@ FAST_CODES = (
 )
 _SUM_AT = ROW_NUMBERS - 1
 FAST_ROW_COUNT = 2 * len(FAST_CODES)
-# By request code, below 0 for one sent oneway.
+# Request code (negative for oneway requests) -> index of its row.
 FAST_ROWS = {sign * code: 2 * n + (sign < 0) for n, code in enumerate(FAST_CODES) for sign in (1, -1)}
 SUCCESS, ONEWAY, FAILED = "success", "oneway", "process_request_failed"
 
-OTHER_CODE = -1  # all that no request has: who makes them up makes no row each
+OTHER_CODE = -1  # all unknown codes share one row: invented codes must not create rows
 
-# Some answers: the code of their requests, and how many.
+# Replies: pairs of request code and number.
 Answers = Sequence[tuple[int, int]]
 
 
 class Outcome(NamedTuple):
-    """Group of requests that are counted together."""
+    """Key of a row: requests that are counted together."""
 
     request_code: int
     response_code: int
-    waited: bool  # for a message: a long poll
+    waited: bool  # whether the request waited for a message (long poll)
     result: str
 
 
 class ShortAnswers:
-    """Answers within the first of ENDS_S that are in no row yet."""
+    """Replies within the first bound of ENDS_S that no row contains yet."""
 
     __slots__ = ("sum_s", "times")
 
@@ -63,7 +63,7 @@ class ShortAnswers:
 
 
 class RequestLatency(NamedTuple):
-    """One row, read: how many ended within each of ENDS_S, how many in all, and the sum of their times."""
+    """A row as read: number of requests within each bound of ENDS_S, number of all, and sum of their durations."""
 
     within: tuple[int, ...]
     times: int
@@ -71,16 +71,16 @@ class RequestLatency(NamedTuple):
 
 
 class RequestStats:
-    """Of one server. Belongs to the event loop."""
+    """Statistics of one server. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self.fast_rows = array("q", bytes(8 * ROW_NUMBERS * FAST_ROW_COUNT))
-        # The codes of requests that the Python backend has answered, below 0 for one sent oneway; its shell knows how long that
-        # took. Never replaced, like `short`.
+        # Codes of requests that the Python backend has answered, negative for oneway requests; its I/O layer
+        # knows the duration. The list is never replaced, nor is `short`.
         self.fast_answered: list[int] = []
-        self.short = {code: ShortAnswers() for code in FAST_ROWS}  # added to by that shell
+        self.short = {code: ShortAnswers() for code in FAST_ROWS}  # that I/O layer adds to it
         self._rows: dict[tuple[int, int, bool, str], array[int]] = {}
-        self.running: Counter[int] = Counter()  # handlers that have not ended, by request code
+        self.running: Counter[int] = Counter()  # running handlers by request code
 
     def add(
         self,
@@ -92,7 +92,7 @@ class RequestStats:
         waited: bool = False,
         result: str = SUCCESS,
     ) -> None:
-        """`times` requests took that long each, from their arrival to their answer."""
+        """Add `times` requests with this duration each, from arrival to reply."""
         row = self._rows.get((request_code, response_code, waited, result))
         if row is None:
             known = request_code if request_code in REQUEST_NAMES else OTHER_CODE
@@ -103,7 +103,7 @@ class RequestStats:
         row[-1] += int(elapsed_s * 1e9) * times
 
     def add_answers(self, answers: Answers, response_code: int, elapsed_s: float) -> None:
-        """The same of several codes."""
+        """As add(), for several codes."""
         for request_code, times in answers:
             self.add(request_code, response_code, elapsed_s, times)
 
@@ -122,7 +122,7 @@ class RequestStats:
             rows[begin + _SUM_AT] += int(elapsed_s * 1e9) * times
 
     def count_short(self) -> None:
-        """Put what is in `short` to the rows."""
+        """Add the counts of `short` to the rows."""
         for code, short in self.short.items():
             if short.times:
                 begin = FAST_ROWS[code] * ROW_NUMBERS
@@ -131,7 +131,7 @@ class RequestStats:
                 short.times, short.sum_s = 0, 0.0
 
     def latencies(self) -> Iterator[tuple[Outcome, RequestLatency]]:
-        """All that were counted; what both the fast path and the handlers have answered comes as one."""
+        """All rows; counts of the fast path and of the handlers are combined."""
         self.count_short()
         sums = {Outcome(*key): list(row) for key, row in list(self._rows.items())}
         for number in range(FAST_ROW_COUNT):

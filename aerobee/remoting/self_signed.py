@@ -31,7 +31,7 @@ def load_self_signed(context: ssl.SSLContext) -> None:
     pem = serialization.Encoding.PEM
     plain = serialization.NoEncryption()
     key_bytes = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    # The ssl module reads certificates from files only; the directory is private and gone right away.
+    # The ssl module reads certificates from files only; the directory is private and deleted immediately.
     with tempfile.TemporaryDirectory(prefix="aerobee-tls-") as directory:
         path = Path(directory, "server.pem")
         path.write_bytes(key_bytes + certificate.public_bytes(pem))

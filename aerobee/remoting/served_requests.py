@@ -1,8 +1,9 @@
-"""The requests of one connection: each to its handler, the outcome to the peer (NettyRemotingAbstract.processRequestCommand).
+"""Serves the requests of one connection: calls each handler, and sends the outcome to the peer
+(NettyRemotingAbstract.processRequestCommand).
 
-A handler that is a plain function costs no task and no future. A coroutine handler runs as a task of the connection;
-`handler_tasks_max` and `handler_bytes_max` bound how many run and what they hold: beyond them the connection reads
-nothing. A oneway request is never answered.
+A handler that is a plain function costs no task and no future. A coroutine handler runs as a task of the
+connection; `handler_tasks_max` and `handler_bytes_max` bound their number and the bytes of their requests;
+above a bound the connection stops reading. A oneway request gets no reply.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LOG = logging.getLogger("aerobee.remoting")
 
 
 class ServedRequests:
-    """Those that are being served for one peer. Belongs to the event loop."""
+    """The requests of one peer in progress. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -59,14 +60,14 @@ class ServedRequests:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many handlers run, or hold as much, as one connection may have."""
+        """Whether the running handlers have reached a bound of the connection."""
         return (
             len(self._tasks) >= self._limits.handler_tasks_max
             or self._task_bytes >= self._limits.handler_bytes_max
         )
 
     def turn_away(self, command: RemotingCommand) -> None:
-        """The server goes: answer GO_AWAY where the peer knows it, else nothing."""
+        """Refuse a request because the server stops: reply GO_AWAY if the peer knows it, else nothing."""
         if not command.flag & FLAG_ONEWAY and command.version > GO_AWAY_VERSION:
             self._reply(command, command.reply(ResponseCode.GO_AWAY, remark="the server is shutting down"))
 
@@ -97,7 +98,7 @@ class ServedRequests:
             self._start_task(command, cast("Coroutine[Any, Any, Reply]", outcome), started)
 
     def cancel(self) -> None:
-        """The peer is gone: end the handlers that wait."""
+        """Cancel the running handlers: the peer has disconnected."""
         for task in self._tasks:
             task.cancel()
 

@@ -1,7 +1,7 @@
 """A server of the remoting protocol: listeners, dispatch by request code, TLS on the same port, orderly stop.
 
-Follows NettyRemotingServer (RocketMQ). One server may listen at several addresses; each listener has a name, which the
-its connections carry, so that the server can advertise addresses that the client can reach.
+Follows NettyRemotingServer (RocketMQ). One server may listen at several addresses; each listener has a name,
+which its connections carry, so that the server can advertise addresses that the client can reach.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from aerobee.remoting.tls import ServerTls
 from aerobee.system import open_files_max
 from aerobee.words import plural
 
-GO_AWAY_LINGER_S = 0.05  # requests that are on the wire already are still answered GO_AWAY
+GO_AWAY_LINGER_S = 0.05  # requests in flight still get GO_AWAY during this time
 DRAIN_POLL_S = 0.01
 _LOG = logging.getLogger("aerobee.remoting")
 
@@ -65,7 +65,7 @@ def connections_max(wanted: int) -> int:
 class RemotingServer:
     """`handlers` answer requests by code, `default` those of other codes, `burst` sees all bytes first.
 
-    `connections` holds the open ones. Their number is bounded by `admits`; what each may cost is bounded by `limits`.
+    `connections` are the open ones. `admits` bounds their number, `limits` the resources of each.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class RemotingServer:
         self._set.made(connection)
 
     def use_burst(self, burst: Burst) -> None:
-        """Let this hook see all bytes first, from now on."""
+        """Pass all bytes to this hook first, from now on."""
         self._endpoint.burst = burst
 
     def use_http2(self, http2: Callable[[Connection], OtherProtocol]) -> None:
-        """Let this make what takes the connections that begin as HTTP/2's, from now on."""
+        """Use this factory for connections that begin with HTTP/2's preface, from now on."""
         self._endpoint.http2 = http2
 
     async def start(self, listeners: Sequence[Listener]) -> None:
@@ -168,7 +168,7 @@ class RemotingServer:
             try:
                 async with asyncio.timeout(drain_s):
                     await asyncio.sleep(GO_AWAY_LINGER_S if go_away else 0)
-                    # Looked at again and again: being busy ends in the transport, which has no callback for it.
+                    # Polling: a connection stops being busy in its transport, which has no callback for that.
                     while any(connection.is_busy for connection in self.connections):  # noqa: ASYNC110
                         await asyncio.sleep(DRAIN_POLL_S)
             except TimeoutError:

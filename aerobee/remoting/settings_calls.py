@@ -1,8 +1,9 @@
 """Reading and changing the settings of a running server that is no broker: a NameServer's (318, 319), a controller's (1009, 1010).
 
-Both bodies are properties texts. A change is checked whole before any of it is taken: a key that is unknown, black-listed, or
-that has effect at start only is refused with a reason, and nothing changes; so is a request of which nothing is taken. Source: DefaultRequestProcessor,
-ControllerRequestProcessor (RocketMQ).
+Both bodies are properties texts. The handler validates a whole change before it applies any key: a key that
+is unknown, black-listed, or effective only at start refuses the request with a reason, and nothing changes. A
+request without an applicable key is refused, too. Source: DefaultRequestProcessor, ControllerRequestProcessor
+(RocketMQ).
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ class SettingsRules:
 
     update: RequestCode
     get: RequestCode
-    has_effect: Callable[[str], bool]  # while the server runs; not at its start only
-    ignored: frozenset[str] = frozenset()  # taken without being known
-    idle: frozenset[str] = frozenset()  # taken, and the answer says that they have no effect
+    has_effect: Callable[[str], bool]  # keys that may change at run time
+    ignored: frozenset[str] = frozenset()  # unknown keys that are accepted
+    idle: frozenset[str] = frozenset()  # accepted keys without effect; the reply says so
 
 
 class SettingsCalls(Generic[C]):
-    """The two requests. `save` (blocking) gets the file's path, the changes, and a text of all settings for a file that is not
-    there yet; its StoreError becomes the answer, and the change is not made. Secrets are in neither.
+    """The two requests. `save` (blocking) gets the file's path, the changes, and a text of all settings for a
+    file that does not exist yet. If it raises StoreError, the reply carries the error and nothing changes.
+    Both texts are without secrets.
     """
 
     def __init__(

@@ -6,7 +6,8 @@ Source: AclClientRPCHook, AclUtils.combineRequestContent, AclSigner (RocketMQ). 
     content     the values (not the names) of all extension fields but Signature, in the order of their names, then the body
     Signature   Base64 of HMAC-SHA1 of the content, the secret key being the key
 
-Answers are not signed, and a signature has no time in it: who reads the network can send a request again. TLS prevents that.
+Replies are not signed, and a signature contains no time: an attacker who reads the network can replay a
+request. TLS prevents that.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Credentials:
                 raise ConfigError(f"the {name} has {len(value)} characters, 1 to {KEY_CHARS_MAX} are needed")
 
     def sign(self, request: RemotingCommand) -> None:
-        """Put the fields into the request. Call it last: what is changed later breaks the signature."""
+        """Add the fields to the request. Call it last: later changes invalidate the signature."""
         ext = dict(request.ext or {})
         ext.pop(SIGNATURE, None)
         ext[ACCESS_KEY] = self.access_key
@@ -116,7 +117,7 @@ def signature(secret_key: str, content: bytes) -> str:
 
 
 def is_signed_with(request: RemotingCommand, secret_key: str) -> bool:
-    """Whether the request's signature was made with this key. Takes as long for a wrong one as for a right one."""
+    """Whether the request's signature was made with this key. The comparison takes constant time."""
     import hmac
 
     given = (request.ext or {}).get(SIGNATURE, "")

@@ -1,4 +1,5 @@
-"""TLS on the port of the plain protocol: settings, contexts that follow their files, and the pump that does no IO.
+"""TLS on the port of the plain protocol: settings, contexts that are reloaded with their files, and a TLS
+session without I/O.
 
 A server looks at the first byte of a connection: 0x16 begins a TLS handshake, a plain frame begins with 0x00 or 0x01.
 Source: TlsSystemConfig, TlsHelper, NettyRemotingServer.HandshakeHandler. Keys, in the server's and the client's
@@ -39,7 +40,7 @@ def can_make_certificates() -> bool:
 
 
 class TlsMode(StrEnum):
-    """`tls.server.mode`: TLS refused, both kinds served, plain refused."""
+    """`tls.server.mode`: TLS refused, both accepted, plain refused."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -240,12 +241,12 @@ class TlsPump:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=host
         )
         self.is_ready = False  # the handshake is done
-        self.is_ended = False  # the peer said that it sends no more
+        self.is_ended = False  # the peer has ended its stream
 
     def receive(self, data: bytes) -> bytes:
         """Decrypt bytes from the peer. Take outgoing() afterwards, in case of an error too.
 
-        Raises WireError when the peer's bytes are not TLS, or it refuses us or we it.
+        Raises WireError when the peer's bytes are not TLS, or either side refuses the handshake.
         """
         self._incoming.write(data)
         pieces: list[bytes] = []
@@ -283,7 +284,7 @@ class TlsPump:
             pass  # the peer's own end is not waited for, and an unfinished handshake needs none
 
     def outgoing(self) -> bytes:
-        """Return the bytes that are to be sent to the peer now."""
+        """Return the bytes to send to the peer now."""
         return self._outgoing.read()
 
 
@@ -310,7 +311,7 @@ def _boolean(properties: Mapping[str, str], key: str, default: bool) -> bool:
 def choose_tls(first_byte: int, tls: ServerTls | None, listener: str) -> TlsPump | None:
     """Whether a connection that begins with this byte is TLS, at a listener of a server with these settings: its pump, or None for plain.
 
-    Raises WireError for what the settings forbid, and where the certificate cannot be used.
+    Raises WireError if the settings forbid the connection, or the certificate is unusable.
     """
     if first_byte != FIRST_BYTE:
         if tls is not None and tls.mode is TlsMode.ENFORCING and listener not in tls.plain_listeners:

@@ -1,8 +1,9 @@
-"""The replies that peers have not read, of all connections; who reads none of them goes when they are too many.
+"""Bounds the replies that peers have not read, over all connections: disconnects peers that read nothing.
 
-One connection is bounded by its ConnectionLimits, but many of them together would hold any amount of memory, and sends are
-refused while that is above `pendingReplyBytesMax`: peers that never read would stop all producers until they are closed
-as idle. So a peer that takes nothing is disconnected, those for which most waits first, until half the bound is free:
+ConnectionLimits bound each connection, but many connections together could take any amount of memory, and the
+broker refuses sends while the unread replies exceed `pendingReplyBytesMax`: peers that never read would block
+all producers until their connections are closed as idle. So the broker disconnects peers that read nothing,
+those with the most unread bytes first, until half the bound is free:
 
     bytes of all connections           disconnected
     above half the bound               who has taken nothing for STALLED_LOOKS looks
@@ -31,14 +32,14 @@ class UnreadReplies:
         self.limit_bytes = limit_bytes
         self._stalled: dict[
             Connection, tuple[int, int]
-        ] = {}  # unsent bytes, looks since they last became fewer
+        ] = {}  # (unsent bytes, looks since they last decreased)
 
     def set_limit(self, limit_bytes: int) -> None:
-        """Let so many bytes wait from the next look on."""
+        """Set the bound from the next look() on."""
         self.limit_bytes = limit_bytes
 
     def look(self) -> int:
-        """Disconnect whom the rule says; return the bytes that wait for the others."""
+        """Disconnect peers by the rule above; return the unread bytes of the other peers."""
         total = 0
         stalled: dict[Connection, tuple[int, int]] = {}
         for connection in self._connections():
@@ -55,7 +56,7 @@ class UnreadReplies:
         return total
 
     def _disconnect(self, total: int) -> int:
-        """Return how many bytes are given up."""
+        """Disconnect a peer; return the number of discarded bytes."""
         looks_min = 1 if total > self.limit_bytes else STALLED_LOOKS
         excess, freed, count = total - self.limit_bytes // 2, 0, 0
         chosen = [(unsent, peer) for peer, (unsent, looks) in self._stalled.items() if looks >= looks_min]

@@ -1,8 +1,8 @@
-"""Names that peers give: of brokers, clusters, clients, listeners. Core.
+"""Names that peers send: of brokers, clusters, clients, listeners. Core.
 
-Names stand in logs, in tables on terminals and in files of lines. A line break forges a line there, and U+202E turns the rest of one
-around, so every name that a server keeps or writes is printable (str.isprintable: no control, format or separator character but the
-blank).
+Names are shown in logs, terminal tables and line-based files. A line break would forge a line there, and
+U+202E would reverse the rest of a line, so every name that a server stores or writes is printable
+(str.isprintable: no control, format or separator character but the blank).
 """
 
 from __future__ import annotations

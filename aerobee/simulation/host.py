@@ -18,9 +18,7 @@ from aerobee.simulation.simulated_loop import SimulatedClock, SimulatedTimer, Sl
 from aerobee.simulation.simulated_network import Endpoint, SimulatedNetwork
 
 DRIFT_MAX = 0.01  # maximum drift of a clock against the simulation's
-LATE_S = (
-    1e-6  # a timer runs a little late: rounding must not make it early on a clock with a drift
-)
+LATE_S = 1e-6  # a timer runs a little late: rounding must not make it early on a clock with a drift
 
 
 class HostClock:

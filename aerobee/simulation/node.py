@@ -14,9 +14,7 @@ from aerobee.simulation.traffic import Traffic
 class Settings:
     """Settings of a cluster. By default two replicas have every acknowledged message, so any process may die."""
 
-    sync_disk: bool = (
-        False  # SYNC_FLUSH: brokers acknowledge from their disk, so all of them may lose power
-    )
+    sync_disk: bool = False  # SYNC_FLUSH: brokers acknowledge from their disk, so all of them may lose power
     waits_for_replicas: bool = (
         True  # False: a master acknowledges alone, under its lease; such messages may be lost with it
     )

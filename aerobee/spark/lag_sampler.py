@@ -27,9 +27,7 @@ from aerobee.system_names import is_hidden_group
 GROUPS_AT_ONCE = 8
 LAGS_AT_ONCE = 16  # queues whose first unread message is looked up at a time
 
-Wanted = dict[
-    str, tuple[str, tuple[str, ...] | str]
-]  # topic -> (kind of expression, its tags or its text)
+Wanted = dict[str, tuple[str, tuple[str, ...] | str]]  # topic -> (kind of expression, its tags or its text)
 Known = Iterable[tuple[str, MessageQueue]]  # (group, queue) pairs of earlier samples
 
 

@@ -1,4 +1,4 @@
-"""BrokerMemberGroup, the answer to GET_BROKER_MEMBER_GROUP: the brokers of one name.
+"""BrokerMemberGroup, the reply to GET_BROKER_MEMBER_GROUP: the brokers of one broker name.
 
 Source: GetBrokerMemberGroupResponseBody. On the wire it is wrapped, `{"brokerMemberGroup":{…}}`.
 """

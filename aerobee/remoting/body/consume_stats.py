@@ -1,4 +1,6 @@
-"""ConsumeStats, the answer to GET_CONSUME_STATS: how far a group is in each queue. Source: ConsumeStats, OffsetWrapper."""
+"""ConsumeStats, the reply to GET_CONSUME_STATS: the progress of a group in each queue. Source: ConsumeStats,
+OffsetWrapper.
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,9 @@ CONFLICT_FIELDS = ("topic", "clientId", "expression", "otherClientId", "otherExp
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnection:
-    """The enums are their names, as in heartbeats. `subscription_conflicts` is said by Aerobee's brokers only: members that
-    ask for different things (topic, clientId, expression, otherClientId, otherExpression).
+    """The enums are their names, as in heartbeats. Only Aerobee's brokers send `subscription_conflicts`:
+    pairs of members with different subscriptions (topic, clientId, expression, otherClientId,
+    otherExpression).
     """
 
     connection_set: tuple[ConnectionInfo, ...] = ()

@@ -1,4 +1,5 @@
-"""GetConsumerStatusBody: the offsets that members of a group work at (221 from a client, 223 collected by the broker).
+"""GetConsumerStatusBody: the current offsets of the members of a group (221 from a client, 223 collected by
+the broker).
 
 Source: GetConsumerStatusBody.
 """

@@ -81,7 +81,7 @@ class ProducerData:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatData:
-    """The body of HEART_BEAT. With `without_sub` the subscriptions are those that the fingerprint stands for."""
+    """The body of HEART_BEAT. With `without_sub` it contains a fingerprint instead of the subscriptions."""
 
     client_id: str
     producer_data_set: tuple[ProducerData, ...] = ()

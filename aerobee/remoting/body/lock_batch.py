@@ -1,4 +1,4 @@
-"""The bodies of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues that an orderly consumer wants for itself.
+"""The bodies of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues that an orderly consumer locks.
 
 Source: LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody. The broker name of each queue is echoed as sent.
 """
@@ -16,7 +16,7 @@ from aerobee.remoting.body.message_queue import queue_to_dict, queues
 
 @dataclass(frozen=True, slots=True)
 class LockBatchRequestBody:
-    """The same for both requests. `only_this_broker` stops a broker from asking its replicas."""
+    """The body of both requests. With `only_this_broker` a broker does not forward the request to its replicas."""
 
     client_id: str
     consumer_group: str
@@ -51,7 +51,7 @@ class LockBatchRequestBody:
 
 @dataclass(frozen=True, slots=True)
 class LockBatchResponseBody:
-    """The queues that were granted."""
+    """The queues that the broker has locked for the client."""
 
     lock_ok_mq_set: tuple[MessageQueue, ...] = ()
 

@@ -1,15 +1,17 @@
-"""GET_CONSUMER_LIST_BY_GROUP 38: the client ids of a group's members, and what Aerobee's brokers add for an id that two clients have."""
+"""GET_CONSUMER_LIST_BY_GROUP 38: the client ids of a group's members, and Aerobee's entry for an id that two
+clients share.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# Behind an id that another client has, in the list that is sent to who shares it; the address of that client follows.
+# Suffix of a shared client id in the list for the second client; the address of the first client follows.
 HELD_BY = "@held-by-"
 
 
 def held_by(client_id: str, address: str) -> str:
-    """The entry in place of an id whose queues another client has."""
+    """The entry for a shared id, whose queues the client at this address has."""
     return f"{client_id}{HELD_BY}{address}"
 
 

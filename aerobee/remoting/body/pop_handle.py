@@ -5,8 +5,8 @@ A client acknowledges one message with its handle: eight tokens separated by bla
 
     start offset | pop time | invisible time | revive queue id | r | broker name | queue id | queue offset
 
-`r` says where the message lay: 0 the topic itself, 1 the retry topic `%RETRY%group_topic`, 2 `%RETRY%group+topic`. The
-lists of a reply have `r queueId value` with `;` between queues. Core.
+`r` is the topic of the message: 0 the topic itself, 1 the retry topic `%RETRY%group_topic`, 2
+`%RETRY%group+topic`. The lists of a reply have `r queueId value` with `;` between queues. Core.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def retry_topic_v2(group: str, topic: str) -> str:
 
 
 def topic_before_retry(topic: str, group: str) -> str:
-    """The topic that messages of a group's pop retry topic were sent to; any other topic as it is."""
+    """The original topic of a group's POP retry topic; any other topic unchanged."""
     prefix = RETRY_PREFIX + group
     is_retry = topic.startswith((prefix + "_", prefix + "+")) and len(topic) > len(prefix) + 1
     return topic[len(prefix) + 1 :] if is_retry else topic
 
 
 def real_topic(topic: str, group: str, retry: str) -> str:
-    """The topic where a message of a handle lies, from the topic that the consumer subscribes to."""
+    """The topic in which the message of a handle is stored, given the topic that the consumer subscribes to."""
     if retry == RETRY_V1:
         return retry_topic_v1(group, topic)
     return retry_topic_v2(group, topic) if retry == RETRY_V2 else topic
@@ -76,8 +76,9 @@ class Handle:
 
 
 def parse_handle(text: str) -> Handle:
-    """Raises MalformedFrame unless the first eight tokens are of the right kind; what follows them is passed over. Seven (no
-    queue offset) are old clients'."""
+    """Raises MalformedFrame for an invalid token among the first eight; ignores further tokens. Old clients
+    send seven, without a queue offset.
+    """
     tokens = text.split(" ", 8)[:8]
     if len(tokens) == 7:
         tokens.append(tokens[0])

@@ -29,14 +29,14 @@ from aerobee.remoting.protocol import QUEUES_MAX
 EPOCH_AHEAD_MS_MAX = 366 * 86_400_000  # an epoch is a time in ms; clocks of tools may be wrong
 GLOBAL_SCOPE = "__global__"
 LOGICAL_BROKER_PREFIX = "__syslo__"
-LOGICAL_BROKER_NONE = "__syslo__none__"  # leads a queue that no broker says it leads
+LOGICAL_BROKER_NONE = "__syslo__none__"  # broker name of a queue without a leader
 UNDECIDED = -1
-ITEMS_MAX = 1_024  # of one logical queue: one more with each remapping
+ITEMS_MAX = 1_024  # maximum number of items of one logical queue; each remapping adds one
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMappingItem:
-    """One physical queue in a logical one. Its offsets begin at `start_offset`, which is `logic_offset` outside."""
+    """One physical queue in a logical queue. Its physical `start_offset` is the logical `logic_offset`."""
 
     gen: int
     queue_id: int
@@ -63,7 +63,7 @@ class QueueMappingItem:
 
     @property
     def logic_end(self) -> int:
-        """The logical offset behind it as far as its item says: its begin when no end is written down."""
+        """Logical end offset according to the item; its begin when the item has no end."""
         return self.logic_offset + max(0, self.end_offset - self.start_offset)
 
     def logical(self, offset: int) -> int:
@@ -71,7 +71,7 @@ class QueueMappingItem:
         return self.logic_offset + max(0, offset - self.start_offset)
 
     def loosely_logical(self, offset: int) -> int:
-        """As logical(), but never behind its end, and -1 while its begin is not decided."""
+        """As logical(), but at most the end of the item, and -1 while its begin is undecided."""
         if not self.is_decided:
             return UNDECIDED
         if self.end_offset >= self.start_offset:
@@ -79,7 +79,7 @@ class QueueMappingItem:
         return self.logical(offset)
 
     def physical(self, logic_offset: int) -> int:
-        """The physical offset of a logical one. Below the start for an offset before the item."""
+        """The physical offset of a logical one; below `start_offset` for an offset before the item."""
         return logic_offset - self.offset_delta
 
     def to_dict(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class QueueMappingInfo:
 
 
 def logical_broker(scope: str) -> str:
-    """The broker name that stands in a logical queue: `__syslo__global__` for the global scope."""
+    """The broker name of logical queues: `__syslo__global__` for the global scope."""
     return LOGICAL_BROKER_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
 
 
@@ -236,7 +236,7 @@ def logical_queues(topic: str, infos: Iterable[QueueMappingInfo]) -> dict[Messag
 
 
 def find_item(items: Items, logic_offset: int) -> QueueMappingItem | None:
-    """The item that has a logical offset; the oldest one for an offset before all. None when nothing is decided."""
+    """The item that contains a logical offset; the oldest item for an earlier offset. None when no begin is decided."""
     decided = [item for item in items if item.is_decided]
     for item in reversed(decided):
         if logic_offset >= item.logic_offset:
@@ -245,7 +245,7 @@ def find_item(items: Items, logic_offset: int) -> QueueMappingItem | None:
 
 
 def next_item(items: Items, item: QueueMappingItem) -> QueueMappingItem | None:
-    """The item behind this one; None when there is none, or its begin is not decided."""
+    """The item after this one; None without one, or while its begin is undecided."""
     at = next(at for at, other in enumerate(items) if other.gen == item.gen) + 1
     return items[at] if at < len(items) and items[at].is_decided else None
 

@@ -11,8 +11,8 @@ Compressed form: one zlib stream, integers big-endian, of
     int32 length | filter server list, a JSON array
     int32 count  | count x (int32 length | queue-mapping JSON)      senders from version 413 on
 
-A broker with `compressedRegister=true` compresses its body and says `compressed=false` in the header (5.x). A zlib
-stream begins with 0x78, which no JSON does, so its bytes are believed before its header is.
+A 5.x broker with `compressedRegister=true` compresses its body but sends `compressed=false` in the header. A
+zlib stream begins with 0x78, which no JSON does, so the first byte takes precedence over the header.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from aerobee.remoting.body.topic_config import (
 ZLIB_FIRST_BYTE = 0x78
 # Four times the frame limit: a table of 200,000 topics inflates to less than half of this.
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
-# Longest name that any release sends: %RETRY%, a group, a separator and a topic fit well inside.
+# Maximum length of a name: longer than %RETRY%, a group, a separator and a topic together.
 TOPIC_NAME_LENGTH_MAX = 512
 QUEUE_MAPPING_VERSION_MIN = 413
-# Of static topics, whose maps have bare keys: some 10,000 topics.
+# Bytes of queue mappings, whose maps have bare keys: some 10,000 static topics.
 DIALECT_BYTES_MAX = 4 * 1024 * 1024
 QUEUE_COUNT_MAX = (1 << 31) - 1
 
@@ -100,7 +100,7 @@ class RegisterBrokerBody:
     ) -> RegisterBrokerBody:
         """Decode either form. Raises LongRegistration beyond `bounds`, else MalformedFrame, which names what is wrong and where.
 
-        A topic that is not well formed is left out alone, see `left_out`: the others of its broker are served.
+        A malformed topic is omitted, see `left_out`; the other topics of the broker are kept.
         """
         if not body:
             return cls()
@@ -126,7 +126,7 @@ def body_crc32(body: bytes) -> int:
 def check_topic_name(name: str) -> str:
     """Return the name when it can be a key of a nameserver's table. Raises MalformedFrame.
 
-    Wider than what brokers accept, for system names exist outside their character set ("%RETRY%group+topic").
+    Accepts more characters than brokers do, because system names use them ("%RETRY%group+topic").
     """
     if not 0 < len(name) <= TOPIC_NAME_LENGTH_MAX:
         raise MalformedFrame(
@@ -140,7 +140,7 @@ def check_topic_name(name: str) -> str:
 
 
 def check_topic(config: TopicConfig) -> None:
-    """Raise MalformedFrame unless a nameserver takes this topic."""
+    """Raise MalformedFrame unless a NameServer accepts this topic."""
     check_topic_name(config.topic_name)
     for count in (config.read_queue_nums, config.write_queue_nums):
         if not 0 <= count <= QUEUE_COUNT_MAX:

@@ -1,4 +1,5 @@
-"""SubscriptionData: what a consumer group wants of a topic. Source: SubscriptionData, FilterAPI.buildSubscriptionData.
+"""SubscriptionData: the subscription of a consumer group to a topic. Source: SubscriptionData,
+FilterAPI.buildSubscriptionData.
 
 The broker compares hashes (`codeSet` with the tags code of a queue entry), the client compares texts. The hashes are
 computed from the tags here: the C++ client sends zeros.
@@ -17,14 +18,14 @@ from aerobee.remoting.body import json_fields
 SUBSCRIBE_ALL = "*"
 EXPRESSION_CHARS_MAX = (
     16 * 1024
-)  # of tags or SQL92: some thousand tags; a million took seconds of a broker's loop
+)  # length of tags or SQL92; some thousand tags fit. A million tags would block a broker's loop for seconds
 TYPE_TAG = "TAG"
 TYPE_SQL92 = "SQL92"
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionData:
-    """`tags_set` and `code_set` are empty when every message is wanted. `sub_version` grows with each change."""
+    """`tags_set` and `code_set` are empty when every message matches. `sub_version` grows with each change."""
 
     topic: str
     sub_string: str = SUBSCRIBE_ALL
@@ -40,8 +41,8 @@ class SubscriptionData:
     ) -> SubscriptionData:
         """Build from `*`, `TagA || TagB` or, with TYPE_SQL92, an expression that stays as it is.
 
-        Empty and None want everything, and so does a text of bars and blanks only. Raises MalformedFrame when it is
-        longer than EXPRESSION_CHARS_MAX.
+        An empty text, None, and a text of only bars and blanks match every message. Raises MalformedFrame
+        when it is longer than EXPRESSION_CHARS_MAX.
         """
         text = check_expression(topic, expression or SUBSCRIBE_ALL)
         if expression_type != TYPE_TAG:
@@ -56,7 +57,7 @@ class SubscriptionData:
 
     @property
     def tag_codes(self) -> frozenset[int] | None:
-        """The hashes that the broker lets through; None when every message is wanted or SQL92 decides."""
+        """The tag hashes that match; None when every message matches or SQL92 decides."""
         return frozenset(self.code_set) if self.code_set and self.is_tag_filter else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +78,8 @@ class SubscriptionData:
         sub_string = check_expression(topic, json_fields.text(fields, "subString", SUBSCRIBE_ALL))
         tags: tuple[str, ...] = ()
         if expression_type == TYPE_TAG:
-            # Java keeps tags and codes in hash sets, so what was sent decides the order and the text the content.
+            # Java stores tags and codes in hash sets: the received set determines the order, the expression
+            # the content.
             tags = parse_tags(sub_string)
             sent = json_fields.texts(fields, "tagsSet")
             tags = sent if sorted(sent) == sorted(tags) else tags
@@ -110,7 +112,7 @@ def check_expression(topic: str, text: str) -> str:
 
 
 def parse_tags(expression: str) -> tuple[str, ...]:
-    """Return the tags of `TagA || TagB`, each once, in order; () when everything is wanted."""
+    """Return the tags of `TagA || TagB`, each once, in order; () when every message matches."""
     if expression.strip() in ("", SUBSCRIBE_ALL):
         return ()
     return tuple(dict.fromkeys(tag for part in expression.split("||") if (tag := part.strip())))

@@ -1,4 +1,5 @@
-"""SubscriptionGroupConfig: what a broker allows a consumer group. Source: SubscriptionGroupConfig, SubscriptionGroupWrapper.
+"""SubscriptionGroupConfig: the settings of a consumer group at a broker. Source: SubscriptionGroupConfig,
+SubscriptionGroupWrapper.
 
 The retry policy, its parameters and the subscriptions that an administrator fixed are kept as parsed JSON and passed on.
 """
@@ -66,7 +67,7 @@ class SubscriptionGroupConfig:
     @classmethod
     def from_dict(cls, fields: json_fields.Fields) -> SubscriptionGroupConfig:
         has_fixed = fields.get("subscriptionDataSet") is not None
-        for name in ("groupRetryPolicy", "subscriptionDataSet"):  # kept as they are, and written again
+        for name in ("groupRetryPolicy", "subscriptionDataSet"):  # kept unchanged and written again
             if fastjson.is_nested_deeper(fields.get(name)):
                 raise MalformedFrame(f"{name} is nested deeper than {fastjson.DEPTH_MAX}")
         return cls(

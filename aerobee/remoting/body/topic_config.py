@@ -124,9 +124,9 @@ class TopicConfigSerializeWrapper:
         check: Callable[[TopicConfig], None] | None = None,
         left_out: list[str] | None = None,
     ) -> TopicConfigSerializeWrapper:
-        """Raises MalformedFrame. With `left_out`, a bad topic is left out alone, and why is added there.
+        """Raises MalformedFrame. With `left_out`, a malformed topic is omitted, and the reason is added there.
 
-        `check` raises MalformedFrame for a topic that is well formed and not wanted.
+        `check` raises MalformedFrame for a well-formed topic that the caller refuses.
         """
         table: dict[str, TopicConfig] = {}
         for name, value in json_fields.mapping(fields, "topicConfigTable").items():

@@ -1,4 +1,4 @@
-"""TopicList: names of topics, and sometimes a broker to ask next. Source: TopicList."""
+"""TopicList: names of topics, and in some replies a broker with further names. Source: TopicList."""
 
 from __future__ import annotations
 
