@@ -1,9 +1,9 @@
 """An event loop whose time is a clock of the simulation: when nothing is left to do, time jumps to the next timer.
 
 The real clients, brokers and NameServers run on it unchanged: a simulated hour of a quiet cluster costs
-seconds, and equal random numbers give equal runs. No code may wait for the real world: sockets are
-SimulatedNetwork's, threads are replaced by InlineExecutor, the disk is SimulatedDisk. The timers of the loop
-and of the clock share one heap.
+seconds, and equal random numbers give equal runs. No code may wait for anything outside the simulation:
+sockets are SimulatedNetwork's, threads are replaced by InlineExecutor, the disk is SimulatedDisk. The timers
+of the loop and of the clock share one heap.
 """
 
 from __future__ import annotations

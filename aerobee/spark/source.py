@@ -97,7 +97,7 @@ class RangePartition(InputPartition):
 
 
 def _read(options: SourceOptions, columns: tuple[str, ...], partition: Any) -> Iterator[Any]:
-    """The record batches of a task. Spark passes a partition of its own class for a read without a range."""
+    """The record batches of a task. Spark passes an instance of its base class for a read without a range."""
     if not isinstance(partition, RangePartition):
         return
     maker = BatchMaker(partition.wanted.queue, columns)

@@ -14,7 +14,7 @@ incomplete record can only be
   Records of that same append may have survived behind it; their synced_end is at or before it.
 - damaged: a later record says that it was synced, or all its sectors are there and the checksum is wrong.
 
-One damaged record cannot be told from a lost one: a record of the last append whose data contains a whole
+One damaged record is indistinguishable from a lost one: a record of the last append whose data contains a whole
 sector of zeros.
 """
 
