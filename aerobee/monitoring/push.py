@@ -1,7 +1,7 @@
 """Metrics pushed at an interval: to an OpenTelemetry receiver, or to the log.
 
-A round reads the same families as /metrics, in steps of a millisecond with pauses: it takes at most 5 % of a
-core. It sends one request at a time, with at most `metricsExportBatchMaxDataPoints` values. A failed request
+A round reads the same families as /metrics, in steps of a millisecond with pauses: it uses at most 5 % of one
+CPU. It sends one request at a time, with at most `metricsExportBatchMaxDataPoints` values. A failed request
 causes a warning and ends the round; the next round starts normally.
 """
 

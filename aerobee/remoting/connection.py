@@ -67,8 +67,7 @@ class Endpoint:
     credentials: Credentials | None = None  # credentials that sign requests
     watch: LoopWatch = field(default_factory=LoopWatch)
     stats: RequestStats = field(default_factory=RequestStats)
-    # serves connections that begin with HTTP/2's preface
-    http2: Callable[[Connection], OtherProtocol] | None = None
+    http2: Callable[[Connection], OtherProtocol] | None = None  # serves connections with HTTP/2's preface
     on_made: Callable[[Connection], None] | None = None
     on_lost: Callable[[Connection], None] | None = None
 
@@ -257,8 +256,7 @@ class Connection(asyncio.Protocol):
     def try_call(
         self, frame: bytes, opaque: int, now: float, deadline: float, request: str, note: Any
     ) -> asyncio.Future[Any] | None:
-        """As call(), for a caller that has the loop's time; returns None without effect when the call would
-        fail or wait.
+        """As call(), for a caller that has the loop's time; None, without effect, when it would fail or wait.
 
         `note` is for the burst hook: it may remove the call from `pending` when it reads the response, and complete the
         future with its own result instead of the RemotingCommand.
