@@ -1,4 +1,5 @@
-"""Admin calls about transactions: list open and given-up ones, and resolve them on behalf of a producer.
+"""Admin calls about transactions: list open transactions and those whose checks ended, and resolve them on
+behalf of a producer.
 
 323 is RocketMQ's; the two others are Aerobee-specific (broker/transaction/operator_calls.py), which RocketMQ's brokers
 answer with REQUEST_CODE_NOT_SUPPORTED.

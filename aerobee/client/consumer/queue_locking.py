@@ -5,9 +5,9 @@ of the lease. A lock that a broker refuses to renew, or that could not be renewe
 `lost` is called, and no message of that queue is handled or committed any more, because another member may own the
 queue.
 
-A broker gets one request at a time: an unlock waits for the answer to a lock request under way, which would otherwise note
-a queue as held that was given away since, and renew it from then on. A request without an answer may have locked its
-queues all the same: end() unlocks them, too.
+A broker gets one request at a time: an unlock waits for the reply to a pending lock request. Otherwise that
+reply would mark a released queue as locked, and the client would renew the lock. A request without an answer
+may have locked its queues all the same: end() unlocks them, too.
 """
 
 from __future__ import annotations
